@@ -1,0 +1,101 @@
+//! Sandboxes: what the containers of a pod share.
+
+use std::{collections::BTreeMap, net::IpAddr, path::PathBuf};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::{Resources, SandboxId, Seccomp};
+
+/// Which pod something belongs to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub struct PodIdentity {
+    pub uid: String,
+    pub namespace: String,
+    pub name: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct SandboxConfig {
+    pub pod: PodIdentity,
+    /// How many sandboxes this pod had before.
+    pub attempt: u32,
+    /// Empty with the host's network.
+    pub hostname: String,
+    /// Where the logs of the pod's containers are; their own paths are below it.
+    pub log_directory: PathBuf,
+    pub dns: Option<Dns>,
+    pub port_mappings: Vec<PortMapping>,
+    pub namespaces: Namespaces,
+    pub sysctls: BTreeMap<String, String>,
+    pub privileged: bool,
+    pub run_as_user: Option<u32>,
+    pub run_as_group: Option<u32>,
+    pub supplemental_groups: Vec<u32>,
+    pub seccomp: Seccomp,
+    /// Limits of the pod as a whole.
+    pub resources: Resources,
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// What goes into resolv.conf.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Dns {
+    pub servers: Vec<String>,
+    pub searches: Vec<String>,
+    pub options: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortMapping {
+    pub protocol: Protocol,
+    pub container_port: u16,
+    pub host_port: u16,
+    pub host_ip: Option<IpAddr>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Protocol {
+    Tcp,
+    Udp,
+    Sctp,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Namespaces {
+    pub host_network: bool,
+    pub host_ipc: bool,
+    pub pid: PidNamespace,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum PidNamespace {
+    /// Each container has its own.
+    #[default]
+    Container,
+    /// shareProcessNamespace
+    Pod,
+    /// hostPID
+    Host,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxStatus {
+    pub id: SandboxId,
+    pub pod: PodIdentity,
+    pub attempt: u32,
+    pub state: SandboxState,
+    pub created_at: Timestamp,
+    /// The pod's addresses, the primary one first; empty with the host's network where the runtime does not tell.
+    pub addresses: Vec<IpAddr>,
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum SandboxState {
+    Ready,
+    /// Stopped, or broken: no container can run in it any more.
+    NotReady,
+}
