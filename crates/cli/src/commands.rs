@@ -1,0 +1,14 @@
+//! One module per command. Each has one entry, `run`, that takes its parsed arguments.
+
+mod completion;
+mod version;
+
+use crate::cli::{Cli, Command};
+use crate::exit::{Exit, Failure};
+
+pub(crate) fn run(cli: Cli) -> Result<Exit, Failure> {
+    match cli.command {
+        Command::Completion(args) => completion::run(&args),
+        Command::Version(args) => version::run(&args),
+    }
+}

@@ -1,0 +1,65 @@
+//! Exit codes, and how a command that could not do its work says so.
+//!
+//! This is the only place that knows the numbers. A command returns `Ok(Exit)` when it did its work, whatever
+//! the answer was, and `Err(Failure)` when it could not.
+
+use std::fmt::Display;
+use std::process::ExitCode;
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// Done; the answer, where there is one, is yes.
+    Done,
+    /// Usage error or unreadable input.
+    Usage,
+}
+
+impl Exit {
+    const fn code(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Usage => 2,
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit.code())
+    }
+}
+
+/// Why a command could not do its work, in one line.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    exit: Exit,
+    message: String,
+}
+
+impl Failure {
+    /// The input or the command line cannot be used.
+    pub(crate) fn usage(message: impl Display) -> Self {
+        Self {
+            exit: Exit::Usage,
+            message: message.to_string(),
+        }
+    }
+
+    /// Writes the failure to stderr, once.
+    pub(crate) fn report(&self) -> Exit {
+        crate::output::error(&self.message);
+        self.exit
+    }
+}
+
+/// Reports what clap has to say; help and version are not errors.
+pub(crate) fn report_usage(error: &clap::Error) -> Exit {
+    // A closed stdout or stderr leaves nobody to tell.
+    let _ = error.print();
+    if error.use_stderr() {
+        Exit::Usage
+    } else {
+        Exit::Done
+    }
+}
