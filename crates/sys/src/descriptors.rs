@@ -1,0 +1,17 @@
+//! Open descriptors of this process as a whole.
+
+use std::{io, os::fd::RawFd};
+
+/// Marks every descriptor from `first` on close-on-exec, so that none that this process inherited by accident reaches
+/// a program it runs.
+pub fn close_on_exec_from(first: RawFd) -> io::Result<()> {
+    let first = libc::c_uint::try_from(first).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: the call only sets a flag on descriptors; none is closed, so nobody's ownership is touched.
+    let result =
+        unsafe { libc::close_range(first, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC.cast_signed()) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}

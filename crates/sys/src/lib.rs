@@ -1,0 +1,15 @@
+//! What the kernel offers and no safe library does: the only crate with unsafe code.
+//!
+//! Every function here is safe to call; each unsafe block says why that is so. Whatever rustix already does safely is
+//! used directly by the crates that need it, not wrapped here.
+
+mod descriptors;
+mod fork;
+mod signal;
+mod spawn;
+
+pub use descriptors::close_on_exec_from;
+pub use fork::{Fork, fork};
+pub use rustix::process::Pid;
+pub use signal::{ChildSignals, send_signal};
+pub use spawn::{Credentials, Spawn};

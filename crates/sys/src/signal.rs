@@ -1,0 +1,66 @@
+//! Sending any signal by number, and learning of ended children by a descriptor.
+
+use std::{
+    io, mem,
+    os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd},
+    ptr,
+};
+
+use rustix::process::Pid;
+
+/// Sends a signal by its number, real-time ones included. A process that is gone is not an error: what the signal
+/// should have brought about may have happened by itself.
+pub fn send_signal(pid: Pid, number: i32) -> io::Result<()> {
+    // SAFETY: kill takes plain numbers and touches no memory of this process.
+    if unsafe { libc::kill(pid.as_raw_nonzero().get(), number) } == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    if error.raw_os_error() == Some(libc::ESRCH) {
+        Ok(())
+    } else {
+        Err(error)
+    }
+}
+
+/// Becomes readable when a child ended. SIGCHLD is blocked while it exists and after; a program that is run gets it
+/// unblocked by [`Spawn`](crate::Spawn).
+#[derive(Debug)]
+pub struct ChildSignals(OwnedFd);
+
+impl ChildSignals {
+    pub fn new() -> io::Result<Self> {
+        let mask = child_mask();
+        // SAFETY: the mask is initialised and lives through the call; a null old mask is allowed.
+        if unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const mask, ptr::null_mut()) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: -1 asks for a new descriptor; the mask is initialised and lives through the call.
+        let fd = unsafe { libc::signalfd(-1, &raw const mask, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just given us this descriptor; nobody else knows it.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Forgets the signals that have come, so that the next one wakes again.
+    pub fn clear(&self) {
+        let mut buffer = [0_u8; size_of::<libc::signalfd_siginfo>() * 4];
+        while rustix::io::read(&self.0, &mut buffer).is_ok_and(|count| count > 0) {}
+    }
+}
+
+impl AsFd for ChildSignals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn child_mask() -> libc::sigset_t {
+    // SAFETY: a signal set is plain data, for which zeroes are a valid value.
+    let mut mask: libc::sigset_t = unsafe { mem::zeroed() };
+    // SAFETY: the set is ours and initialised; the number is that of a signal.
+    unsafe { libc::sigaddset(&raw mut mask, libc::SIGCHLD) };
+    mask
+}
