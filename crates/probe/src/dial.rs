@@ -1,0 +1,259 @@
+//! Opening connections: name lookup and a non-blocking connect.
+//!
+//! Nothing here has a time limit of its own; the probe as a whole has one, and dropping the future ends everything
+//! except a lookup that already runs in the C library. Those cannot be cancelled, so their number is bounded.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream as StdTcpStream, ToSocketAddrs};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use thiserror::Error;
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
+
+use crate::report::{Failure, Outcome, Phase};
+use crate::target::{Host, Target};
+use crate::wording;
+
+/// Lookups under way at once. A dead resolver holds a thread for many seconds each; further probes wait for a place
+/// within their own timeout.
+const MAX_LOOKUPS: usize = 16;
+
+/// Addresses tried for one name; more would leave each too small a share of the timeout.
+const MAX_ADDRESSES: usize = 8;
+
+#[derive(Debug)]
+pub(crate) struct Dialer {
+    lookups: Arc<Semaphore>,
+}
+
+#[derive(Debug, Error)]
+pub(crate) enum DialError {
+    #[error("dial tcp: lookup {name}: {reason}")]
+    Lookup { name: Box<str>, reason: String },
+    #[error("dial tcp {address}: {}", connect_text(.source))]
+    Connect { address: SocketAddr, source: io::Error },
+}
+
+/// An established connection. One that was established at once has not been registered with the reactor, which
+/// makes a tcp probe nearly free.
+#[derive(Debug)]
+pub(crate) enum Connection {
+    Unregistered(StdTcpStream),
+    Registered(TcpStream),
+}
+
+impl Connection {
+    pub(crate) fn into_stream(self) -> io::Result<TcpStream> {
+        match self {
+            Self::Unregistered(socket) => TcpStream::from_std(socket),
+            Self::Registered(stream) => Ok(stream),
+        }
+    }
+}
+
+impl DialError {
+    pub(crate) fn outcome(&self) -> Outcome {
+        match self {
+            Self::Lookup { .. } => Outcome::Failure(Failure::Resolve),
+            Self::Connect { source, .. } => Outcome::of_connect(source),
+        }
+    }
+}
+
+impl Dialer {
+    pub(crate) fn new() -> Self {
+        Self {
+            lookups: Arc::new(Semaphore::new(MAX_LOOKUPS)),
+        }
+    }
+
+    /// Connects to the first address of `target` that answers. `deadline` only divides the time between the
+    /// addresses of a name; the caller enforces it.
+    pub(crate) async fn connect(
+        &self,
+        target: &Target,
+        deadline: Instant,
+        phase: &mut Phase,
+    ) -> Result<Connection, DialError> {
+        match target.host() {
+            Host::Address(ip) => {
+                *phase = Phase::Connect;
+                connect(SocketAddr::new(*ip, target.port())).await
+            }
+            Host::Name(name) => {
+                *phase = Phase::Resolve;
+                let addresses = self.lookup(name, target.port()).await?;
+                *phase = Phase::Connect;
+                connect_any(&addresses, deadline).await
+            }
+        }
+    }
+
+    async fn lookup(&self, name: &str, port: u16) -> Result<Vec<SocketAddr>, DialError> {
+        let failed = |reason: String| DialError::Lookup {
+            name: name.into(),
+            reason,
+        };
+        let place = Arc::clone(&self.lookups)
+            .acquire_owned()
+            .await
+            .expect("the semaphore is never closed");
+        let query = (name.to_owned(), port);
+        let answer = tokio::task::spawn_blocking(move || {
+            let found = query
+                .to_socket_addrs()
+                .map(|all| all.take(MAX_ADDRESSES).collect::<Vec<_>>());
+            drop(place);
+            found
+        });
+        match answer.await {
+            Ok(Ok(addresses)) if addresses.is_empty() => Err(failed("no such host".to_owned())),
+            Ok(Ok(addresses)) => Ok(addresses),
+            Ok(Err(error)) => Err(failed(lookup_text(&error))),
+            Err(error) => Err(failed(error.to_string())),
+        }
+    }
+}
+
+/// Tries the addresses in order, each with its share of the time that is left, and reports the first error.
+async fn connect_any(addresses: &[SocketAddr], deadline: Instant) -> Result<Connection, DialError> {
+    let mut first_error = None;
+    for (index, &address) in addresses.iter().enumerate() {
+        let now = Instant::now();
+        let untried = u32::try_from(addresses.len() - index).unwrap_or(u32::MAX);
+        let share = deadline.saturating_duration_since(now) / untried;
+        let error = match timeout_at(now + share, connect(address)).await {
+            Ok(Ok(connection)) => return Ok(connection),
+            Ok(Err(error)) => error,
+            Err(_) => DialError::Connect {
+                address,
+                source: Errno::TIMEDOUT.into(),
+            },
+        };
+        first_error.get_or_insert(error);
+    }
+    Err(first_error.expect("a lookup never answers with an empty list"))
+}
+
+async fn connect(address: SocketAddr) -> Result<Connection, DialError> {
+    let failed = |source| DialError::Connect { address, source };
+    let (socket, established) = begin(address).map_err(failed)?;
+    let connection = if established {
+        Connection::Unregistered(socket)
+    } else {
+        Connection::Registered(finish(socket).await.map_err(failed)?)
+    };
+    if is_own_echo(&connection, address).map_err(failed)? {
+        return Err(failed(Errno::CONNREFUSED.into()));
+    }
+    Ok(connection)
+}
+
+/// Starts a connect and says whether it is already over.
+///
+/// On one machine the handshake is over before the first call returns, only the call does not know it yet. Asking
+/// once more spares the reactor.
+fn begin(address: SocketAddr) -> io::Result<(StdTcpStream, bool)> {
+    let family = if address.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    for _ in 0..2 {
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) => return Ok((socket.into(), true)),
+            Err(Errno::INPROGRESS | Errno::ALREADY | Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok((socket.into(), false))
+}
+
+async fn finish(socket: StdTcpStream) -> io::Result<TcpStream> {
+    let stream = TcpStream::from_std(socket)?;
+    stream.writable().await?;
+    match stream.take_error()? {
+        Some(error) => Err(error),
+        None => Ok(stream),
+    }
+}
+
+/// A connect to a free local port can be given that very port as its source, and then meets itself.
+fn is_own_echo(connection: &Connection, address: SocketAddr) -> io::Result<bool> {
+    let local = match connection {
+        Connection::Unregistered(socket) => socket.local_addr(),
+        Connection::Registered(stream) => stream.local_addr(),
+    }?;
+    Ok(local.port() == address.port() && local.ip() == address.ip())
+}
+
+fn connect_text(source: &io::Error) -> String {
+    match Outcome::of_connect(source) {
+        Outcome::Error(_) => format!("socket: {}", wording::os_error(source)),
+        Outcome::Success | Outcome::Warning | Outcome::Failure(_) => {
+            format!("connect: {}", wording::os_error(source))
+        }
+    }
+}
+
+fn lookup_text(error: &io::Error) -> String {
+    let text = error.to_string();
+    if text.contains("not known") || text.contains("No address") {
+        return "no such host".to_owned();
+    }
+    text.rsplit(": ").next().unwrap_or(&text).to_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn out_of_descriptors_is_not_the_containers_fault() {
+        let address = "10.0.0.1:80".parse().expect("an address");
+        let error = DialError::Connect {
+            address,
+            source: Errno::MFILE.into(),
+        };
+        assert_eq!(
+            error.to_string(),
+            "dial tcp 10.0.0.1:80: socket: too many open files"
+        );
+        assert!(matches!(error.outcome(), Outcome::Error(_)));
+    }
+
+    #[tokio::test]
+    async fn a_name_is_tried_address_by_address() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
+        let open = listener.local_addr().expect("address");
+        let closed: SocketAddr = {
+            let gone = std::net::TcpListener::bind("127.0.0.2:0").expect("bind");
+            gone.local_addr().expect("address")
+        };
+        let deadline = Instant::now() + std::time::Duration::from_secs(30);
+        assert!(connect_any(&[closed, open], deadline).await.is_ok());
+        let error = connect_any(&[closed, closed], deadline)
+            .await
+            .expect_err("nobody listens");
+        assert_eq!(error.outcome(), Outcome::Failure(Failure::Refused));
+    }
+
+    #[tokio::test]
+    async fn a_socket_connected_to_itself_is_refused() {
+        use rustix::net::{bind, connect as raw_connect, getsockname, socket};
+        let raw = socket(AddressFamily::INET, SocketType::STREAM, None).expect("socket");
+        bind(&raw, &"127.0.0.1:0".parse::<SocketAddr>().expect("address")).expect("bind");
+        let own: SocketAddr = getsockname(&raw)
+            .expect("name")
+            .try_into()
+            .expect("an IP address");
+        raw_connect(&raw, &own).expect("a socket can connect to itself");
+        assert!(is_own_echo(&Connection::Unregistered(raw.into()), own).expect("name"));
+    }
+}

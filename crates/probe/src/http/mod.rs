@@ -1,0 +1,225 @@
+//! HTTP and HTTPS probes, and the GET of lifecycle hooks: one connection per request, redirects within the host,
+//! and the verdict.
+//!
+//! The client is our own on top of `httparse`: a probe needs a status, three headers and a bounded body, and a general
+//! client spends more time on its own machinery than the whole exchange takes on a bare socket.
+
+mod chunked;
+mod exchange;
+mod request;
+mod response;
+mod url;
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::time::{Instant, timeout_at};
+
+use self::exchange::{Answer, ExchangeError};
+pub use self::request::{HttpRequest, Purpose};
+use self::url::LocationError;
+use crate::Prober;
+use crate::report::{Failure, Outcome, Phase, Report};
+use crate::tls::TlsError;
+
+/// Redirects followed by one probe.
+const MAX_REDIRECTS: usize = 10;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scheme {
+    Http,
+    Https,
+}
+
+impl Scheme {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
+
+    fn default_port(self) -> u16 {
+        match self {
+            Self::Http => 80,
+            Self::Https => 443,
+        }
+    }
+}
+
+/// Why there is no answer to judge.
+#[derive(Debug, Error)]
+enum FetchError {
+    /// A failure in the middle of a body: upstream does not name the URL there.
+    #[error("{0}")]
+    Body(ExchangeError),
+    #[error("Get \"{url}\": {source}")]
+    Exchange { url: String, source: ExchangeError },
+    #[error("Get \"{url}\": {source}")]
+    Location { url: String, source: LocationError },
+    #[error("Get \"{url}\": stopped after {MAX_REDIRECTS} redirects")]
+    TooManyRedirects { url: String },
+    #[error("{}", timeout_text(.url, .dialled, *.phase))]
+    Timeout {
+        url: String,
+        dialled: String,
+        phase: Phase,
+    },
+}
+
+impl FetchError {
+    fn outcome(&self) -> Outcome {
+        match self {
+            Self::Body(source) | Self::Exchange { source, .. } => source.outcome(),
+            Self::Location { .. } | Self::TooManyRedirects { .. } => Outcome::Failure(Failure::Redirect),
+            Self::Timeout { phase, .. } => Outcome::Failure(Failure::Timeout(*phase)),
+        }
+    }
+}
+
+fn timeout_text(url: &str, dialled: &str, phase: Phase) -> String {
+    const AWAITING: &str = "(Client.Timeout exceeded while awaiting headers)";
+    match phase {
+        Phase::Resolve => format!("Get \"{url}\": dial tcp: lookup {dialled}: i/o timeout {AWAITING}"),
+        Phase::Connect => format!("Get \"{url}\": dial tcp {dialled}: i/o timeout {AWAITING}"),
+        Phase::Tls => format!("Get \"{url}\": net/http: TLS handshake timeout"),
+        Phase::Headers => format!("Get \"{url}\": context deadline exceeded {AWAITING}"),
+        Phase::Body => {
+            "context deadline exceeded (Client.Timeout or context cancellation while reading body)".to_owned()
+        }
+    }
+}
+
+/// Runs an httpGet probe.
+pub(crate) async fn probe(prober: &Prober, request: &HttpRequest, timeout: Duration) -> Report {
+    let started = Instant::now();
+    let (outcome, detail) = match get(prober, request, started + timeout).await {
+        Ok(answer) => judge(answer),
+        Err(error) => (error.outcome(), error.to_string()),
+    };
+    Report {
+        outcome,
+        detail,
+        latency: started.elapsed(),
+    }
+}
+
+/// Runs the httpGet of a lifecycle hook. Any answer is a success, whatever its status. As upstream, a hook that asks
+/// for HTTPS where the server speaks HTTP is sent again without TLS, and the user is told.
+pub(crate) async fn hook(prober: &Prober, request: &HttpRequest, timeout: Duration) -> Report {
+    let started = Instant::now();
+    let deadline = started + timeout;
+    let mut result = get(prober, request, deadline).await;
+    let mut outcome = Outcome::Success;
+    let mut detail = String::new();
+    if matches!(
+        &result,
+        Err(FetchError::Exchange {
+            source: ExchangeError::Tls(TlsError::PlainHttp),
+            ..
+        })
+    ) {
+        let plain = request.downgraded();
+        if let Ok(answer) = get(prober, &plain, deadline).await {
+            result = Ok(answer);
+            outcome = Outcome::Warning;
+            detail = format!(
+                "request to HTTPS lifecycle hook {} got HTTP response, retry with HTTP succeeded",
+                plain.url.authority
+            );
+        }
+    }
+    match result {
+        Ok(_) | Err(FetchError::Body(_)) => {}
+        Err(error) => (outcome, detail) = (error.outcome(), error.to_string()),
+    }
+    Report {
+        outcome,
+        detail,
+        latency: started.elapsed(),
+    }
+}
+
+fn judge(answer: Answer) -> (Outcome, String) {
+    match answer.head.status {
+        200..=299 => (Outcome::Success, text(answer.body)),
+        300..=399 => {
+            let detail = format!("Probe terminated redirects, Response body: {}", text(answer.body));
+            (Outcome::Warning, detail)
+        }
+        status => {
+            let detail = format!("HTTP probe failed with statuscode: {status}");
+            (Outcome::Failure(Failure::Status(status)), detail)
+        }
+    }
+}
+
+fn text(body: Vec<u8>) -> String {
+    String::from_utf8(body).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}
+
+/// How far a request has come, for the words of a timeout.
+struct Progress<'a> {
+    request: Cow<'a, HttpRequest>,
+    phase: Phase,
+}
+
+async fn get(prober: &Prober, request: &HttpRequest, deadline: Instant) -> Result<Answer, FetchError> {
+    let mut progress = Progress {
+        request: Cow::Borrowed(request),
+        phase: Phase::Connect,
+    };
+    if let Ok(result) = timeout_at(deadline, follow(prober, deadline, &mut progress)).await {
+        result
+    } else {
+        let url = &progress.request.url;
+        let dialled = url.target.to_string();
+        Err(FetchError::Timeout {
+            url: url.to_string(),
+            dialled,
+            phase: progress.phase,
+        })
+    }
+}
+
+/// Follows redirects to the same host. The answer is the last one, which may be a redirect that is not followed.
+async fn follow(
+    prober: &Prober,
+    deadline: Instant,
+    progress: &mut Progress<'_>,
+) -> Result<Answer, FetchError> {
+    for _ in 0..=MAX_REDIRECTS {
+        let request = &progress.request;
+        let fetched = exchange::fetch(prober, request, deadline, &mut progress.phase).await;
+        let answer = fetched.map_err(|source| match source.phase() {
+            Some(Phase::Body) => FetchError::Body(source),
+            _ => FetchError::Exchange {
+                url: request.url.to_string(),
+                source,
+            },
+        })?;
+        let Some(location) = redirect(&answer) else {
+            return Ok(answer);
+        };
+        let joined = request.url.join(location);
+        let next = joined.map_err(|source| FetchError::Location {
+            url: request.url.to_string(),
+            source,
+        })?;
+        if !next.same_host(&request.url) {
+            return Ok(answer);
+        }
+        progress.request = Cow::Owned(request.redirected(next));
+    }
+    Err(FetchError::TooManyRedirects {
+        url: progress.request.url.to_string(),
+    })
+}
+
+fn redirect(answer: &Answer) -> Option<&str> {
+    match answer.head.status {
+        301 | 302 | 303 | 307 | 308 => answer.head.location.as_deref(),
+        _ => None,
+    }
+}

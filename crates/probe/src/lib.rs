@@ -1,0 +1,93 @@
+//! Health probes over a network: httpGet, tcpSocket and grpc, and the httpGet of lifecycle hooks.
+//!
+//! A probe is a plain value; a [`Prober`] runs it and returns a [`Report`]. What always holds:
+//! - the timeout covers everything, from the name lookup to the last byte of the answer;
+//! - a server, however hostile, costs at most that time and a small fixed memory;
+//! - every probe has a connection of its own, and no proxy setting of this process is looked at;
+//! - an HTTP connection is left for the server to close, after the report is made, so that it leaves no local port
+//!   in `TIME_WAIT`;
+//! - there is no global state.
+//!
+//! When to probe, what a result counts for, named ports, and exec are left to others.
+
+mod dial;
+mod grpc;
+mod http;
+mod linger;
+mod report;
+mod target;
+mod tcp;
+mod tls;
+mod wording;
+
+use std::time::Duration;
+
+pub use self::grpc::GrpcCheck;
+pub use self::http::{HttpRequest, Purpose, Scheme};
+pub use self::report::{Failure, Fault, Outcome, Phase, Report};
+pub use self::target::Target;
+
+/// A probe of any of the network handlers.
+#[derive(Debug, Clone)]
+pub enum NetworkProbe {
+    Http(HttpRequest),
+    Tcp(Target),
+    Grpc(GrpcCheck),
+}
+
+/// Runs probes. Make one and share it: it holds the TLS settings and the bounds on what goes on in the background.
+///
+/// Its methods need a tokio runtime with IO and time. Dropping a returned future ends the probe.
+#[derive(Debug)]
+pub struct Prober {
+    dialer: dial::Dialer,
+    tls: tls::Tls,
+    lingering: linger::Lingering,
+}
+
+impl Prober {
+    pub fn new() -> Self {
+        Self {
+            dialer: dial::Dialer::new(),
+            tls: tls::Tls::new(),
+            lingering: linger::Lingering::new(),
+        }
+    }
+
+    pub async fn run(&self, probe: &NetworkProbe, timeout: Duration) -> Report {
+        match probe {
+            NetworkProbe::Http(request) => self.http(request, timeout).await,
+            NetworkProbe::Tcp(target) => self.tcp(target, timeout).await,
+            // Boxed: an HTTP/2 connection is many times the size of the others.
+            NetworkProbe::Grpc(check) => Box::pin(self.grpc(check, timeout)).await,
+        }
+    }
+
+    /// Success is a status of 200..=299 at the end of the redirects. An answer of 3xx, such as a redirect to another
+    /// host, is a warning.
+    pub async fn http(&self, request: &HttpRequest, timeout: Duration) -> Report {
+        http::probe(self, request, timeout).await
+    }
+
+    /// Success is a connection.
+    pub async fn tcp(&self, target: &Target, timeout: Duration) -> Report {
+        tcp::probe(self, target, timeout).await
+    }
+
+    /// Success is the answer SERVING.
+    pub async fn grpc(&self, check: &GrpcCheck, timeout: Duration) -> Report {
+        grpc::probe(self, check, timeout).await
+    }
+
+    /// The httpGet of a lifecycle hook: success is any answer, whatever its status. A warning says that TLS was asked
+    /// for and could not be used.
+    pub async fn hook(&self, request: &HttpRequest, timeout: Duration) -> Report {
+        http::hook(self, request, timeout).await
+    }
+}
+
+impl Default for Prober {
+    fn default() -> Self {
+        Self::new()
+    }
+}
