@@ -38,20 +38,49 @@ pub(crate) enum DialError {
     Connect { address: SocketAddr, source: io::Error },
 }
 
-/// An established connection. One that was established at once has not been registered with the reactor, which
-/// makes a tcp probe nearly free.
+/// An established connection.
 #[derive(Debug)]
-pub(crate) enum Connection {
+pub(crate) struct Connection {
+    socket: Socket,
+    pub(crate) ends: Ends,
+}
+
+/// The local and the remote address of a connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ends {
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: SocketAddr,
+}
+
+/// A connection that was established at once has not met the reactor, which makes a tcp probe nearly free.
+#[derive(Debug)]
+enum Socket {
     Unregistered(StdTcpStream),
     Registered(TcpStream),
 }
 
 impl Connection {
     pub(crate) fn into_stream(self) -> io::Result<TcpStream> {
-        match self {
-            Self::Unregistered(socket) => TcpStream::from_std(socket),
-            Self::Registered(stream) => Ok(stream),
+        match self.socket {
+            Socket::Unregistered(socket) => TcpStream::from_std(socket),
+            Socket::Registered(stream) => Ok(stream),
         }
+    }
+}
+
+impl Socket {
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        match self {
+            Self::Unregistered(socket) => socket.local_addr(),
+            Self::Registered(stream) => stream.local_addr(),
+        }
+    }
+}
+
+impl Ends {
+    /// A connect to a free local port can be given that very port as its source, and then meets itself.
+    fn meet(&self) -> bool {
+        self.local.port() == self.remote.port() && self.local.ip() == self.remote.ip()
     }
 }
 
@@ -142,15 +171,19 @@ async fn connect_any(addresses: &[SocketAddr], deadline: Instant) -> Result<Conn
 async fn connect(address: SocketAddr) -> Result<Connection, DialError> {
     let failed = |source| DialError::Connect { address, source };
     let (socket, established) = begin(address).map_err(failed)?;
-    let connection = if established {
-        Connection::Unregistered(socket)
+    let socket = if established {
+        Socket::Unregistered(socket)
     } else {
-        Connection::Registered(finish(socket).await.map_err(failed)?)
+        Socket::Registered(finish(socket).await.map_err(failed)?)
     };
-    if is_own_echo(&connection, address).map_err(failed)? {
+    let ends = Ends {
+        local: socket.local_addr().map_err(failed)?,
+        remote: address,
+    };
+    if ends.meet() {
         return Err(failed(Errno::CONNREFUSED.into()));
     }
-    Ok(connection)
+    Ok(Connection { socket, ends })
 }
 
 /// Starts a connect and says whether it is already over.
@@ -182,15 +215,6 @@ async fn finish(socket: StdTcpStream) -> io::Result<TcpStream> {
         Some(error) => Err(error),
         None => Ok(stream),
     }
-}
-
-/// A connect to a free local port can be given that very port as its source, and then meets itself.
-fn is_own_echo(connection: &Connection, address: SocketAddr) -> io::Result<bool> {
-    let local = match connection {
-        Connection::Unregistered(socket) => socket.local_addr(),
-        Connection::Registered(stream) => stream.local_addr(),
-    }?;
-    Ok(local.port() == address.port() && local.ip() == address.ip())
 }
 
 fn connect_text(source: &io::Error) -> String {
@@ -244,16 +268,17 @@ mod tests {
         assert_eq!(error.outcome(), Outcome::Failure(Failure::Refused));
     }
 
-    #[tokio::test]
-    async fn a_socket_connected_to_itself_is_refused() {
-        use rustix::net::{bind, connect as raw_connect, getsockname, socket};
+    #[test]
+    fn a_socket_can_meet_itself() {
+        use rustix::net::{bind, connect, getsockname, socket};
         let raw = socket(AddressFamily::INET, SocketType::STREAM, None).expect("socket");
         bind(&raw, &"127.0.0.1:0".parse::<SocketAddr>().expect("address")).expect("bind");
-        let own: SocketAddr = getsockname(&raw)
+        let remote: SocketAddr = getsockname(&raw)
             .expect("name")
             .try_into()
             .expect("an IP address");
-        raw_connect(&raw, &own).expect("a socket can connect to itself");
-        assert!(is_own_echo(&Connection::Unregistered(raw.into()), own).expect("name"));
+        connect(&raw, &remote).expect("a socket can connect to itself");
+        let local = Socket::Unregistered(raw.into()).local_addr().expect("name");
+        assert!(Ends { local, remote }.meet());
     }
 }

@@ -189,10 +189,6 @@ impl Sniffed {
         self.tcp
     }
 
-    pub(crate) fn tcp(&self) -> &TcpStream {
-        &self.tcp
-    }
-
     fn note(&mut self, read: &[u8]) {
         let missing = &mut self.first[self.seen..];
         let count = missing.len().min(read.len());

@@ -1,7 +1,6 @@
 //! One request and its answer over one connection, plain or TLS.
 
 use std::io;
-use std::net::SocketAddr;
 
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -12,7 +11,7 @@ use super::Scheme;
 use super::request::{HeaderError, HttpRequest};
 use super::response::{Body, Head, HeadReader, MAX_HEAD_BYTES, Malformed};
 use crate::Prober;
-use crate::dial::DialError;
+use crate::dial::{DialError, Ends};
 use crate::report::{Failure, Outcome, Phase};
 use crate::tls::{self, TlsError};
 use crate::wording;
@@ -47,9 +46,6 @@ pub(super) enum ExchangeError {
     Malformed { phase: Phase, source: Malformed },
 }
 
-/// The local and the remote address of a connection.
-type Ends = (SocketAddr, SocketAddr);
-
 impl ExchangeError {
     pub(super) fn outcome(&self) -> Outcome {
         Outcome::Failure(match self {
@@ -79,21 +75,22 @@ impl ExchangeError {
         }
     }
 
-    fn with_ends(mut self, stream: &TcpStream) -> Self {
+    fn with_ends(mut self, connection: Ends) -> Self {
         if let Self::Stream { ends, .. } = &mut self {
-            *ends = stream.local_addr().ok().zip(stream.peer_addr().ok());
+            *ends = Some(connection);
         }
         self
     }
 }
 
 fn stream_text(source: &io::Error, ends: Option<&Ends>) -> String {
-    match (tls::protocol_error(source), ends) {
-        (Some(error), _) => tls::protocol_text(error),
-        (None, Some((local, peer))) => {
-            format!("read tcp {local}->{peer}: read: {}", wording::os_error(source))
-        }
-        (None, None) => format!("read: {}", wording::os_error(source)),
+    if let Some(error) = tls::protocol_error(source) {
+        return tls::protocol_text(error);
+    }
+    let what = wording::os_error(source);
+    match ends {
+        Some(Ends { local, remote }) => format!("read tcp {local}->{remote}: read: {what}"),
+        None => format!("read: {what}"),
     }
 }
 
@@ -109,21 +106,22 @@ pub(super) async fn fetch(
         .dialer
         .connect(&request.url.target, deadline, phase)
         .await?;
+    let ends = connection.ends;
     let broken = |source| ExchangeError::Stream {
         phase: Phase::Connect,
-        ends: None,
+        ends: Some(ends),
         source,
     };
     let mut tcp = connection.into_stream().map_err(broken)?;
-    let (answer, tcp) = match request.url.scheme {
+    let fetched = match request.url.scheme {
         Scheme::Http => {
             tcp.set_nodelay(true).map_err(broken)?;
-            let answer = exchange(&mut tcp, bytes, phase).await;
-            (answer.map_err(|error| error.with_ends(&tcp))?, tcp)
+            exchange(&mut tcp, bytes, phase).await.map(|answer| (answer, tcp))
         }
         // Boxed: the state of a TLS session would make every plain probe larger.
-        Scheme::Https => Box::pin(fetch_over_tls(prober, request, bytes, tcp, phase)).await?,
+        Scheme::Https => Box::pin(fetch_over_tls(prober, request, bytes, tcp, phase)).await,
     };
+    let (answer, tcp) = fetched.map_err(|error| error.with_ends(ends))?;
     prober.lingering.see_off(tcp, deadline);
     Ok(answer)
 }
@@ -137,8 +135,7 @@ async fn fetch_over_tls(
 ) -> Result<(Answer, TcpStream), ExchangeError> {
     *phase = Phase::Tls;
     let mut tls = prober.tls.connect(&request.url.target, tcp).await?;
-    let answer = exchange(&mut tls, bytes, phase).await;
-    let answer = answer.map_err(|error| error.with_ends(tls.get_ref().0.tcp()))?;
+    let answer = exchange(&mut tls, bytes, phase).await?;
     Ok((answer, tls.into_inner().0.into_tcp()))
 }
 
@@ -147,14 +144,21 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     *phase = Phase::Headers;
-    send(stream, request).await?;
+    let unsent = send(stream, request).await.err();
     let mut reader = HeadReader::default();
     let mut buffer = Vec::with_capacity(INITIAL_BUFFER_BYTES);
     let head = loop {
         if receive(stream, &mut buffer, *phase).await? == 0 {
-            return Err(ExchangeError::Closed {
-                phase: *phase,
-                midway: !buffer.is_empty(),
+            return Err(match unsent {
+                Some(source) if buffer.is_empty() => ExchangeError::Stream {
+                    phase: *phase,
+                    ends: None,
+                    source,
+                },
+                _ => ExchangeError::Closed {
+                    phase: *phase,
+                    midway: !buffer.is_empty(),
+                },
             });
         }
         let malformed = |source| ExchangeError::Malformed {
@@ -170,27 +174,11 @@ where
     Ok(Answer { head, body })
 }
 
-/// Sends the request. A server may answer and close without reading it all; what it said is then still there to read.
-async fn send<S: AsyncWrite + Unpin>(stream: &mut S, request: &[u8]) -> Result<(), ExchangeError> {
-    let sent = match stream.write_all(request).await {
-        Ok(()) => stream.flush().await,
-        Err(error) => Err(error),
-    };
-    match sent {
-        Err(error)
-            if !matches!(
-                error.kind(),
-                io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
-            ) =>
-        {
-            Err(ExchangeError::Stream {
-                phase: Phase::Headers,
-                ends: None,
-                source: error,
-            })
-        }
-        Ok(()) | Err(_) => Ok(()),
-    }
+/// Sends the request. An error is not the end: a server may answer and close without reading, and what it said is
+/// then still there to read.
+async fn send<S: AsyncWrite + Unpin>(stream: &mut S, request: &[u8]) -> io::Result<()> {
+    stream.write_all(request).await?;
+    stream.flush().await
 }
 
 async fn read_body<S>(stream: &mut S, head: &Head, mut buffer: Vec<u8>) -> Result<Vec<u8>, ExchangeError>

@@ -1,0 +1,103 @@
+//! The tcpSocket probe.
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use pulselet_probe::{Failure, NetworkProbe, Outcome, Phase, Prober, Target};
+use socket2::{Domain, Socket, Type};
+
+use crate::{AMPLE, SHORT};
+
+/// A port on which nobody listens. It stays taken while other tests look for one, since the socket behind it lives as
+/// long as the process.
+pub(crate) fn closed_port() -> SocketAddr {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("socket");
+    socket
+        .bind(&"127.0.0.1:0".parse::<SocketAddr>().expect("address").into())
+        .expect("bind");
+    let address = socket
+        .local_addr()
+        .expect("address")
+        .as_socket()
+        .expect("an IP address");
+    std::mem::forget(socket);
+    address
+}
+
+/// A listener that accepts nobody and has no room for one more: a connect to it gets no answer at all.
+pub(crate) struct FullBacklog {
+    pub(crate) address: SocketAddr,
+    _sockets: Vec<Socket>,
+}
+
+impl FullBacklog {
+    pub(crate) fn new() -> Self {
+        let listener = Socket::new(Domain::IPV4, Type::STREAM, None).expect("socket");
+        listener
+            .bind(&"127.0.0.1:0".parse::<SocketAddr>().expect("address").into())
+            .expect("bind");
+        listener.listen(0).expect("listen");
+        let address = listener.local_addr().expect("address");
+        let mut sockets = vec![listener];
+        loop {
+            let client = Socket::new(Domain::IPV4, Type::STREAM, None).expect("socket");
+            let connected = client.connect_timeout(&address, Duration::from_millis(200));
+            sockets.push(client);
+            match connected {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::TimedOut => break,
+                Err(error) => panic!("filling the backlog: {error}"),
+            }
+        }
+        Self {
+            address: address.as_socket().expect("an IP address"),
+            _sockets: sockets,
+        }
+    }
+}
+
+async fn probed(address: SocketAddr, timeout: Duration) -> (Outcome, String) {
+    let report = Prober::new()
+        .run(&NetworkProbe::Tcp(Target::from(address)), timeout)
+        .await;
+    (report.outcome, report.detail)
+}
+
+#[tokio::test]
+async fn a_listener_is_enough() {
+    for bind in ["127.0.0.1:0", "[::1]:0"] {
+        let listener = std::net::TcpListener::bind(bind).expect("bind");
+        let address = listener.local_addr().expect("address");
+        assert_eq!(probed(address, AMPLE).await, (Outcome::Success, String::new()));
+        // And the connection is closed again, without a word.
+        let (mut stream, _) = listener.accept().expect("the probe's connection");
+        stream.set_read_timeout(Some(AMPLE)).expect("a timeout");
+        let read = std::io::Read::read(&mut stream, &mut [0; 1]).expect("a clean end");
+        assert_eq!(read, 0);
+    }
+}
+
+#[tokio::test]
+async fn failures_and_their_words() {
+    let closed = closed_port();
+    let expected = (
+        Outcome::Failure(Failure::Refused),
+        format!("dial tcp {closed}: connect: connection refused"),
+    );
+    assert_eq!(probed(closed, AMPLE).await, expected);
+
+    let full = FullBacklog::new();
+    let expected = (
+        Outcome::Failure(Failure::Timeout(Phase::Connect)),
+        format!("dial tcp {}: i/o timeout", full.address),
+    );
+    assert_eq!(probed(full.address, SHORT).await, expected);
+
+    let broadcast: SocketAddr = "255.255.255.255:9".parse().expect("address");
+    let expected = (
+        Outcome::Failure(Failure::Unreachable),
+        format!("dial tcp {broadcast}: connect: network is unreachable"),
+    );
+    assert_eq!(probed(broadcast, AMPLE).await, expected);
+}
