@@ -1,0 +1,131 @@
+//! Object metadata: names, labels, annotations, owners, finalizers.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::names;
+use crate::field::{Errors, Path};
+
+/// All annotations of an object together.
+const MAX_ANNOTATION_BYTES: usize = 256 * 1024;
+pub(super) const MIRROR_POD: &str = "kubernetes.io/config.mirror";
+const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+
+pub(super) fn validate(errors: &mut Errors, meta: &ObjectMeta, path: Path<'_>) {
+    let generate_name = meta.generate_name.as_deref().unwrap_or_default();
+    let name = meta.name.as_deref().unwrap_or_default();
+    if !generate_name.is_empty() {
+        let complaints = names::dns_subdomain_prefix(generate_name);
+        errors.invalid_each(path.child("generateName"), generate_name, complaints);
+    }
+    if !name.is_empty() {
+        errors.invalid_each(path.child("name"), name, names::dns_subdomain(name));
+    } else if generate_name.is_empty() {
+        errors.required(path.child("name"), "name or generateName is required");
+    }
+    match meta.namespace.as_deref().unwrap_or_default() {
+        "" => errors.required(path.child("namespace"), ""),
+        namespace => errors.invalid_each(path.child("namespace"), namespace, names::dns_label(namespace)),
+    }
+    if let Some(generation) = meta.generation.filter(|generation| *generation < 0) {
+        errors.invalid(
+            path.child("generation"),
+            generation,
+            "must be greater than or equal to 0",
+        );
+    }
+    validate_labels(errors, meta.labels.as_ref(), path.child("labels"));
+    validate_annotations(errors, meta.annotations.as_ref(), path.child("annotations"));
+    validate_owners(errors, meta, path.child("ownerReferences"));
+    let finalizers = path.child("finalizers");
+    for finalizer in meta.finalizers.iter().flatten() {
+        errors.invalid_each(finalizers, finalizer, names::qualified_name(finalizer));
+    }
+    for (index, finalizer) in meta.finalizers.iter().flatten().enumerate() {
+        if !finalizer.contains('/')
+            && !["orphan", "foregroundDeletion", "kubernetes"].contains(&finalizer.as_str())
+        {
+            let detail = "name is neither a standard finalizer name nor is it fully qualified";
+            errors.invalid(finalizers.index(index), finalizer.as_str(), detail);
+        }
+    }
+}
+
+pub(super) fn validate_labels(
+    errors: &mut Errors,
+    labels: Option<&BTreeMap<String, String>>,
+    path: Path<'_>,
+) {
+    for (key, value) in labels.into_iter().flatten() {
+        errors.invalid_each(path, key, names::qualified_name(key));
+        errors.invalid_each(path, value, names::label_value(value));
+    }
+}
+
+fn validate_annotations(errors: &mut Errors, annotations: Option<&BTreeMap<String, String>>, path: Path<'_>) {
+    let mut bytes = 0;
+    for (key, value) in annotations.into_iter().flatten() {
+        errors.invalid_each(path, key, names::qualified_name(&key.to_lowercase()));
+        bytes += key.len() + value.len();
+    }
+    if bytes > MAX_ANNOTATION_BYTES {
+        errors.too_long(path, MAX_ANNOTATION_BYTES);
+    }
+}
+
+fn validate_owners(errors: &mut Errors, meta: &ObjectMeta, path: Path<'_>) {
+    let mut controller: Option<String> = None;
+    for owner in meta.owner_references.iter().flatten() {
+        for (field, value) in [
+            ("apiVersion", &owner.api_version),
+            ("kind", &owner.kind),
+            ("name", &owner.name),
+            ("uid", &owner.uid),
+        ] {
+            if value.is_empty() {
+                errors.invalid(path.child(field), "", "must not be empty");
+            }
+        }
+        if owner.controller == Some(true) {
+            let this = format!("{}/{}", owner.kind, owner.name);
+            if let Some(first) = &controller {
+                let detail = format!(
+                    "Only one reference can have Controller set to true. Found \"true\" in references for {first} and \
+                     {this}"
+                );
+                errors.invalid(
+                    path,
+                    serde_json::to_value(&meta.owner_references).unwrap_or_default(),
+                    detail,
+                );
+            }
+            controller = Some(this);
+        }
+    }
+}
+
+/// Annotations that mean something on a Pod.
+pub(super) fn validate_pod_annotations(
+    errors: &mut Errors,
+    meta: &ObjectMeta,
+    node_name: &str,
+    path: Path<'_>,
+) {
+    let Some(annotations) = &meta.annotations else {
+        return;
+    };
+    if let Some(value) = annotations.get(MIRROR_POD)
+        && node_name.is_empty()
+    {
+        let detail = "must set spec.nodeName if mirror pod annotation is set";
+        errors.invalid(path.key(MIRROR_POD), value.as_str(), detail);
+    }
+    if let Some(cost) = annotations.get(DELETION_COST) {
+        let canonical =
+            !cost.starts_with('+') && (cost == "0" || !cost.trim_start_matches('-').starts_with('0'));
+        if cost.parse::<i32>().is_err() || !canonical {
+            errors.invalid(path.key(DELETION_COST), cost.as_str(), "must be a 32bit integer");
+        }
+    }
+}

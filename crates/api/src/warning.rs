@@ -1,0 +1,116 @@
+//! Things a user should know about a Pod that is accepted.
+//!
+//! There are few on purpose: a warning that is often wrong is not read when it is right.
+
+use std::fmt;
+
+use crate::gates::Gate;
+use crate::pod::{Container, Pod};
+use crate::profile::Profile;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Warning {
+    /// A field was removed because its gate is off.
+    Dropped { field: String, gate: Gate },
+    /// A probe gives its container more time to stop than the Pod does.
+    GraceAbovePod {
+        field: String,
+        grace: i64,
+        pod_grace: i64,
+    },
+    /// Two ways of waiting for a slow start, of which only one is in effect.
+    StartupWithInitialization { field: String },
+    /// Upstream API servers would refuse this.
+    SignalWithoutOs { field: String },
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dropped { field, gate } => {
+                write!(f, "{field}: dropped because the feature gate {gate} is off")
+            }
+            Self::GraceAbovePod {
+                field,
+                grace,
+                pod_grace,
+            } => write!(
+                f,
+                "{field}: {grace} is longer than the pod's terminationGracePeriodSeconds ({pod_grace}); a container \
+                 that fails this probe gets more time to stop than one that is deleted"
+            ),
+            Self::StartupWithInitialization { field } => write!(
+                f,
+                "{field}: is set together with a startupProbe; liveness is not probed before the startup probe has \
+                 succeeded"
+            ),
+            Self::SignalWithoutOs { field } => {
+                write!(
+                    f,
+                    "{field}: upstream API servers want spec.os.name to be set with it"
+                )
+            }
+        }
+    }
+}
+
+/// What is worth saying about a valid, defaulted Pod.
+pub(crate) fn warnings(pod: &Pod, profile: Profile) -> Vec<Warning> {
+    let mut warnings = Vec::new();
+    let spec = &pod.spec;
+    for (list, containers) in [
+        ("initContainers", &spec.init_containers),
+        ("containers", &spec.containers),
+    ] {
+        for (index, container) in containers.iter().enumerate() {
+            container_warnings(&mut warnings, pod, container, profile, &|field| {
+                format!("spec.{list}[{index}].{field}")
+            });
+        }
+    }
+    warnings
+}
+
+fn container_warnings(
+    warnings: &mut Vec<Warning>,
+    pod: &Pod,
+    container: &Container,
+    profile: Profile,
+    path: &dyn Fn(&str) -> String,
+) {
+    let pod_grace = pod.spec.termination_grace_period_seconds.unwrap_or_default();
+    for (name, probe) in [
+        ("livenessProbe", &container.liveness_probe),
+        ("startupProbe", &container.startup_probe),
+    ] {
+        let grace = probe
+            .as_ref()
+            .and_then(|probe| probe.termination_grace_period_seconds);
+        if let Some(grace) = grace.filter(|grace| *grace > pod_grace) {
+            let field = path(&format!("{name}.terminationGracePeriodSeconds"));
+            warnings.push(Warning::GraceAbovePod {
+                field,
+                grace,
+                pod_grace,
+            });
+        }
+    }
+    let initialization = container
+        .liveness_probe
+        .as_ref()
+        .map_or(0, |probe| probe.initialization_failure_threshold);
+    if container.startup_probe.is_some() && initialization != 0 {
+        let field = path("livenessProbe.initializationFailureThreshold");
+        warnings.push(Warning::StartupWithInitialization { field });
+    }
+    let has_signal = container
+        .lifecycle
+        .as_ref()
+        .is_some_and(|lifecycle| lifecycle.stop_signal.is_some());
+    let has_os = pod.spec.os.as_ref().is_some_and(|os| !os.name.is_empty());
+    if has_signal && !has_os && profile == Profile::Pulselet {
+        warnings.push(Warning::SignalWithoutOs {
+            field: path("lifecycle.stopSignal"),
+        });
+    }
+}

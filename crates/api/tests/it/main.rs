@@ -1,0 +1,3 @@
+//! Integration tests of the API model: one binary, one module per subject.
+
+mod vectors;
