@@ -216,12 +216,17 @@ impl Document<'_> {
         }
     }
 
-    /// Where a field path of this document stands in the input, or the nearest parent that is there.
-    pub fn locate(&self, field: &str) -> Option<Position> {
-        match &self.body {
-            Body::Json { text, start } => json::parse(text, *start).ok().map(|node| node.locate(field)),
-            Body::Tree(node) => Some(node.locate(field)),
-        }
+    /// Where field paths of this document stand in the input, or the nearest parents that are there.
+    pub fn locate_all<'f>(&self, fields: impl Iterator<Item = &'f str>) -> Vec<Option<Position>> {
+        let parsed;
+        let node = match &self.body {
+            Body::Json { text, start } => {
+                parsed = json::parse(text, *start).ok();
+                parsed.as_ref()
+            }
+            Body::Tree(node) => Some(node),
+        };
+        fields.map(|field| node.map(|node| node.locate(field))).collect()
     }
 }
 

@@ -67,6 +67,11 @@ impl Amount {
         })
     }
 
+    /// The amount in nano-units.
+    pub const fn nanos(self) -> i128 {
+        self.nanos
+    }
+
     pub const fn is_negative(self) -> bool {
         self.nanos < 0
     }

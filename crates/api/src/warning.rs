@@ -24,6 +24,18 @@ pub enum Warning {
     SignalWithoutOs { field: String },
 }
 
+impl Warning {
+    /// The path of the field it is about.
+    pub fn field(&self) -> &str {
+        match self {
+            Self::Dropped { field, .. }
+            | Self::GraceAbovePod { field, .. }
+            | Self::StartupWithInitialization { field }
+            | Self::SignalWithoutOs { field } => field,
+        }
+    }
+}
+
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -2,8 +2,9 @@
 //!
 //! Help texts, completions and the reference are generated from these types. Each command has an example.
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use pulselet_api::{GateSet, Profile};
 
 use crate::output::{ColorArg, Format};
 
@@ -39,6 +40,11 @@ pub(crate) struct GlobalArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Say whether manifests would be admitted, and what is wrong with those that would not
+    #[command(
+        after_help = "Examples:\n  pulselet check pod.yaml\n  pulselet check --profile kubernetes -o json - < pods.json"
+    )]
+    Check(CheckArgs),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  pulselet completion bash > /etc/bash_completion.d/pulselet")]
     Completion(CompletionArgs),
@@ -52,6 +58,51 @@ pub(crate) struct OutputArgs {
     /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     pub(crate) output: Format,
+}
+
+/// Flags of every command that takes feature gates.
+#[derive(Debug, Args)]
+pub(crate) struct GateArgs {
+    /// Turn feature gates on or off, such as SubSecondProbes=false; all are on by default
+    #[arg(
+        long,
+        value_name = "A=true,B=false",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub(crate) feature_gates: GateSet,
+}
+
+/// Whose rules a manifest is judged by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProfileArg {
+    /// Upstream's rules and the fields that only Pulselet has
+    Pulselet,
+    /// Exactly what a Kubernetes v1.36 API server answers
+    Kubernetes,
+}
+
+impl From<ProfileArg> for Profile {
+    fn from(profile: ProfileArg) -> Self {
+        match profile {
+            ProfileArg::Pulselet => Self::Pulselet,
+            ProfileArg::Kubernetes => Self::Kubernetes,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// Manifests: YAML, JSON or a stream of JSON objects; `-` is stdin
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<String>,
+    /// Whose rules apply
+    #[arg(long, value_name = "PROFILE", default_value = "pulselet")]
+    pub(crate) profile: ProfileArg,
+    #[command(flatten)]
+    pub(crate) gates: GateArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 #[derive(Debug, Args)]

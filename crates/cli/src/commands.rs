@@ -1,5 +1,6 @@
 //! One module per command. Each has one entry, `run`, that takes its parsed arguments.
 
+mod check;
 mod completion;
 mod version;
 
@@ -8,6 +9,7 @@ use crate::exit::{Exit, Failure};
 
 pub(crate) fn run(cli: Cli) -> Result<Exit, Failure> {
     match cli.command {
+        Command::Check(args) => check::run(&args, cli.global.verbose),
         Command::Completion(args) => completion::run(&args),
         Command::Version(args) => version::run(&args),
     }

@@ -6,11 +6,13 @@
 use std::fmt::Display;
 use std::process::ExitCode;
 
-/// How a command ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How a command ended. Later ones are worse: of several files the worst counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Exit {
     /// Done; the answer, where there is one, is yes.
     Done,
+    /// Done, and the answer is no: a manifest is rejected.
+    No,
     /// Usage error or unreadable input.
     Usage,
 }
@@ -19,6 +21,7 @@ impl Exit {
     const fn code(self) -> u8 {
         match self {
             Self::Done => 0,
+            Self::No => 1,
             Self::Usage => 2,
         }
     }
@@ -30,11 +33,12 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Why a command could not do its work, in one line.
+/// Why a command could not do its work: one line, and where possible what to do next.
 #[derive(Debug)]
 pub(crate) struct Failure {
     exit: Exit,
     message: String,
+    hint: Option<String>,
 }
 
 impl Failure {
@@ -43,12 +47,19 @@ impl Failure {
         Self {
             exit: Exit::Usage,
             message: message.to_string(),
+            hint: None,
         }
+    }
+
+    #[must_use]
+    pub(crate) fn with_hint(mut self, hint: impl Display) -> Self {
+        self.hint = Some(hint.to_string());
+        self
     }
 
     /// Writes the failure to stderr, once.
     pub(crate) fn report(&self) -> Exit {
-        crate::output::error(&self.message);
+        crate::output::error(&self.message, self.hint.as_deref());
         self.exit
     }
 }

@@ -1,12 +1,14 @@
 //! The `pulselet` command: the composition root of the project.
 //!
-//! `cli` defines every flag, `commands` holds one module per command, `input` reads manifests, `output` writes
-//! data and diagnostics, `exit` knows the exit codes. Commands never print errors themselves and never leave
+//! `cli` defines every flag, `commands` holds one module per command, `input` reads and judges manifests,
+//! `diagnostics` explains what is wrong with them, `output` writes, `exit` knows the exit codes. Commands never print errors themselves and never leave
 //! the process: they return, and `main` reports once.
 
 mod cli;
 mod commands;
+mod diagnostics;
 mod exit;
+mod input;
 mod output;
 
 use std::process::ExitCode;

@@ -10,6 +10,10 @@ use clap::ValueEnum;
 use crate::exit::Failure;
 
 pub(crate) const RED: &str = "\x1b[1;31m";
+pub(crate) const YELLOW: &str = "\x1b[1;33m";
+pub(crate) const GREEN: &str = "\x1b[32m";
+pub(crate) const CYAN: &str = "\x1b[36m";
+pub(crate) const DIM: &str = "\x1b[2m";
 pub(crate) const RESET: &str = "\x1b[0m";
 
 /// `--color`.
@@ -39,19 +43,27 @@ pub(crate) enum Format {
     Json,
 }
 
-/// Buffered stdout for data. A reader that went away (`| head`) ends the command quietly.
+/// Buffered stdout for data.
 pub(crate) fn stdout() -> io::BufWriter<anstream::AutoStream<io::StdoutLock<'static>>> {
     io::BufWriter::new(anstream::stdout().lock())
 }
 
-/// One line of an error on stderr.
-pub(crate) fn error(message: &str) {
+/// One line of an error, and what to do about it, on stderr.
+pub(crate) fn error(message: &str, hint: Option<&str>) {
     let mut stderr = anstream::stderr().lock();
     // When stderr is gone there is nowhere left to complain to; the exit code still tells.
     let _ = writeln!(stderr, "{RED}error{RESET}: {message}");
+    if let Some(hint) = hint {
+        let _ = writeln!(stderr, "{CYAN}hint{RESET}: {hint}");
+    }
 }
 
-/// Turns a failed write of data into a failure, except for a closed pipe, which is how `head` says thank you.
+/// One line for those who asked for more with `-v`.
+pub(crate) fn note(message: &str) {
+    let _ = writeln!(anstream::stderr().lock(), "{DIM}{message}{RESET}");
+}
+
+/// Turns a failed write of data into a failure, except for a closed pipe: `| head` has read enough.
 pub(crate) fn written(result: io::Result<()>) -> Result<(), Failure> {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

@@ -183,15 +183,11 @@ fn validate_content(errors: &mut Errors, volume: &core::Volume, source: &str, pa
             volume.csi.as_ref().map(|csi| csi.driver.as_str()),
             path.child("driver"),
         ),
-        "ephemeral" => {
-            if volume
-                .ephemeral
-                .as_ref()
-                .is_some_and(|source| source.volume_claim_template.is_none())
-            {
+        "ephemeral" => volume.ephemeral.iter().for_each(|source| {
+            if source.volume_claim_template.is_none() {
                 errors.required(path.child("volumeClaimTemplate"), "");
             }
-        }
+        }),
         "image" => image
             .iter()
             .for_each(|source| validate_image(errors, source, path)),

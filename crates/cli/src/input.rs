@@ -1,0 +1,144 @@
+//! Reading manifests: files and stdin, and what admission makes of each object in them.
+//!
+//! Reading is bounded and says what it expected. Judging is the same for every command that takes manifests.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use pulselet_api::{Admission, DecodeError, Document, FieldError, GateSet, Position, Profile, Warning};
+use pulselet_api::{admit_create, decode_documents};
+
+use crate::exit::Failure;
+
+/// Bytes of one file or of stdin. A single document has its own, smaller bound.
+const MAX_INPUT_BYTES: u64 = 512 * 1024 * 1024;
+const EXPECTED: &str = "expected Pod manifests as YAML or JSON";
+
+/// The bytes of one argument.
+#[derive(Debug)]
+pub(crate) struct Source {
+    /// As the user wrote it; `-` is stdin.
+    pub(crate) name: String,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Source {
+    pub(crate) fn read(name: &str) -> Result<Self, Failure> {
+        let failed =
+            |error: io::Error| Failure::usage(format_args!("cannot read {name}: {error}; {EXPECTED}"));
+        let mut bytes = Vec::new();
+        if name == "-" {
+            io::stdin()
+                .lock()
+                .take(MAX_INPUT_BYTES + 1)
+                .read_to_end(&mut bytes)
+                .map_err(failed)?;
+        } else {
+            if Path::new(name).is_dir() {
+                return Err(Failure::usage(format_args!("{name} is a directory; {EXPECTED}")));
+            }
+            let file = File::open(name).map_err(failed)?;
+            file.take(MAX_INPUT_BYTES + 1)
+                .read_to_end(&mut bytes)
+                .map_err(failed)?;
+        }
+        if bytes.len() as u64 > MAX_INPUT_BYTES {
+            let failure = Failure::usage(format_args!("{name} has more than {MAX_INPUT_BYTES} bytes"));
+            return Err(failure.with_hint("split it into several files"));
+        }
+        if bytes.contains(&0) || std::str::from_utf8(&bytes).is_err() {
+            return Err(Failure::usage(format_args!(
+                "{name} is not text; {EXPECTED} in UTF-8"
+            )));
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            bytes,
+        })
+    }
+
+    /// Judges every object in turn. An input without any is an error.
+    pub(crate) fn judge(
+        &self,
+        profile: Profile,
+        gates: GateSet,
+        mut each: impl FnMut(Verdict) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let mut documents = decode_documents(&self.bytes);
+        let mut any = false;
+        while let Some(document) = documents.next() {
+            any = true;
+            each(match document {
+                Ok(document) => judge(&document, profile, gates),
+                Err(error) => Verdict {
+                    document: documents.documents_read() - 1,
+                    item: None,
+                    kind: String::new(),
+                    name: String::new(),
+                    outcome: Outcome::Undecodable(error),
+                },
+            })?;
+        }
+        if any {
+            Ok(())
+        } else {
+            Err(Failure::usage(format_args!("{} is empty; {EXPECTED}", self.name)))
+        }
+    }
+
+    /// The text of a line, counted from one.
+    pub(crate) fn line(&self, number: u32) -> Option<&str> {
+        let index = usize::try_from(number).ok()?.checked_sub(1)?;
+        let line = self.bytes.split(|&byte| byte == b'\n').nth(index)?;
+        std::str::from_utf8(line)
+            .ok()
+            .map(|line| line.trim_end_matches('\r'))
+    }
+}
+
+/// What admission says about one object.
+#[derive(Debug)]
+pub(crate) struct Verdict {
+    pub(crate) document: usize,
+    pub(crate) item: Option<usize>,
+    pub(crate) kind: String,
+    pub(crate) name: String,
+    pub(crate) outcome: Outcome,
+}
+
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// The Pod, and the place of the field of each warning.
+    Accepted(Box<Admission>, Vec<Option<Position>>),
+    /// Every error, with the place of the field it is about.
+    Invalid(Vec<(FieldError, Option<Position>)>),
+    Undecodable(DecodeError),
+}
+
+fn judge(document: &Document<'_>, profile: Profile, gates: GateSet) -> Verdict {
+    let decoded = document.decode(profile);
+    let outcome = match decoded.pod {
+        Ok(pod) => match admit_create(pod, profile, gates) {
+            Ok(admission) if admission.warnings.is_empty() => {
+                Outcome::Accepted(Box::new(admission), Vec::new())
+            }
+            Ok(admission) => {
+                let places = document.locate_all(admission.warnings.iter().map(Warning::field));
+                Outcome::Accepted(Box::new(admission), places)
+            }
+            Err(errors) => {
+                let places = document.locate_all(errors.iter().map(|error| error.field.as_str()));
+                Outcome::Invalid(errors.into_iter().zip(places).collect())
+            }
+        },
+        Err(error) => Outcome::Undecodable(error),
+    };
+    Verdict {
+        document: document.index,
+        item: document.item,
+        kind: decoded.kind,
+        name: decoded.name,
+        outcome,
+    }
+}

@@ -1,0 +1,5 @@
+//! Tests of the command as users run it, and of the project as a whole.
+
+mod architecture;
+mod check;
+mod command;
