@@ -83,14 +83,15 @@ pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 pub type DuplexStream = Box<dyn Duplex>;
 
-/// The caller's ends of a command's streams. Dropping all of it ends an interactive command.
+/// The caller's ends of a command's streams.
 pub struct ExecStreams {
     pub stdin: Option<WriteStream>,
     pub stdout: Option<ReadStream>,
     pub stderr: Option<ReadStream>,
     /// Sizes of the caller's terminal, with a tty.
     pub resize: Option<mpsc::Sender<TerminalSize>>,
-    /// The exit code, once; for attach, that of the container.
+    /// The exit code, once; for attach, that of the container. Who drops it has left: the connection is closed, and an
+    /// interactive command is killed.
     pub exit: oneshot::Receiver<Result<i32>>,
 }
 

@@ -11,5 +11,5 @@ mod spawn;
 pub use descriptors::close_on_exec_from;
 pub use fork::{Fork, fork};
 pub use rustix::process::Pid;
-pub use signal::{ChildSignals, send_signal};
+pub use signal::{ChildSignals, block_termination, send_signal};
 pub use spawn::{Credentials, Spawn};

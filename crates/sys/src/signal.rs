@@ -30,11 +30,7 @@ pub struct ChildSignals(OwnedFd);
 
 impl ChildSignals {
     pub fn new() -> io::Result<Self> {
-        let mask = child_mask();
-        // SAFETY: the mask is initialised and lives through the call; a null old mask is allowed.
-        if unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const mask, ptr::null_mut()) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let mask = block(&[libc::SIGCHLD])?;
         // SAFETY: -1 asks for a new descriptor; the mask is initialised and lives through the call.
         let fd = unsafe { libc::signalfd(-1, &raw const mask, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
         if fd < 0 {
@@ -57,10 +53,34 @@ impl AsFd for ChildSignals {
     }
 }
 
-fn child_mask() -> libc::sigset_t {
+/// Blocks the signals by which users, terminals and service managers ask a process to leave, for this process and its
+/// copies. A program that is run gets them unblocked by [`Spawn`](crate::Spawn).
+pub fn block_termination() -> io::Result<()> {
+    block(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT]).map(drop)
+}
+
+/// Blocks none. For the moment between fork and exec: it makes one system call and allocates nothing.
+pub(crate) fn unblock_all() -> io::Result<()> {
+    // SAFETY: a signal set is plain data, for which zeroes are a valid value: the empty set.
+    let empty: libc::sigset_t = unsafe { mem::zeroed() };
+    // SAFETY: the mask is initialised and lives through the call; a null old mask is allowed.
+    if unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const empty, ptr::null_mut()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Adds signals to those blocked and returns them as a set.
+fn block(signals: &[libc::c_int]) -> io::Result<libc::sigset_t> {
     // SAFETY: a signal set is plain data, for which zeroes are a valid value.
     let mut mask: libc::sigset_t = unsafe { mem::zeroed() };
-    // SAFETY: the set is ours and initialised; the number is that of a signal.
-    unsafe { libc::sigaddset(&raw mut mask, libc::SIGCHLD) };
-    mask
+    for signal in signals {
+        // SAFETY: the set is ours and initialised; a wrong number would be refused.
+        unsafe { libc::sigaddset(&raw mut mask, *signal) };
+    }
+    // SAFETY: the mask is initialised and lives through the call; a null old mask is allowed.
+    if unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const mask, ptr::null_mut()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(mask)
 }

@@ -16,6 +16,8 @@ use rustix::process::{
     Pid, Signal, getpid, getppid, ioctl_tiocsctty, set_parent_process_death_signal, setsid,
 };
 
+use crate::signal::unblock_all;
+
 /// A program to run.
 #[derive(Debug)]
 pub struct Spawn {
@@ -74,6 +76,7 @@ impl Spawn {
                 // The parent died before the line above; nobody would ever wait for this process.
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
+            unblock_all()?;
             setsid()?;
             if let Some(procs) = &cgroup {
                 rustix::io::write(procs, b"0")?;
@@ -169,6 +172,13 @@ mod tests {
         assert_eq!(session, lines[1], "the shell is the session's leader");
         assert_eq!(&lines[2..], ["A=b c", "PATH=/bin:/usr/bin", "PWD=/"]);
         assert_eq!(code, Some(0));
+    }
+
+    #[test]
+    fn blocked_signals_are_not_inherited() {
+        crate::block_termination().expect("blocks");
+        let (_, output) = run("grep SigBlk /proc/self/status", |_| {}).expect("sh runs");
+        assert_eq!(output, "SigBlk:\t0000000000000000\n");
     }
 
     #[test]
