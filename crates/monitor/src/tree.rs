@@ -1,0 +1,127 @@
+//! Finding and killing the processes below one, whatever they have done to escape.
+//!
+//! A process can leave its group and session and lose its parent, but it stays a descendant of the nearest subreaper.
+//! While they are being listed processes may fork; so they are stopped first, until no new one turns up, and killed
+//! then. All processes are read from /proc, because the lists of children there are an option of the kernel.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs,
+    os::fd::OwnedFd,
+};
+
+use pulselet_sys::Pid;
+use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+/// Rounds of stopping. Each finds only what the one before had missed, so more than a few means a fork bomb, which the
+/// next call goes on with.
+const STOP_ROUNDS: usize = 32;
+
+/// Kills every descendant of `root` but not `root` itself and not those in `spare` (their descendants are killed). What
+/// was killed still has to be waited for. Returns how many there were.
+pub(crate) fn kill_descendants(root: Pid, spare: &HashSet<Pid>) -> usize {
+    let mut victims: HashMap<Pid, OwnedFd> = HashMap::new();
+    for _ in 0..STOP_ROUNDS {
+        let mut found = false;
+        for (pid, parent) in descendants(root) {
+            if spare.contains(&pid) || victims.contains_key(&pid) {
+                continue;
+            }
+            let Some(handle) = open_child(pid, parent) else {
+                continue;
+            };
+            let _ = pidfd_send_signal(&handle, Signal::STOP);
+            victims.insert(pid, handle);
+            found = true;
+        }
+        if !found {
+            break;
+        }
+    }
+    for handle in victims.values() {
+        let _ = pidfd_send_signal(handle, Signal::KILL);
+    }
+    victims.len()
+}
+
+/// Processes that carry a variable of this value in the environment they were started with, this process excepted. What
+/// cannot be read belongs to somebody else.
+pub fn processes_with_variable(name: &str, value: &str) -> Vec<Pid> {
+    let wanted = format!("{name}={value}");
+    all_processes()
+        .filter(|pid| *pid != rustix::process::getpid())
+        .filter(|pid| {
+            fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero())).is_ok_and(|environ| {
+                environ
+                    .split(|&byte| byte == 0)
+                    .any(|entry| entry == wanted.as_bytes())
+            })
+        })
+        .collect()
+}
+
+/// A handle of the process, if it is still the child of that parent and not another that got its number.
+fn open_child(pid: Pid, parent: Pid) -> Option<OwnedFd> {
+    let handle = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    let now = living_parent(pid)?;
+    // An orphan moved up to a subreaper while we looked is found again in the next round.
+    (now == parent).then_some(handle)
+}
+
+/// Living processes below `root`, each with its parent.
+fn descendants(root: Pid) -> Vec<(Pid, Pid)> {
+    let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();
+    for pid in all_processes() {
+        if let Some(parent) = living_parent(pid) {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    let mut found = Vec::new();
+    let mut pending = vec![root];
+    while let Some(parent) = pending.pop() {
+        for child in children.remove(&parent).unwrap_or_default() {
+            found.push((child, parent));
+            pending.push(child);
+        }
+    }
+    found
+}
+
+fn all_processes() -> impl Iterator<Item = Pid> {
+    fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| Pid::from_raw(entry.ok()?.file_name().to_str()?.parse().ok()?))
+}
+
+/// The parent of a process; none if it is gone or a zombie.
+fn living_parent(pid: Pid) -> Option<Pid> {
+    let stat = fs::read(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    parse_parent(&stat)
+}
+
+/// The name, in parentheses, may hold anything, parentheses too.
+fn parse_parent(stat: &[u8]) -> Option<Pid> {
+    let after_name = &stat[stat.iter().rposition(|&byte| byte == b')')? + 1..];
+    let mut fields = std::str::from_utf8(after_name).ok()?.split_ascii_whitespace();
+    match fields.next()? {
+        "Z" | "X" => None,
+        _ => Pid::from_raw(fields.next()?.parse().ok()?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_with_parentheses_do_not_confuse() {
+        let parent = |line: &str| parse_parent(line.as_bytes()).map(|pid| pid.as_raw_nonzero().get());
+        assert_eq!(parent("12 (sh) S 7 12 12 0"), Some(7));
+        assert_eq!(parent("12 (a) R 1 (b) S 7 12"), Some(7));
+        assert_eq!(parent("12 (sh) Z 7 12"), None);
+        assert_eq!(parent("1 (init) S 0 1 1"), None);
+        assert_eq!(parent(""), None);
+        assert_eq!(parent("12 (sh)"), None);
+    }
+}

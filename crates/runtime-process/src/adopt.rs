@@ -1,0 +1,200 @@
+//! Learning the truth about a container from its monitor and from what that has left.
+//!
+//! The monitor is asked first. If it is not there, the records tell: an exit is an exit; a life without an exit and
+//! without a monitor ended unseen, with 255, and whatever of it still runs is killed; no life at all means that it was
+//! never started.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use pulselet_monitor::{
+    processes_with_variable,
+    protocol::{Reply, Request},
+    record::{self, Life},
+};
+use pulselet_runtime::{ContainerState, EventHub, Exit, ExitReason};
+use pulselet_sys::send_signal;
+use rustix::process::test_kill_process;
+
+use crate::{
+    cgroup::Cgroup,
+    client::{Client, ClientError},
+    container::Container,
+    host_launcher::CONTAINER_ID_VARIABLE,
+    store::{ContainerRecord, StoreError},
+};
+
+/// What an end that nobody saw is reported as.
+const UNSEEN_CODE: i32 = 255;
+
+/// Between two looks at a monitor that lives but does not listen (it is starting or leaving).
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// Rounds of killing what a lost monitor left behind, with [`LOOK_AGAIN`] between them: three seconds.
+const LEFTOVER_ROUNDS: usize = 600;
+
+const SIGKILL: i32 = 9;
+
+/// What the files say while no monitor answers.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Trace {
+    NeverStarted,
+    /// The monitor lives: it is about to listen, or to leave.
+    MonitorBusy,
+    Exited(Exit),
+    /// The monitor is gone without a word.
+    Lost,
+}
+
+pub(crate) fn read_trace(dir: &Path) -> Result<Trace, StoreError> {
+    // The lock before the records: once it is free they do not change any more.
+    let lock = match record::try_lock(dir) {
+        Ok(lock) => lock,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Trace::Lost),
+        Err(source) => {
+            return Err(StoreError::List {
+                path: dir.to_owned(),
+                source,
+            });
+        }
+    };
+    if let Some(exit) = record::read_exit(dir)? {
+        return Ok(Trace::Exited(exit));
+    }
+    Ok(match (lock, record::read_life(dir)?) {
+        (None, _) => Trace::MonitorBusy,
+        (Some(_), None) => Trace::NeverStarted,
+        (Some(_), Some(_)) => Trace::Lost,
+    })
+}
+
+/// A container that was there before this agent, as far as files can tell.
+pub(crate) fn load(
+    record: ContainerRecord,
+    dir: PathBuf,
+    boot_id: &str,
+    events: &EventHub,
+) -> Result<Container, StoreError> {
+    let same_boot = record.boot_id == boot_id;
+    let state = match read_trace(&dir)? {
+        Trace::Exited(exit) => ContainerState::Exited(exit),
+        Trace::NeverStarted | Trace::MonitorBusy | Trace::Lost if !same_boot => {
+            let exit = unseen_exit(None, "the machine was restarted");
+            record::write_exit(&dir, &exit)?;
+            ContainerState::Exited(exit)
+        }
+        Trace::NeverStarted => ContainerState::Created,
+        Trace::MonitorBusy | Trace::Lost => ContainerState::Unknown,
+    };
+    Ok(Container::new(record, dir, state, events.clone()))
+}
+
+/// Follows a container to its end. Returns early only if it turns out never to have been started.
+pub(crate) async fn watch(container: Arc<Container>) {
+    loop {
+        match follow_monitor(&container).await {
+            Ok(exit) => return container.exited(exit),
+            Err(error) => {
+                tracing::debug!(container = %container.record.id, %error, "the monitor does not answer");
+            }
+        }
+        match look(&container).await {
+            Ok(Trace::Exited(exit)) => return container.exited(exit),
+            Ok(Trace::NeverStarted) => return container.never_started(),
+            Ok(Trace::Lost) => return container.exited(bury(&container).await),
+            Ok(Trace::MonitorBusy) => tokio::time::sleep(LOOK_AGAIN).await,
+            Err(error) => {
+                tracing::warn!(container = %container.record.id, %error, "its records cannot be read");
+                return container.exited(bury(&container).await);
+            }
+        }
+    }
+}
+
+/// Returns the exit once it has happened.
+async fn follow_monitor(container: &Container) -> Result<Exit, ClientError> {
+    let mut client = Client::connect(&container.dir).await?;
+    let mut reply = client.ask(&Request::Subscribe).await?;
+    loop {
+        match reply {
+            Reply::Running { started_at, .. } => container.started(started_at),
+            Reply::Exited(exit) => return Ok(exit),
+            // Not among the answers to this request; there may be better ones.
+            Reply::Done
+            | Reply::ExecDone { .. }
+            | Reply::Streaming
+            | Reply::CannotRun { .. }
+            | Reply::Refused(_) => {}
+        }
+        reply = client.reply().await?;
+    }
+}
+
+async fn look(container: &Container) -> Result<Trace, StoreError> {
+    let dir = container.dir.clone();
+    tokio::task::spawn_blocking(move || read_trace(&dir))
+        .await
+        .expect("reading records does not panic")
+}
+
+/// Kills what is left of a container whose monitor is gone, and records an end in its place.
+async fn bury(container: &Arc<Container>) -> Exit {
+    kill_leftovers(container).await;
+    let started_at = match record::read_life(&container.dir) {
+        Ok(Some(Life::Running { started_at, .. })) => Some(started_at),
+        Ok(Some(Life::Launching) | None) | Err(_) => None,
+    };
+    let exit = unseen_exit(started_at, "the container's monitor was killed");
+    let (dir, record) = (container.dir.clone(), exit.clone());
+    let written = tokio::task::spawn_blocking(move || record::write_exit(&dir, &record)).await;
+    if let Ok(Err(error)) = written {
+        // The next agent will come to the same conclusion.
+        tracing::warn!(container = %container.record.id, %error, "its end cannot be recorded");
+    }
+    exit
+}
+
+/// What is reported when nobody saw the end.
+fn unseen_exit(started_at: Option<Timestamp>, message: &str) -> Exit {
+    Exit {
+        started_at,
+        finished_at: Timestamp::now(),
+        code: UNSEEN_CODE,
+        reason: ExitReason::Unknown,
+        message: message.to_owned(),
+        killed_after_grace: None,
+    }
+}
+
+/// By the cgroup where there is one, and by the variable every process of the container was given.
+async fn kill_leftovers(container: &Arc<Container>) {
+    for _ in 0..LEFTOVER_ROUNDS {
+        let container = Arc::clone(container);
+        let round = move || {
+            let cgroup = Cgroup::find(&container.dir);
+            let mut left = processes_with_variable(CONTAINER_ID_VARIABLE, container.record.id.as_str());
+            if let Some(cgroup) = &cgroup {
+                cgroup.kill();
+                left.extend(cgroup.members());
+            }
+            for pid in &left {
+                let _ = send_signal(*pid, SIGKILL);
+            }
+            left.retain(|pid| test_kill_process(*pid).is_ok());
+            if let Some(cgroup) = cgroup.filter(|_| left.is_empty()) {
+                cgroup.remove();
+            }
+            left.is_empty()
+        };
+        if tokio::task::spawn_blocking(round).await.unwrap_or(false) {
+            return;
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+    tracing::warn!(container = %container.record.id, "some of its processes cannot be killed");
+}
