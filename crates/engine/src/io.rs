@@ -1,0 +1,279 @@
+//! What goes into a pod's state machine and what comes out of it.
+//!
+//! Every action that concerns a container names one *life* of it, and so does every answer: an answer about a life
+//! that is over is dropped. The driver commits the pod's state before it carries out an action, answers each action
+//! exactly once, and may report any observation again.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::event::Event;
+use crate::line::Line;
+use crate::plan::{Hook, Kind, PodPlan, Settings};
+use crate::time::{Span, Time};
+
+/// The place of a container in [`PodPlan::containers`].
+pub type ContainerIx = usize;
+
+/// One instance of a container: the first is attempt 0, and each restart adds one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct LifeKey {
+    pub container: ContainerIx,
+    pub attempt: u32,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Input {
+    /// Answers [`Action::RunSandbox`].
+    SandboxReady,
+    SandboxFailed {
+        message: String,
+    },
+    /// The sandbox is gone although nobody asked: a reboot, or a hand from outside.
+    SandboxLost,
+    /// Answers [`Action::StopSandbox`].
+    SandboxStopped,
+    /// The image is not there and is being fetched.
+    ImagePulling {
+        container: ContainerIx,
+    },
+    /// Answers [`Action::EnsureImage`].
+    ImageReady {
+        container: ContainerIx,
+        pulled: Pulled,
+    },
+    ImageFailed {
+        container: ContainerIx,
+        error: ImageError,
+        message: String,
+    },
+    /// Answers [`Action::Create`], or found by adoption.
+    Created {
+        life: LifeKey,
+        id: Arc<str>,
+        stop_signal: Option<Arc<str>>,
+    },
+    CreateFailed {
+        life: LifeKey,
+        reason: CreateError,
+        message: String,
+    },
+    /// Answers [`Action::Start`], or found by adoption. `at` is the runtime's moment of the start.
+    Running {
+        life: LifeKey,
+        at: Time,
+    },
+    StartFailed {
+        life: LifeKey,
+        message: String,
+    },
+    Exited {
+        life: LifeKey,
+        exit: Exit,
+    },
+    /// Answers [`Action::Probe`].
+    ProbeDone {
+        life: LifeKey,
+        kind: Kind,
+        report: ProbeReport,
+    },
+    /// Answers [`Action::Hook`].
+    HookDone {
+        life: LifeKey,
+        hook: Hook,
+        result: Result<(), String>,
+    },
+    /// Answers [`Action::Stop`] and [`Action::Kill`]: the signal was sent at that moment.
+    Signalled {
+        life: LifeKey,
+        signal: Arc<str>,
+        at: Time,
+    },
+    /// A deletion or a stop by the user; without a number the pod's own grace period counts. A later one can
+    /// only shorten it.
+    Delete {
+        grace: Option<Span>,
+    },
+    /// The node needs the room. Without a number the pod's own grace period counts.
+    Evict {
+        grace: Option<Span>,
+        message: String,
+    },
+    /// The agent was away: every unanswered action is asked for again. The driver reports what it finds in the
+    /// runtime before it says this.
+    AgentRestarted,
+    /// A new plan and new settings; a running container keeps those it was created with.
+    Replan {
+        plan: Arc<PodPlan>,
+        settings: Settings,
+    },
+}
+
+/// How an image came to be there.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Pulled {
+    AlreadyPresent,
+    Fetched {
+        took: Span,
+        bytes: u64,
+    },
+    /// The runtime uses no images.
+    NotNeeded,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ImageError {
+    ErrImagePull,
+    ErrImageNeverPull,
+    InvalidImageName,
+}
+
+impl ImageError {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ErrImagePull => "ErrImagePull",
+            Self::ErrImageNeverPull => "ErrImageNeverPull",
+            Self::InvalidImageName => "InvalidImageName",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CreateError {
+    /// The manifest names something that is not there: a secret, a path, a user.
+    CreateContainerConfigError,
+    /// The runtime refused.
+    CreateContainerError,
+}
+
+impl CreateError {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::CreateContainerConfigError => "CreateContainerConfigError",
+            Self::CreateContainerError => "CreateContainerError",
+        }
+    }
+}
+
+/// How a life ended, as the runtime recorded it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit {
+    pub code: i32,
+    pub at: Time,
+    pub oom_killed: bool,
+    /// What the container left as its termination message, or why it could not be started.
+    pub message: Option<String>,
+    /// The stop that the runtime carried out on this life, if there was one. It closes the gap when the answer to
+    /// [`Action::Stop`] was lost with an agent.
+    pub stop: Option<StopRecord>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopRecord {
+    pub signal: Arc<str>,
+    pub at: Time,
+    /// SIGKILL had to follow because the grace period was over.
+    pub forced: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProbeReport {
+    pub outcome: Outcome,
+    /// For people: what the handler saw.
+    pub detail: String,
+    pub latency: Span,
+    /// The outcome is a time-out of the handler.
+    pub timed_out: bool,
+    /// The driver was itself kept from running while this probe was under way.
+    pub starved: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    Success,
+    /// Good enough, with something to tell.
+    Warning,
+    Failure,
+    /// The handler could not tell; it counts as a failure.
+    Unknown,
+    /// The handler could not ask; it counts as nothing.
+    Error,
+}
+
+/// What the driver is asked to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    RunSandbox {
+        attempt: u32,
+    },
+    /// All containers are gone.
+    StopSandbox,
+    /// Pull the image if the container's policy asks for it.
+    EnsureImage {
+        container: ContainerIx,
+    },
+    Create {
+        life: LifeKey,
+    },
+    Start {
+        life: LifeKey,
+    },
+    /// Run the probe once; a handler *error* is tried again at once, [`PROBE_TRIES`] times in all, and reported once.
+    Probe {
+        life: LifeKey,
+        kind: Kind,
+        timeout: Span,
+    },
+    Hook {
+        life: LifeKey,
+        hook: Hook,
+        limit: Option<Span>,
+    },
+    /// Nobody waits for this hook any more: end it. No answer is wanted.
+    CancelHook {
+        life: LifeKey,
+        hook: Hook,
+    },
+    /// Send the stop signal, and SIGKILL to all that is left once `grace` is over. The runtime keeps that promise
+    /// even if the agent dies. Asked again with a shorter grace, the shorter one counts.
+    Stop {
+        life: LifeKey,
+        grace: Span,
+    },
+    /// SIGKILL to all that is left, now.
+    Kill {
+        life: LifeKey,
+    },
+    /// The record of a life that nobody will ask for again.
+    Remove {
+        life: LifeKey,
+    },
+}
+
+/// How often a probe is tried when its handler cannot ask.
+pub const PROBE_TRIES: u32 = 3;
+
+/// What one step produced. The driver empties and reuses it.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    pub actions: Vec<Action>,
+    pub lines: Vec<Line>,
+    pub events: Vec<Event>,
+    /// Workers that have nothing left to do: their results and metric series go.
+    pub retired: Vec<(ContainerIx, Kind)>,
+    /// Whether the state must be on disk before the actions are carried out. Only one more success of a probe that
+    /// succeeded before, and what leads to it, leave this false.
+    pub dirty: bool,
+}
+
+impl Outbox {
+    pub fn clear(&mut self) {
+        self.actions.clear();
+        self.lines.clear();
+        self.events.clear();
+        self.retired.clear();
+        self.dirty = false;
+    }
+}

@@ -1,0 +1,182 @@
+//! A worker and its clock: one probe of one container, for one life.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::io::{Outcome, ProbeReport};
+use crate::plan::{Handler, Kind, ProbePlan, Settings, SubSecondPolicy};
+use crate::schedule::{Due, LookPolicy, Schedule, Turn};
+use crate::time::{Span, Time};
+use crate::worker::{LifeState, Next, Published, View, Worker};
+
+/// After an agent restart overdue probes are spread over one period, but over no more than this.
+const MAX_SPREAD: Span = Span::from_secs(1);
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Prober {
+    worker: Worker,
+    /// Runs while the container runs, its gate is open and the worker is not on hold.
+    schedule: Option<Schedule>,
+    /// The probe under way began more than a period after its turn.
+    late: bool,
+}
+
+/// What a report came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finding {
+    pub outcome: Outcome,
+    pub run: u32,
+    pub counted: bool,
+    pub published: Option<Published>,
+    /// The time-out was forgiven: the agent itself had been late.
+    pub forgiven: bool,
+    /// Nothing was learned that outlives the moment: one more success of a probe that succeeded before.
+    pub routine: bool,
+}
+
+impl Prober {
+    pub fn new(kind: Kind, plan: Arc<ProbePlan>) -> Self {
+        Self {
+            worker: Worker::new(kind, plan),
+            schedule: None,
+            late: false,
+        }
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.worker.kind()
+    }
+
+    pub fn plan(&self) -> &Arc<ProbePlan> {
+        self.worker.plan()
+    }
+
+    pub fn published_for(&self, attempt: u32) -> Option<Published> {
+        self.worker.published_for(attempt)
+    }
+
+    pub fn has_initialized(&self) -> bool {
+        self.worker.has_initialized()
+    }
+
+    /// Follows what has changed around the container. `gate` is when the container's gate opened for this kind.
+    pub fn sync(&mut self, view: &View, started_at: Time, gate: Option<Time>, settings: &Settings) -> Next {
+        let next = self.worker.tick(view);
+        let running = view.life.is_some_and(|life| life.state == LifeState::Running);
+        match gate {
+            Some(gate) if running && next != Next::Stop && !self.worker.is_on_hold() => {
+                if self.schedule.is_none() {
+                    let start = gate.max(started_at + self.plan().initial_delay);
+                    let policy = self.look_policy(settings);
+                    self.schedule = Some(Schedule::new(start, self.plan().period, policy));
+                }
+            }
+            Some(_) | None => self.schedule = None,
+        }
+        next
+    }
+
+    fn look_policy(&self, settings: &Settings) -> LookPolicy {
+        match self.kind() {
+            Kind::Liveness => LookPolicy::None,
+            Kind::Startup | Kind::Readiness if settings.looks => LookPolicy::All(self.plan().handler),
+            Kind::Startup | Kind::Readiness => LookPolicy::FirstOnly,
+        }
+    }
+
+    pub fn due_at(&self) -> Option<Time> {
+        self.schedule.as_ref()?.due().map(|due| due.at)
+    }
+
+    /// Begins the probe that is due at `now`, if there is one.
+    pub fn begin(&mut self, now: Time, view: &View) -> bool {
+        let Some(schedule) = &mut self.schedule else {
+            return false;
+        };
+        let Some(due) = schedule.begin(now) else {
+            return false;
+        };
+        self.late = now.since(due.at) > schedule.period();
+        if self.worker.tick(view) == Next::Probe {
+            return true;
+        }
+        schedule.complete(now, false);
+        false
+    }
+
+    /// Takes the report of the probe under way; none if there is no such probe any more.
+    pub fn complete(&mut self, now: Time, report: &ProbeReport, settings: &Settings) -> Option<Finding> {
+        let outcome = match report.outcome {
+            Outcome::Error if settings.exec_error_is_failure && self.plan().handler == Handler::Exec => {
+                Outcome::Failure
+            }
+            outcome => outcome,
+        };
+        let succeeded = matches!(outcome, Outcome::Success | Outcome::Warning);
+        let due = self.schedule.as_mut()?.complete(now, succeeded)?;
+        let forgiven = settings.overload_guard
+            && self.kind() == Kind::Liveness
+            && report.timed_out
+            && (report.starved || self.late);
+        if forgiven || (due.turn == Turn::Look && !succeeded) {
+            return Some(Finding {
+                outcome,
+                run: 0,
+                counted: false,
+                published: None,
+                forgiven,
+                routine: false,
+            });
+        }
+        let had_initialized = self.worker.has_initialized();
+        let judgement = self.worker.record(outcome);
+        if let Some(published) = judgement.published {
+            self.follow(published, due, now, settings);
+        }
+        Some(Finding {
+            outcome,
+            run: judgement.run,
+            counted: true,
+            published: judgement.published,
+            forgiven: false,
+            routine: had_initialized && judgement.run > self.plan().success_threshold && succeeded,
+        })
+    }
+
+    /// Sets the clock to what a published result asks for.
+    fn follow(&mut self, published: Published, due: Due, now: Time, settings: &Settings) {
+        if self.worker.is_on_hold() {
+            self.schedule = None;
+            return;
+        }
+        let plan = self.worker.plan();
+        let Some(schedule) = &mut self.schedule else {
+            return;
+        };
+        let period = match (settings.sub_second_policy, published) {
+            (SubSecondPolicy::Always, _) => plan.period,
+            (_, Published::Success) => plan.period_after,
+            (SubSecondPolicy::AlwaysWhenWaitingForSuccess, _) => plan.period,
+            (SubSecondPolicy::OnlyFirstTime, _) => schedule.period(),
+        };
+        if period != schedule.period() {
+            schedule.set_period(due.at, now, period);
+        }
+    }
+
+    /// The agent was away. `fraction` is drawn at random below one.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "a part of at most one second"
+    )]
+    pub fn resume(&mut self, now: Time, fraction: f64) {
+        let Some(schedule) = &mut self.schedule else {
+            return;
+        };
+        let most = schedule.period().min(MAX_SPREAD).as_micros() as f64;
+        schedule.resume(now, Span::from_micros((most * fraction) as u64));
+    }
+}

@@ -1,0 +1,88 @@
+//! A pod's status as others see it: derived from the state on request, never stored beside it.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::line::{ExitReason, Phase};
+use crate::plan::Role;
+use crate::time::Time;
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodStatus {
+    pub phase: Phase,
+    /// Why the pod failed as a whole: `Evicted`, `DeadlineExceeded`, `PodOSNotSupported` ...
+    pub reason: Option<String>,
+    pub message: Option<String>,
+    pub accepted_at: Time,
+    pub conditions: Vec<Condition>,
+    pub containers: Vec<ContainerStatus>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Condition {
+    pub kind: ConditionKind,
+    pub status: bool,
+    pub reason: Option<String>,
+    pub message: Option<String>,
+    pub changed_at: Time,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ConditionKind {
+    PodReadyToStartContainers,
+    Initialized,
+    Ready,
+    ContainersReady,
+    PodScheduled,
+}
+
+impl ConditionKind {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::PodReadyToStartContainers => "PodReadyToStartContainers",
+            Self::Initialized => "Initialized",
+            Self::Ready => "Ready",
+            Self::ContainersReady => "ContainersReady",
+            Self::PodScheduled => "PodScheduled",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct ContainerStatus {
+    pub name: Arc<str>,
+    pub role: Role,
+    pub state: ContainerState,
+    /// The end of the life before the one `state` speaks of.
+    pub last: Option<Terminated>,
+    pub id: Option<Arc<str>>,
+    pub started: bool,
+    pub ready: bool,
+    pub restart_count: u32,
+    /// The signal that stops this container, as far as it is known.
+    pub stop_signal: Option<Arc<str>>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum ContainerState {
+    Waiting {
+        reason: &'static str,
+        message: Option<String>,
+    },
+    Running {
+        started_at: Time,
+    },
+    Terminated(Terminated),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Terminated {
+    pub id: Arc<str>,
+    pub exit_code: i32,
+    pub reason: ExitReason,
+    pub message: Option<String>,
+    /// None where it never ran.
+    pub started_at: Option<Time>,
+    pub finished_at: Time,
+}

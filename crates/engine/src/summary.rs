@@ -1,0 +1,251 @@
+//! A pod seen from outside: phase, conditions and status, computed from its state.
+
+use std::sync::Arc;
+
+use crate::container::{Container, Stage};
+use crate::line::Phase;
+use crate::plan::Role;
+use crate::pod::{Pod, Sandbox};
+use crate::status::{Condition, ConditionKind, ContainerState, ContainerStatus, PodStatus};
+use crate::time::Time;
+
+pub(crate) fn phase(pod: &Pod) -> Phase {
+    if pod.phase.is_terminal() {
+        return pod.phase;
+    }
+    let alive = pod.containers.iter().any(Container::is_alive);
+    if pod.end.is_some() && !alive {
+        return final_phase(pod);
+    }
+    if is_waiting(pod) {
+        Phase::Pending
+    } else {
+        Phase::Running
+    }
+}
+
+/// Some container has yet to run for the first time.
+fn is_waiting(pod: &Pod) -> bool {
+    pod.containers.iter().any(|it| match it.role() {
+        Role::Init => !it.has_succeeded(),
+        Role::Sidecar => !it.was_started,
+        Role::Main => it.running().is_none() && it.newest().is_none(),
+    })
+}
+
+fn final_phase(pod: &Pod) -> Phase {
+    let init_failed = pod.containers.iter().any(|it| {
+        it.role() == Role::Init && it.is_finished() && it.newest().is_some() && !it.has_succeeded()
+    });
+    if pod.failure.is_some() || (init_failed && !pod.is_deleting()) {
+        return Phase::Failed;
+    }
+    if is_waiting(pod) {
+        return pod.phase;
+    }
+    let all_well = pod
+        .containers
+        .iter()
+        .filter(|it| it.role() == Role::Main)
+        .all(Container::has_succeeded);
+    if all_well { Phase::Succeeded } else { Phase::Failed }
+}
+
+/// All containers that stay are ready.
+pub(crate) fn is_ready(pod: &Pod) -> bool {
+    !pod.phase.is_terminal()
+        && pod
+            .containers
+            .iter()
+            .filter(|it| it.role() != Role::Init)
+            .all(Container::is_ready)
+}
+
+fn is_initialized(container: &Container) -> bool {
+    match container.role() {
+        Role::Init => container.has_succeeded(),
+        Role::Sidecar => container.was_started,
+        Role::Main => true,
+    }
+}
+
+pub(crate) fn update_conditions(pod: &mut Pod, now: Time) {
+    let (unready_reason, unready_message) = match pod.phase {
+        Phase::Succeeded => ("PodCompleted", String::new()),
+        Phase::Failed => ("PodFailed", String::new()),
+        Phase::Pending | Phase::Running => (
+            "ContainersNotReady",
+            list(pod, "unready", |it| it.role() == Role::Init || it.is_ready()),
+        ),
+    };
+    let initialized = pod.phase == Phase::Succeeded || pod.containers.iter().all(is_initialized);
+    let incomplete = || list(pod, "incomplete", is_initialized);
+    let ready = is_ready(pod);
+    let updates = [
+        (
+            ConditionKind::PodReadyToStartContainers,
+            pod.sandbox == Sandbox::Ready,
+            None,
+        ),
+        (
+            ConditionKind::Initialized,
+            initialized,
+            (!initialized).then(|| ("ContainersNotInitialized", incomplete())),
+        ),
+        (
+            ConditionKind::Ready,
+            ready,
+            (!ready).then(|| (unready_reason, unready_message.clone())),
+        ),
+        (
+            ConditionKind::ContainersReady,
+            ready,
+            (!ready).then(|| (unready_reason, unready_message.clone())),
+        ),
+        (ConditionKind::PodScheduled, true, None),
+    ];
+    for (kind, status, why) in updates {
+        set_condition(&mut pod.conditions, kind, status, why, now);
+    }
+}
+
+fn set_condition(
+    conditions: &mut Vec<Condition>,
+    kind: ConditionKind,
+    status: bool,
+    why: Option<(&str, String)>,
+    now: Time,
+) {
+    let (reason, message) = why.unzip();
+    let reason = reason.map(str::to_owned);
+    let message = message.filter(|message| !message.is_empty());
+    match conditions.iter_mut().find(|it| it.kind == kind) {
+        None => conditions.push(Condition {
+            kind,
+            status,
+            reason,
+            message,
+            changed_at: now,
+        }),
+        Some(condition) => {
+            let changed_at = if condition.status == status {
+                condition.changed_at
+            } else {
+                now
+            };
+            *condition = Condition {
+                kind,
+                status,
+                reason,
+                message,
+                changed_at,
+            };
+        }
+    }
+}
+
+/// The sentence of a condition about the containers for which something does not hold.
+fn list(pod: &Pod, what: &str, holds: impl Fn(&Container) -> bool) -> String {
+    let names: Vec<&str> = pod
+        .containers
+        .iter()
+        .filter(|it| !holds(it))
+        .map(|it| &*it.plan().name)
+        .collect();
+    if names.is_empty() {
+        String::new()
+    } else {
+        format!("containers with {what} status: [{}]", names.join(" "))
+    }
+}
+
+pub(crate) fn status(pod: &Pod) -> PodStatus {
+    let has_init = pod.containers.iter().any(|it| it.role() != Role::Main);
+    PodStatus {
+        phase: pod.phase,
+        reason: pod
+            .failure
+            .as_ref()
+            .filter(|_| pod.phase == Phase::Failed)
+            .map(|it| it.reason.clone()),
+        message: pod
+            .failure
+            .as_ref()
+            .filter(|_| pod.phase == Phase::Failed)
+            .map(|it| it.message.clone()),
+        accepted_at: pod.accepted_at,
+        conditions: pod.conditions.clone(),
+        containers: pod
+            .containers
+            .iter()
+            .map(|it| container_status(it, has_init))
+            .collect(),
+    }
+}
+
+fn container_status(container: &Container, has_init: bool) -> ContainerStatus {
+    let newest = container.newest();
+    let state = state(container, has_init);
+    let last = match state {
+        ContainerState::Terminated(_) => container.earlier(),
+        ContainerState::Waiting { .. } | ContainerState::Running { .. } => newest,
+    };
+    let (id, stop_signal) = match container.stage() {
+        Stage::Starting(life) => (Some(&life.id), life.stop_signal.as_ref()),
+        Stage::Running(running) => (Some(&running.life.id), running.life.stop_signal.as_ref()),
+        Stage::Pending
+        | Stage::Pulling
+        | Stage::PullBackOff { .. }
+        | Stage::Creating
+        | Stage::CreateBackOff { .. }
+        | Stage::BackOff { .. }
+        | Stage::Finished => (
+            newest.map(|it| &it.terminated.id),
+            newest.and_then(|it| it.stop_signal.as_ref()),
+        ),
+    };
+    ContainerStatus {
+        name: Arc::clone(&container.plan().name),
+        role: container.role(),
+        last: last.map(|it| it.terminated.clone()),
+        id: id.cloned(),
+        started: container.is_started(),
+        ready: container.is_ready() && container.role() != Role::Init
+            || (container.role() == Role::Init && container.has_succeeded()),
+        restart_count: container.restart_count(),
+        stop_signal: stop_signal.cloned(),
+        state,
+    }
+}
+
+fn state(container: &Container, has_init: bool) -> ContainerState {
+    let creating = if has_init {
+        "PodInitializing"
+    } else {
+        "ContainerCreating"
+    };
+    let waiting = |reason, message: Option<&String>| ContainerState::Waiting {
+        reason,
+        message: message.cloned(),
+    };
+    match container.stage() {
+        Stage::Running(running) => ContainerState::Running {
+            started_at: running.started_at,
+        },
+        Stage::Pending | Stage::Pulling | Stage::Creating | Stage::Starting(_) => waiting(creating, None),
+        Stage::PullBackOff { message, .. } => waiting("ImagePullBackOff", Some(message)),
+        Stage::CreateBackOff { error, message, .. } => waiting(error.as_str(), Some(message)),
+        Stage::BackOff {
+            after_failed_hook: true,
+            ..
+        } => waiting("PostStartHookError", None),
+        Stage::BackOff {
+            after_failed_hook: false,
+            ..
+        } => waiting("CrashLoopBackOff", None),
+        Stage::Finished => match container.newest() {
+            Some(ended) => ContainerState::Terminated(ended.terminated.clone()),
+            None => waiting(creating, None),
+        },
+    }
+}

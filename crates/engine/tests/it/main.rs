@@ -1,0 +1,3 @@
+//! The engine against recorded answers of the upstream worker.
+
+mod worker_vectors;
