@@ -95,7 +95,7 @@ impl CheckError {
 
 pub(crate) async fn probe(prober: &Prober, check: &GrpcCheck, timeout: Duration) -> Report {
     let started = Instant::now();
-    let deadline = started + timeout;
+    let deadline = crate::deadline(started, timeout);
     let mut phase = Phase::Connect;
     let checked = timeout_at(deadline, run(prober, check, deadline, &mut phase)).await;
     let latency = started.elapsed();

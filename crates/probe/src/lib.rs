@@ -22,10 +22,15 @@ mod wording;
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 pub use self::grpc::GrpcCheck;
 pub use self::http::{HttpRequest, Purpose, Scheme};
 pub use self::report::{Failure, Fault, Outcome, Phase, Report};
 pub use self::target::Target;
+
+/// Ten years: longer than any machine is up, and well within what a clock can show.
+const FAR_AWAY: Duration = Duration::from_hours(10 * 365 * 24);
 
 /// A probe of any of the network handlers.
 #[derive(Debug, Clone)]
@@ -84,6 +89,11 @@ impl Prober {
     pub async fn hook(&self, request: &HttpRequest, timeout: Duration) -> Report {
         http::hook(self, request, timeout).await
     }
+}
+
+/// When a probe that starts now must be over. A timeout beyond what a clock can show is no timeout.
+fn deadline(started: Instant, timeout: Duration) -> Instant {
+    started.checked_add(timeout).unwrap_or_else(|| started + FAR_AWAY)
 }
 
 impl Default for Prober {

@@ -10,7 +10,7 @@ use crate::target::Target;
 
 pub(crate) async fn probe(prober: &Prober, target: &Target, timeout: Duration) -> Report {
     let started = Instant::now();
-    let deadline = started + timeout;
+    let deadline = crate::deadline(started, timeout);
     let mut phase = Phase::Connect;
     let dialled = timeout_at(deadline, prober.dialer.connect(target, deadline, &mut phase)).await;
     let latency = started.elapsed();

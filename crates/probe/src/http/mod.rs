@@ -94,7 +94,7 @@ fn timeout_text(url: &str, dialled: &str, phase: Phase) -> String {
 /// Runs an httpGet probe.
 pub(crate) async fn probe(prober: &Prober, request: &HttpRequest, timeout: Duration) -> Report {
     let started = Instant::now();
-    let (outcome, detail) = match get(prober, request, started + timeout).await {
+    let (outcome, detail) = match get(prober, request, crate::deadline(started, timeout)).await {
         Ok(answer) => judge(answer),
         Err(error) => (error.outcome(), error.to_string()),
     };
@@ -109,7 +109,7 @@ pub(crate) async fn probe(prober: &Prober, request: &HttpRequest, timeout: Durat
 /// for HTTPS where the server speaks HTTP is sent again without TLS, and the user is told.
 pub(crate) async fn hook(prober: &Prober, request: &HttpRequest, timeout: Duration) -> Report {
     let started = Instant::now();
-    let deadline = started + timeout;
+    let deadline = crate::deadline(started, timeout);
     let mut result = get(prober, request, deadline).await;
     let mut outcome = Outcome::Success;
     let mut detail = String::new();

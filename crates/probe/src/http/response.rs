@@ -394,4 +394,26 @@ mod tests {
         let huge = "HTTP/1.1 200 OK\r\nContent-Length: 18446744073709551615\r\n\r\nx";
         assert_eq!(read(huge.as_bytes(), 4096), says(200, "x", false));
     }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_do_harm_and_pieces_do_not_matter(
+            start in "(HTTP/1\\.[01] [0-9]{3} ?\r?\n|HTTP/1.1 200 OK\r\n(Transfer-Encoding: chunked|Content-Length: 9)\r\n)?",
+            rest in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..300),
+            lines in "([0-9a-f]{1,2}\r\n|[a-z]: [a-z]\r\n|\r\n|[a-z]{0,9}){0,20}",
+            piece in 1_usize..50,
+        ) {
+            for rest in [rest.as_slice(), lines.as_bytes()] {
+                let answer = [start.as_bytes(), rest].concat();
+                let whole = read(&answer, answer.len().max(1));
+                let pieces = read(&answer, piece);
+                // An error may quote less where less was there.
+                if whole.is_ok() {
+                    proptest::prop_assert_eq!(pieces, whole);
+                } else {
+                    proptest::prop_assert!(pieces.is_err());
+                }
+            }
+        }
+    }
 }

@@ -245,4 +245,16 @@ mod tests {
         assert!(from.same_host(&from.join("https://10.0.0.1:1/").expect("a URL")));
         assert!(!from.same_host(&from.join("http://10.0.0.2:8080/").expect("a URL")));
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_path_and_location_make_one_request_line(path in ".{0,40}", location in "(http://|//|/|\\?|:)?.{0,40}") {
+            let from = url(&path);
+            for url in [Some(from.clone()), from.join(&location).ok()].into_iter().flatten() {
+                proptest::prop_assert!(url.path.starts_with('/'));
+                proptest::prop_assert!(url.path.bytes().all(|byte| byte.is_ascii_graphic()));
+                proptest::prop_assert!(url.authority.bytes().all(|byte| byte.is_ascii_graphic()));
+            }
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use pulselet_probe::{Outcome, Prober, Scheme};
+use pulselet_probe::{NetworkProbe, Outcome, Prober, Scheme};
 
 use crate::server::{OK, Server, Step, answer, say};
 use crate::{AMPLE, SHORT, request};
@@ -90,4 +90,14 @@ async fn dropping_a_probe_closes_its_connection() {
     tokio::time::timeout(AMPLE, server.ended(1))
         .await
         .expect("the connection is closed");
+}
+
+/// Thousands of probes can be in flight at once.
+#[tokio::test]
+async fn a_probe_in_flight_is_small() {
+    const LIMIT_BYTES: usize = 2048;
+    let (prober, address) = (Prober::new(), "127.0.0.1:1".parse().expect("an address"));
+    let probe = NetworkProbe::Http(request(Scheme::Http, address, &[]));
+    let size = size_of_val(&prober.run(&probe, AMPLE));
+    assert!(size <= LIMIT_BYTES, "{size} bytes");
 }

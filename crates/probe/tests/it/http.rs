@@ -4,7 +4,7 @@ use std::process::Command;
 
 use pulselet_probe::{Failure, Outcome, Phase, Prober, Purpose, Scheme, Target};
 
-use crate::server::{OK, Server, Step, answer, say};
+use crate::server::{OK, Server, Step, answer, has_ipv6, say};
 use crate::{AMPLE, HttpRequest, SHORT, http_probe, request};
 
 /// The outcome and the detail of a probe that gets this answer.
@@ -159,12 +159,18 @@ async fn a_flapping_server_is_seen_as_it_is() {
 }
 
 #[tokio::test]
-async fn ipv6_and_names() {
+async fn ipv6() {
+    if !has_ipv6() {
+        return;
+    }
     let server = Server::start("[::1]:0", None, |_| answer(OK)).await;
     let report = http_probe(server.address, AMPLE).await;
     assert_eq!(report.outcome, Outcome::Success, "{report:?}");
     assert!(server.requests()[0].contains(&format!("Host: [::1]:{}\r\n", server.address.port())));
+}
 
+#[tokio::test]
+async fn a_name_is_looked_up() {
     let server = Server::playing(answer(OK)).await;
     let target = Target::new("localhost", server.address.port());
     let named = HttpRequest::new(Purpose::Probe, Scheme::Http, target, "/", Vec::new());

@@ -185,6 +185,18 @@ async fn read_request<S: AsyncRead + Unpin>(stream: &mut S) -> io::Result<String
     Ok(String::from_utf8_lossy(&request).into_owned())
 }
 
+/// Whether this machine can do IPv6. Where tests are the gate it must.
+pub(crate) fn has_ipv6() -> bool {
+    match std::net::TcpListener::bind("[::1]:0") {
+        Ok(_) => true,
+        Err(error) if std::env::var_os("CI").is_some() => panic!("IPv6 is needed: {error}"),
+        Err(error) => {
+            eprintln!("skipped, no IPv6 here: {error}");
+            false
+        }
+    }
+}
+
 /// A certificate that nobody should trust: self-signed, expired, for another name.
 pub(crate) fn acceptor() -> TlsAcceptor {
     let mut params = rcgen::CertificateParams::new(["other.example".to_owned()]).expect("a name");
