@@ -10,7 +10,9 @@
 //! The simulator holds the engine to these bounds, so a change of the rules must change both.
 
 use pulselet_engine::line::GraceFrom;
-use pulselet_engine::plan::{ContainerPlan, HookPlan, Kind, PodPlan, ProbePlan, Settings, SubSecondPolicy};
+use pulselet_engine::plan::{
+    ContainerPlan, HookPlan, Kind, PodPlan, ProbePlan, Role, Settings, SubSecondPolicy,
+};
 use pulselet_engine::schedule::{LookPolicy, Schedule, Turn};
 use pulselet_engine::time::{Span, Time};
 
@@ -124,6 +126,16 @@ pub fn stop_after_probe(pod: &PodPlan, container: &ContainerPlan, kind: Kind) ->
         from,
         at_most: stop_at_most(grace, container.pre_stop),
     })
+}
+
+/// From a deletion that names no number until SIGKILL, at the latest. A sidecar may have to wait for its turn, which
+/// counts like a hook.
+pub fn stop_on_deletion(pod: &PodPlan, container: &ContainerPlan) -> Span {
+    let before_signal = match container.role {
+        Role::Sidecar => Some(HookPlan::Run),
+        Role::Init | Role::Main => container.pre_stop,
+    };
+    stop_at_most(pod.grace.unwrap_or(MINIMUM_GRACE), before_signal)
 }
 
 /// From the decision to SIGKILL at the latest.

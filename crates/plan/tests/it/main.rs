@@ -1,5 +1,6 @@
 //! Tests of the plan crate through its public API.
 
+mod advice;
 mod convert;
 mod timing;
 
