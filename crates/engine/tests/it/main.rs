@@ -1,3 +1,4 @@
-//! The engine against recorded answers of the upstream worker.
+//! The engine against its driver's protocol and against recorded answers of the upstream worker.
 
+mod pod;
 mod worker_vectors;

@@ -12,7 +12,10 @@ use serde_json::Value;
 const VECTORS_VARIABLE: &str = "PULSELET_WORKER_VECTORS";
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "the test, not the engine, reads its environment")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the test, not the engine, reads its environment"
+)]
 fn worker_vectors() {
     let path = std::env::var(VECTORS_VARIABLE)
         .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/probe-worker.jsonl").to_owned());

@@ -1,0 +1,375 @@
+//! The protocol between a pod and its driver, one input at a time. What a pod does over time is the simulator's test.
+
+use std::sync::Arc;
+
+use pulselet_engine::io::{Exit, Outcome, ProbeReport, Pulled};
+use pulselet_engine::plan::{ContainerPlan, Handler, HookPlan, Kind, ProbePlan, RestartPolicy, Role};
+use pulselet_engine::{
+    Action, Identity, Input, LifeKey, LineBody, Outbox, Pod, PodPlan, Settings, Span, Time,
+};
+
+const APP: usize = 0;
+const FIRST: LifeKey = LifeKey {
+    container: APP,
+    attempt: 0,
+};
+const SECOND: LifeKey = LifeKey {
+    container: APP,
+    attempt: 1,
+};
+
+fn container() -> ContainerPlan {
+    ContainerPlan {
+        name: "app".into(),
+        image: "image".into(),
+        role: Role::Main,
+        restart: RestartPolicy::Always,
+        restart_rules: Vec::new(),
+        startup: None,
+        liveness: None,
+        readiness: None,
+        post_start: None,
+        pre_stop: None,
+        stop_signal: None,
+    }
+}
+
+fn probe() -> Arc<ProbePlan> {
+    Arc::new(ProbePlan {
+        handler: Handler::Http,
+        initial_delay: Span::ZERO,
+        period: Span::from_secs(10),
+        period_after: Span::from_secs(10),
+        timeout: Span::from_secs(1),
+        success_threshold: 1,
+        failure_threshold: 1,
+        initial_failure_threshold: 1,
+        grace: None,
+    })
+}
+
+fn at(secs: u64) -> Time {
+    Time::ZERO + Span::from_secs(secs)
+}
+
+/// A pod of one container and what its last step asked for and told.
+struct Driven {
+    pod: Pod,
+    out: Outbox,
+}
+
+impl Driven {
+    fn new(container: ContainerPlan) -> Self {
+        let plan = PodPlan {
+            grace: Some(Span::from_secs(30)),
+            active_deadline: None,
+            containers: vec![Arc::new(container)],
+        };
+        let identity = Identity {
+            namespace: "default".into(),
+            name: "web".into(),
+            uid: "1".into(),
+        };
+        let mut out = Outbox::default();
+        let pod = Pod::new(
+            identity,
+            Arc::new(plan),
+            Settings::default(),
+            7,
+            Time::ZERO,
+            &mut out,
+        );
+        Self { pod, out }
+    }
+
+    /// With its container running since second 0.
+    fn running(container: ContainerPlan) -> Self {
+        let mut driven = Self::new(container);
+        driven.give(0, Input::SandboxReady);
+        driven.give(
+            0,
+            Input::ImageReady {
+                container: APP,
+                pulled: Pulled::AlreadyPresent,
+            },
+        );
+        driven.give(0, created(FIRST));
+        driven.give(
+            0,
+            Input::Running {
+                life: FIRST,
+                at: at(0),
+            },
+        );
+        driven
+    }
+
+    fn give(&mut self, secs: u64, input: Input) {
+        self.out.clear();
+        self.pod.handle(at(secs), input, &mut self.out);
+    }
+
+    fn advance(&mut self, secs: u64) {
+        self.out.clear();
+        self.pod.advance(at(secs), &mut self.out);
+    }
+
+    fn tells(&self, body: &LineBody) -> bool {
+        self.out.lines.iter().any(|line| line.body == *body)
+    }
+}
+
+fn created(life: LifeKey) -> Input {
+    Input::Created {
+        life,
+        id: format!("id-{}", life.attempt).into(),
+        stop_signal: Some("SIGTERM".into()),
+    }
+}
+
+fn exited(life: LifeKey, secs: u64, code: i32) -> Input {
+    Input::Exited {
+        life,
+        exit: Exit {
+            code,
+            at: at(secs),
+            oom_killed: false,
+            message: None,
+            stop: None,
+        },
+    }
+}
+
+fn probed(life: LifeKey, kind: Kind, outcome: Outcome) -> Input {
+    let report = ProbeReport {
+        outcome,
+        detail: String::new(),
+        latency: Span::ZERO,
+        timed_out: false,
+        starved: false,
+    };
+    Input::ProbeDone { life, kind, report }
+}
+
+#[test]
+fn each_step_asks_for_the_next() {
+    let mut driven = Driven::new(container());
+    assert_eq!(driven.out.actions, [Action::RunSandbox { attempt: 0 }]);
+    driven.give(0, Input::SandboxReady);
+    assert_eq!(driven.out.actions, [Action::EnsureImage { container: APP }]);
+    driven.give(
+        0,
+        Input::ImageReady {
+            container: APP,
+            pulled: Pulled::NotNeeded,
+        },
+    );
+    assert_eq!(driven.out.actions, [Action::Create { life: FIRST }]);
+    driven.give(0, created(FIRST));
+    assert_eq!(driven.out.actions, [Action::Start { life: FIRST }]);
+    driven.give(
+        0,
+        Input::Running {
+            life: FIRST,
+            at: at(0),
+        },
+    );
+    assert!(driven.tells(&LineBody::Started) && driven.tells(&LineBody::Ready));
+}
+
+#[test]
+fn an_answer_about_another_life_changes_nothing() {
+    let mut driven = Driven::running(ContainerPlan {
+        liveness: Some(probe()),
+        ..container()
+    });
+    driven.advance(10);
+    assert!(matches!(
+        driven.out.actions[..],
+        [Action::Probe {
+            life: FIRST,
+            kind: Kind::Liveness,
+            ..
+        }]
+    ));
+    let before = driven.pod.clone();
+    for stale in [
+        probed(SECOND, Kind::Liveness, Outcome::Failure),
+        probed(FIRST, Kind::Readiness, Outcome::Failure),
+        exited(SECOND, 10, 1),
+        Input::Running {
+            life: FIRST,
+            at: at(9),
+        },
+        created(FIRST),
+        Input::HookDone {
+            life: FIRST,
+            hook: pulselet_engine::plan::Hook::PreStop,
+            result: Ok(()),
+        },
+        Input::Signalled {
+            life: FIRST,
+            signal: "SIGTERM".into(),
+            at: at(10),
+        },
+        Input::ImageReady {
+            container: 9,
+            pulled: Pulled::NotNeeded,
+        },
+    ] {
+        driven.give(10, stale.clone());
+        assert_eq!(driven.pod, before, "after {stale:?}");
+        assert_eq!(driven.out.actions, [], "after {stale:?}");
+        assert_eq!(driven.out.lines, [], "after {stale:?}");
+    }
+}
+
+#[test]
+fn a_probe_answered_twice_counts_once() {
+    let mut driven = Driven::running(ContainerPlan {
+        liveness: Some(probe()),
+        ..container()
+    });
+    driven.advance(10);
+    driven.give(10, probed(FIRST, Kind::Liveness, Outcome::Success));
+    let before = driven.pod.clone();
+    driven.give(10, probed(FIRST, Kind::Liveness, Outcome::Failure));
+    assert_eq!(driven.pod, before);
+}
+
+#[test]
+fn a_steady_success_does_not_need_the_disk() {
+    let mut driven = Driven::running(ContainerPlan {
+        liveness: Some(probe()),
+        ..container()
+    });
+    for (secs, dirty) in [(10, true), (20, false), (30, false)] {
+        driven.advance(secs);
+        driven.give(secs, probed(FIRST, Kind::Liveness, Outcome::Success));
+        assert_eq!(driven.out.dirty, dirty, "at {secs}");
+    }
+    driven.advance(40);
+    driven.give(40, probed(FIRST, Kind::Liveness, Outcome::Failure));
+    assert!(driven.out.dirty);
+}
+
+#[test]
+fn an_unanswered_stop_is_asked_for_again() {
+    let mut driven = Driven::running(container());
+    driven.give(100, Input::Delete { grace: None });
+    let stop = Action::Stop {
+        life: FIRST,
+        grace: Span::from_secs(30),
+    };
+    assert_eq!(driven.out.actions, [stop.clone()]);
+    driven.advance(105);
+    assert_eq!(driven.out.actions, [stop]);
+    driven.give(
+        105,
+        Input::Signalled {
+            life: FIRST,
+            signal: "SIGTERM".into(),
+            at: at(105),
+        },
+    );
+    driven.advance(134);
+    assert_eq!(driven.out.actions, [], "the grace period counts from the signal");
+    driven.advance(135);
+    assert_eq!(driven.out.actions, [Action::Kill { life: FIRST }]);
+    assert!(driven.tells(&LineBody::GraceExceeded { signal: "SIGKILL" }));
+}
+
+#[test]
+fn what_the_runtime_did_alone_is_told_at_the_exit() {
+    let mut driven = Driven::running(container());
+    driven.give(
+        100,
+        Input::Delete {
+            grace: Some(Span::from_secs(5)),
+        },
+    );
+    let stop = pulselet_engine::io::StopRecord {
+        signal: "SIGTERM".into(),
+        at: at(100),
+        forced: true,
+    };
+    let exit = Exit {
+        code: 137,
+        at: at(105),
+        oom_killed: false,
+        message: None,
+        stop: Some(stop),
+    };
+    driven.give(200, Input::Exited { life: FIRST, exit });
+    assert!(driven.tells(&LineBody::Signal {
+        signal: "SIGTERM".into()
+    }));
+    assert!(driven.tells(&LineBody::GraceExceeded { signal: "SIGKILL" }));
+    assert!(driven.out.lines.iter().any(|line| matches!(
+        line.body,
+        LineBody::Exited { exit_code: 137, seconds: Some(seconds), .. } if seconds == Span::from_secs(5)
+    )));
+}
+
+#[test]
+fn a_container_created_for_a_deleted_pod_is_not_started() {
+    let mut driven = Driven::new(container());
+    driven.give(0, Input::SandboxReady);
+    driven.give(
+        0,
+        Input::ImageReady {
+            container: APP,
+            pulled: Pulled::NotNeeded,
+        },
+    );
+    driven.give(1, Input::Delete { grace: None });
+    assert_eq!(driven.out.actions, [], "the creation is still under way");
+    driven.give(2, created(FIRST));
+    assert_eq!(
+        driven.out.actions,
+        [Action::Remove { life: FIRST }, Action::StopSandbox]
+    );
+    driven.give(2, Input::SandboxStopped);
+    assert!(driven.pod.is_over() && driven.tells(&LineBody::Deleted));
+}
+
+#[test]
+fn after_a_restart_only_the_unanswered_is_asked_for_again() {
+    let hook = ContainerPlan {
+        pre_stop: Some(HookPlan::Run),
+        liveness: Some(probe()),
+        ..container()
+    };
+    let mut driven = Driven::running(hook);
+    driven.give(4, Input::AgentRestarted);
+    assert_eq!(driven.out.actions, []);
+    driven.give(5, Input::Delete { grace: None });
+    assert!(matches!(driven.out.actions[..], [Action::Hook { .. }]));
+    driven.give(15, Input::AgentRestarted);
+    let Action::Hook { limit, .. } = driven.out.actions[0] else {
+        panic!("{:?}", driven.out.actions)
+    };
+    assert_eq!(
+        limit,
+        Some(Span::from_secs(20)),
+        "what is left of the grace period"
+    );
+}
+
+#[test]
+fn the_whole_state_can_be_written_down_and_read_back() {
+    let plan = ContainerPlan {
+        liveness: Some(probe()),
+        readiness: Some(probe()),
+        ..container()
+    };
+    let mut driven = Driven::running(plan);
+    driven.give(0, probed(FIRST, Kind::Readiness, Outcome::Success));
+    driven.advance(10);
+    driven.give(10, probed(FIRST, Kind::Liveness, Outcome::Failure));
+    let text = serde_json::to_string(&driven.pod).expect("it serialises");
+    assert_eq!(
+        serde_json::from_str::<Pod>(&text).expect("it reads back"),
+        driven.pod
+    );
+}
