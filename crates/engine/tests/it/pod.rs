@@ -261,7 +261,7 @@ fn an_unanswered_stop_is_asked_for_again() {
         life: FIRST,
         grace: Span::from_secs(30),
     };
-    assert_eq!(driven.out.actions, [stop.clone()]);
+    assert_eq!(driven.out.actions, std::slice::from_ref(&stop));
     driven.advance(105);
     assert_eq!(driven.out.actions, [stop]);
     driven.give(
