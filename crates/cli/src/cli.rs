@@ -4,7 +4,9 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use pulselet_api::gates::GateError;
 use pulselet_api::{GateSet, Profile};
+use pulselet_engine::time::Span;
 
 use crate::output::{ColorArg, Format};
 
@@ -48,6 +50,17 @@ pub(crate) enum Command {
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  pulselet completion bash > /etc/bash_completion.d/pulselet")]
     Completion(CompletionArgs),
+    /// Say what timing a manifest implies: start-up budget, detection, time to kill, and what to improve
+    #[command(
+        after_help = "Examples:\n  pulselet explain pod.yaml\n  pulselet explain pod.yaml --config node.yaml -o json"
+    )]
+    Explain(ExplainArgs),
+    /// Run a manifest on a virtual clock and tell what happens
+    #[command(
+        after_help = "Examples:\n  pulselet simulate pod.yaml --scenario deadlock.yaml --for 1h\n  \
+                            pulselet simulate pod.yaml --scenario deadlock.yaml -o html > timeline.html"
+    )]
+    Simulate(SimulateArgs),
     /// Print the version
     #[command(after_help = "Example:\n  pulselet version -o json")]
     Version(VersionArgs),
@@ -71,6 +84,23 @@ pub(crate) struct GateArgs {
         hide_default_value = true
     )]
     pub(crate) feature_gates: GateSet,
+}
+
+/// Flags of every command that acts as a node.
+#[derive(Debug, Args)]
+pub(crate) struct NodeArgs {
+    /// The node's settings, as YAML; flags win over it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<String>,
+    /// Turn the node's feature gates on or off, such as SubSecondProbes=false; all are on by default
+    #[arg(long, value_name = "A=true,B=false", value_parser = parse_gates)]
+    pub(crate) feature_gates: Option<String>,
+}
+
+/// Checks gate settings without applying them: what they are applied to is known later.
+fn parse_gates(settings: &str) -> Result<String, GateError> {
+    GateSet::default().apply(settings)?;
+    Ok(settings.to_owned())
 }
 
 /// Whose rules a manifest is judged by.
@@ -109,6 +139,50 @@ pub(crate) struct CheckArgs {
 pub(crate) struct CompletionArgs {
     /// The shell to complete for
     pub(crate) shell: Shell,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// Manifests: YAML, JSON or a stream of JSON objects; `-` is stdin
+    #[arg(value_name = "FILE")]
+    pub(crate) file: String,
+    #[command(flatten)]
+    pub(crate) node: NodeArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SimulateArgs {
+    /// A manifest with exactly one Pod: YAML or JSON; `-` is stdin
+    #[arg(value_name = "FILE")]
+    pub(crate) file: String,
+    /// How the containers behave, as YAML; without it all are healthy from their start
+    #[arg(long, value_name = "FILE")]
+    pub(crate) scenario: Option<String>,
+    /// How long to simulate, such as 90s or 1h; without it until nothing more happens, 24h at most
+    #[arg(long = "for", value_name = "DURATION", value_parser = crate::commands::parse_span)]
+    pub(crate) duration: Option<Span>,
+    /// What every random choice is made from
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+    #[command(flatten)]
+    pub(crate) node: NodeArgs,
+    /// Output format
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    pub(crate) output: SimulateFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SimulateFormat {
+    /// A timeline to read, with runs of equal probes folded
+    Text,
+    /// Event lines, one JSON object each
+    Json,
+    /// A drawing
+    Svg,
+    /// A page with the drawing, to hover over and to zoom
+    Html,
 }
 
 #[derive(Debug, Args)]

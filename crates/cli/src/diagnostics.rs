@@ -4,11 +4,28 @@ use std::io::{self, Write};
 
 use pulselet_api::{DecodeError, FieldError, Position, Warning};
 
-use crate::input::Source;
+use crate::input::{Outcome, Source, Verdict};
 use crate::output::{CYAN, DIM, RED, RESET, YELLOW};
 
 /// Longer lines are cut: a manifest in one line of JSON would fill the screen.
 const MAX_LINE_CHARS: usize = 120;
+
+/// Everything admission has to say about one object, on stderr.
+pub(crate) fn complain(source: &Source, verdict: &Verdict) {
+    let mut stderr = anstream::stderr().lock();
+    // When stderr is gone there is nowhere left to complain to; the exit code still tells.
+    let _ = match &verdict.outcome {
+        Outcome::Accepted(admission, places) => admission
+            .warnings
+            .iter()
+            .zip(places)
+            .try_for_each(|(text, at)| warning(&mut stderr, source, text, *at)),
+        Outcome::Invalid(errors) => errors
+            .iter()
+            .try_for_each(|(error, at)| invalid(&mut stderr, source, error, *at)),
+        Outcome::Undecodable(error) => undecodable(&mut stderr, source, error),
+    };
+}
 
 pub(crate) fn invalid(
     out: &mut dyn Write,

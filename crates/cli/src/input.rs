@@ -24,9 +24,15 @@ pub(crate) struct Source {
 }
 
 impl Source {
+    /// Reads manifests.
     pub(crate) fn read(name: &str) -> Result<Self, Failure> {
+        Self::read_as(name, EXPECTED)
+    }
+
+    /// Reads a text file; `expected` says what it should hold.
+    pub(crate) fn read_as(name: &str, expected: &str) -> Result<Self, Failure> {
         let failed =
-            |error: io::Error| Failure::usage(format_args!("cannot read {name}: {error}; {EXPECTED}"));
+            |error: io::Error| Failure::usage(format_args!("cannot read {name}: {error}; {expected}"));
         let mut bytes = Vec::new();
         if name == "-" {
             io::stdin()
@@ -36,7 +42,7 @@ impl Source {
                 .map_err(failed)?;
         } else {
             if Path::new(name).is_dir() {
-                return Err(Failure::usage(format_args!("{name} is a directory; {EXPECTED}")));
+                return Err(Failure::usage(format_args!("{name} is a directory; {expected}")));
             }
             let file = File::open(name).map_err(failed)?;
             file.take(MAX_INPUT_BYTES + 1)
@@ -49,13 +55,18 @@ impl Source {
         }
         if bytes.contains(&0) || std::str::from_utf8(&bytes).is_err() {
             return Err(Failure::usage(format_args!(
-                "{name} is not text; {EXPECTED} in UTF-8"
+                "{name} is not text; {expected} in UTF-8"
             )));
         }
         Ok(Self {
             name: name.to_owned(),
             bytes,
         })
+    }
+
+    /// The whole of it. Reading has made sure that it is text.
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.bytes).unwrap_or_default()
     }
 
     /// Judges every object in turn. An input without any is an error.

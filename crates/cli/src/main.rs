@@ -9,6 +9,7 @@ mod commands;
 mod diagnostics;
 mod exit;
 mod input;
+mod node_config;
 mod output;
 
 use std::process::ExitCode;

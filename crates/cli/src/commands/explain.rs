@@ -1,0 +1,226 @@
+//! `pulselet explain`: the timing a manifest implies, in words or as JSON lines. Runs nothing.
+
+use std::io::{self, Write};
+
+use pulselet_api::{Pod, Profile};
+use pulselet_engine::line::GraceFrom;
+use pulselet_engine::plan::{Handler, Kind, ProbePlan, Role};
+use pulselet_engine::time::Span;
+use pulselet_plan::advice::{Advice, Seconds};
+use pulselet_plan::explain::{ContainerExplanation, ProbeExplanation};
+use pulselet_plan::timing::StopTiming;
+use pulselet_plan::{Explanation, NodeConfig, explain};
+use serde::Serialize;
+
+use crate::cli::ExplainArgs;
+use crate::diagnostics;
+use crate::exit::{Exit, Failure};
+use crate::input::{Outcome, Source};
+use crate::output::{self, BOLD, CYAN, Format, RESET};
+
+pub(crate) fn run(args: &ExplainArgs) -> Result<Exit, Failure> {
+    let config = args.node.resolve()?;
+    let source = Source::read(&args.file)?;
+    let mut out = output::stdout();
+    let mut worst = Exit::Done;
+    source.judge(Profile::Pulselet, config.gates, |verdict| {
+        diagnostics::complain(&source, &verdict);
+        match verdict.outcome {
+            Outcome::Accepted(admission, _) => {
+                output::written(explain_pod(&mut out, args, &config, &source, &admission.pod)?)
+            }
+            Outcome::Invalid(_) | Outcome::Undecodable(_) => {
+                worst = worst.max(Exit::No);
+                Ok(())
+            }
+        }
+    })?;
+    output::written(out.flush())?;
+    Ok(worst)
+}
+
+/// The outer failure is about the manifest, the inner one about stdout.
+fn explain_pod(
+    out: &mut dyn Write,
+    args: &ExplainArgs,
+    config: &NodeConfig,
+    source: &Source,
+    pod: &Pod,
+) -> Result<io::Result<()>, Failure> {
+    let explanation = explain(pod, config.gates, &config.settings)
+        .map_err(|error| Failure::usage(format_args!("{}: {error}", source.name)))?;
+    Ok(match args.output.output {
+        Format::Text => print_text(out, pod, &explanation),
+        Format::Json => print_json(out, &explanation),
+    })
+}
+
+/// One line of `-o json`.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Line<'a> {
+    container: &'a str,
+    kind: Kind,
+    period_ms: u64,
+    period_after_ms: u64,
+    startup_budget_seconds: Option<f64>,
+    detect_min_seconds: f64,
+    detect_max_seconds: f64,
+    gone_by_seconds: Option<f64>,
+    advice: Vec<String>,
+}
+
+fn print_json(out: &mut dyn Write, explanation: &Explanation) -> io::Result<()> {
+    for container in &explanation.containers {
+        for (place, probe) in container.probes.iter().enumerate() {
+            // What concerns the whole container is said once, with its first probe.
+            let shared = if place == 0 { &container.advice[..] } else { &[] };
+            let timing = &probe.timing;
+            let line = Line {
+                container: &container.plan.name,
+                kind: timing.kind,
+                period_ms: millis(timing.period),
+                period_after_ms: millis(timing.period_after),
+                startup_budget_seconds: timing.startup_budget.map(Span::as_secs_f64),
+                detect_min_seconds: timing.detect.min.as_secs_f64(),
+                detect_max_seconds: timing.detect.max.as_secs_f64(),
+                gone_by_seconds: timing.gone_by.map(Span::as_secs_f64),
+                advice: shared
+                    .iter()
+                    .chain(&probe.advice)
+                    .map(ToString::to_string)
+                    .collect(),
+            };
+            serde_json::to_writer(&mut *out, &line)?;
+            writeln!(out)?;
+        }
+    }
+    Ok(())
+}
+
+const fn millis(span: Span) -> u64 {
+    span.as_micros() / 1_000
+}
+
+fn print_text(out: &mut dyn Write, pod: &Pod, explanation: &Explanation) -> io::Result<()> {
+    writeln!(out, "{BOLD}pod {}/{}{RESET}", pod.namespace(), pod.name())?;
+    for container in &explanation.containers {
+        print_container(out, container)?;
+    }
+    Ok(())
+}
+
+fn print_container(out: &mut dyn Write, container: &ContainerExplanation) -> io::Result<()> {
+    let role = match container.plan.role {
+        Role::Init => "init container",
+        Role::Sidecar => "sidecar",
+        Role::Main => "container",
+    };
+    writeln!(out, "\n{BOLD}{role} {}{RESET}", container.plan.name)?;
+    for probe in &container.probes {
+        print_probe(out, probe)?;
+    }
+    if container.probes.is_empty() {
+        writeln!(out, "  no probes: it counts as started and ready while it runs")?;
+    }
+    writeln!(
+        out,
+        "  on deletion it is gone after {} at the latest",
+        Seconds(container.deleted_within)
+    )?;
+    print_advice(out, &container.advice)
+}
+
+fn print_probe(out: &mut dyn Write, probe: &ProbeExplanation) -> io::Result<()> {
+    let timing = &probe.timing;
+    writeln!(out, "  {} probe: {}", timing.kind.as_str(), settings(probe))?;
+    let (min, max) = (Seconds(timing.detect.min), Seconds(timing.detect.max));
+    if let Some(budget) = timing.startup_budget.map(Seconds) {
+        writeln!(
+            out,
+            "    a container that is not up {budget} after its start is killed"
+        )?;
+    }
+    match timing.kind {
+        Kind::Startup => writeln!(out, "    that is decided {min} to {max} after its start")?,
+        Kind::Liveness => writeln!(
+            out,
+            "    a deadlock is noticed after {min} to {max}, and the container killed"
+        )?,
+        Kind::Readiness => writeln!(
+            out,
+            "    a container that stops answering is unready after {min} to {max}"
+        )?,
+    }
+    if let (Some(gone_by), Some(stop)) = (timing.gone_by.map(Seconds), timing.stop) {
+        let since = match timing.kind {
+            Kind::Startup => "after its start",
+            Kind::Liveness | Kind::Readiness => "after the deadlock began",
+        };
+        writeln!(
+            out,
+            "    it is gone {gone_by} {since} at the latest ({})",
+            grace(&stop)
+        )?;
+    }
+    print_advice(out, &probe.advice)
+}
+
+/// The probe as it works, in one line.
+fn settings(probe: &ProbeExplanation) -> String {
+    let ProbePlan {
+        handler,
+        initial_delay,
+        timeout,
+        failure_threshold,
+        ..
+    } = &*probe.plan;
+    let handler = match handler {
+        Handler::Exec => "exec",
+        Handler::Http => "httpGet",
+        Handler::Tcp => "tcpSocket",
+        Handler::Grpc => "grpc",
+    };
+    let (period, after) = (Seconds(probe.timing.period), Seconds(probe.timing.period_after));
+    let mut text = format!("{handler} every {period}");
+    if period != after {
+        text += &format!(" until it succeeds, then every {after}");
+    }
+    text += &format!(
+        ", timeout {}, {}",
+        Seconds(*timeout),
+        plural(*failure_threshold, "failure")
+    );
+    let initial = probe.plan.initial_failure_threshold;
+    if initial > *failure_threshold {
+        text += &format!(" ({initial} until the first success)");
+    }
+    if !initial_delay.is_zero() {
+        text += &format!(", from {} after the start", Seconds(*initial_delay));
+    }
+    text
+}
+
+fn plural(count: u32, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+fn grace(stop: &StopTiming) -> String {
+    if stop.grace.is_zero() {
+        return "grace period 0: SIGKILL at once, no hook".to_owned();
+    }
+    let from = match stop.from {
+        GraceFrom::Probe => "the probe's",
+        GraceFrom::Pod => "the pod's",
+        GraceFrom::Minimum => "the least",
+        GraceFrom::Override => "the override's",
+        GraceFrom::Deletion => "the deletion's",
+    };
+    format!("{from} grace period of {}", Seconds(stop.grace))
+}
+
+fn print_advice(out: &mut dyn Write, advice: &[Advice]) -> io::Result<()> {
+    advice
+        .iter()
+        .try_for_each(|advice| writeln!(out, "    {CYAN}advice{RESET}: {advice}"))
+}

@@ -1,0 +1,179 @@
+//! `pulselet simulate`: runs the engine on a virtual clock against a scenario.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use pulselet_api::{Pod, Profile};
+use pulselet_engine::line::{Line, LineRecord};
+use pulselet_engine::plan::PodPlan;
+use pulselet_engine::time::{Span, Time};
+use pulselet_plan::NodeConfig;
+use pulselet_sim::simulation::DEFAULT_LIMIT;
+use pulselet_sim::timeline::{TextTimeline, Timeline, html, svg};
+use pulselet_sim::{End, Scenario, Setup, Simulation};
+
+use crate::cli::{SimulateArgs, SimulateFormat};
+use crate::diagnostics;
+use crate::exit::{Exit, Failure};
+use crate::input::{Outcome, Source, Verdict};
+use crate::output;
+
+pub(crate) fn run(args: &SimulateArgs) -> Result<Exit, Failure> {
+    let config = args.node.resolve()?;
+    let source = Source::read(&args.file)?;
+    let Some(pod) = single_pod(&source, &config)? else {
+        return Ok(Exit::No);
+    };
+    let plan = pulselet_plan::plan(&pod, config.gates)
+        .map_err(|error| Failure::usage(format_args!("{}: {error}", source.name)))?;
+    let scenario = match &args.scenario {
+        Some(file) => read_scenario(file, &plan)?,
+        None => Scenario::default(),
+    };
+    let plan = Arc::new(plan);
+    let setup = Setup::for_pod(&pod, Arc::clone(&plan), config.settings, args.seed, scenario);
+    let limit = args.duration.unwrap_or(DEFAULT_LIMIT);
+    let teller = Teller::new(args.output, &pod, &plan);
+    let end = tell(&mut Simulation::new(setup), Time::ZERO + limit, teller)?;
+    if end == End::Limit && args.duration.is_none() {
+        output::note("stopped after 24 simulated hours: nothing ends this pod; --for sets another limit");
+    }
+    Ok(Exit::Done)
+}
+
+/// The one Pod of the file; none if it is rejected, which has been said then.
+fn single_pod(source: &Source, config: &NodeConfig) -> Result<Option<Pod>, Failure> {
+    let mut verdicts = Vec::new();
+    // Two are enough to know that there is more than one.
+    source.judge(Profile::Pulselet, config.gates, |verdict| {
+        if verdicts.len() < 2 {
+            verdicts.push(verdict);
+        }
+        Ok(())
+    })?;
+    if verdicts.len() > 1 {
+        let failure = Failure::usage(format_args!("{} holds more than one object", source.name));
+        return Err(failure.with_hint("a simulation takes exactly one Pod; split the file"));
+    }
+    let mut stderr = anstream::stderr().lock();
+    for verdict in verdicts {
+        // When stderr is gone there is nowhere left to complain to; the exit code still tells.
+        let _ = complain(&mut stderr, source, &verdict);
+        if let Outcome::Accepted(admission, _) = verdict.outcome {
+            return Ok(Some(admission.pod));
+        }
+    }
+    Ok(None)
+}
+
+fn complain(out: &mut dyn Write, source: &Source, verdict: &Verdict) -> io::Result<()> {
+    match &verdict.outcome {
+        Outcome::Accepted(admission, places) => admission
+            .warnings
+            .iter()
+            .zip(places)
+            .try_for_each(|(warning, at)| diagnostics::warning(out, source, warning, *at)),
+        Outcome::Invalid(errors) => errors
+            .iter()
+            .try_for_each(|(error, at)| diagnostics::invalid(out, source, error, *at)),
+        Outcome::Undecodable(error) => diagnostics::undecodable(out, source, error),
+    }
+}
+
+fn read_scenario(file: &str, plan: &PodPlan) -> Result<Scenario, Failure> {
+    let source = Source::read_as(file, "expected a scenario as YAML")?;
+    Scenario::read(source.text(), plan).map_err(|error| Failure::usage(format_args!("{file}: {error}")))
+}
+
+/// Runs to the end and tells what happens in the form asked for.
+fn tell(simulation: &mut Simulation, limit: Time, mut teller: Teller) -> Result<End, Failure> {
+    let end = simulation.run(limit, |simulation| {
+        let lines = &simulation.last_step().lines;
+        output::written(lines.iter().try_for_each(|line| teller.line(line)))
+    })?;
+    output::written(teller.finish(simulation.now()))?;
+    Ok(end)
+}
+
+type Out = io::BufWriter<anstream::AutoStream<io::StdoutLock<'static>>>;
+
+/// The form in which the story is told.
+enum Teller {
+    Text(TextTimeline<Out>),
+    Json {
+        out: Out,
+        pod: String,
+    },
+    Drawing {
+        out: Out,
+        timeline: Timeline,
+        draw: fn(&Timeline) -> String,
+    },
+}
+
+impl Teller {
+    fn new(format: SimulateFormat, pod: &Pod, plan: &PodPlan) -> Self {
+        let out = output::stdout();
+        let names = || {
+            plan.containers
+                .iter()
+                .map(|container| Arc::clone(&container.name))
+        };
+        let pod = format!("{}/{}", pod.namespace(), pod.name());
+        let drawing = |out, pod, draw| Self::Drawing {
+            out,
+            timeline: Timeline::new(pod, names()),
+            draw,
+        };
+        match format {
+            SimulateFormat::Text => {
+                let names: Vec<_> = names().collect();
+                Self::Text(TextTimeline::new(out, names.iter().map(|name| &**name)))
+            }
+            SimulateFormat::Json => Self::Json { out, pod },
+            SimulateFormat::Svg => drawing(out, pod, svg),
+            SimulateFormat::Html => drawing(out, pod, html),
+        }
+    }
+
+    fn line(&mut self, line: &Line) -> io::Result<()> {
+        match self {
+            Self::Text(text) => text.push(line),
+            Self::Json { out, pod } => {
+                let record = LineRecord {
+                    t: line.at.since(Time::ZERO).as_secs_f64(),
+                    time: None,
+                    pod,
+                    container: line.container.as_deref(),
+                    body: &line.body,
+                };
+                serde_json::to_writer(&mut *out, &record)?;
+                writeln!(out)
+            }
+            Self::Drawing { timeline, .. } => {
+                timeline.push(line);
+                Ok(())
+            }
+        }
+    }
+
+    fn finish(self, end: Time) -> io::Result<()> {
+        match self {
+            Self::Text(text) => text.finish().map(drop),
+            Self::Json { mut out, .. } => out.flush(),
+            Self::Drawing {
+                mut out,
+                timeline,
+                draw,
+            } => {
+                out.write_all(draw(&timeline.until(end)).as_bytes())?;
+                out.flush()
+            }
+        }
+    }
+}
+
+/// `--for`.
+pub(crate) fn parse_span(text: &str) -> Result<Span, String> {
+    pulselet_plan::duration::parse_duration(text).map_err(|error| error.to_string())
+}

@@ -1,0 +1,17 @@
+//! A world for the engine, on a virtual clock.
+//!
+//! - [`scenario`] says how containers behave and what happens to their pod, [`faults`] what goes wrong around the agent;
+//! - [`simulation`] plays an agent that drives the engine's pod through that world, step by step;
+//! - [`timeline`] tells the story: as text, as a drawing, as a page.
+//!
+//! The engine under test is the one that runs on a node: nothing of it is replaced or mocked. A simulation reads no
+//! clock and no files, starts no threads, and is the same each time it is run.
+
+pub mod faults;
+pub mod scenario;
+pub mod simulation;
+pub mod timeline;
+mod world;
+
+pub use scenario::{Scenario, ScenarioError};
+pub use simulation::{End, Setup, Simulation};

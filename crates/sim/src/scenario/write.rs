@@ -1,0 +1,127 @@
+//! A scenario as the file it could have been read from.
+
+use std::fmt::{self, Write as _};
+
+use crate::scenario::{Ending, Health, Hooks, Life, ProbeScript, Scenario, Window};
+use pulselet_engine::time::{Span, Time};
+use pulselet_plan::duration::format_duration;
+
+impl fmt::Display for Scenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.containers.is_empty() {
+            writeln!(f, "containers:")?;
+        }
+        for (name, lives) in &self.containers {
+            writeln!(f, "  {name}:\n    lives:")?;
+            for life in lives {
+                writeln!(f, "    - {{{}}}{}", life_fields(life), hook_comment(&life.hooks))?;
+            }
+        }
+        if !self.agent_restarts.is_empty() {
+            let times: Vec<_> = self.agent_restarts.iter().map(|at| moment(*at)).collect();
+            writeln!(f, "agent: {{restartsAt: [{}]}}", times.join(", "))?;
+        }
+        let keys = ["deleteAt", "gracePeriodSeconds"];
+        for (index, ending) in self.deletes.iter().enumerate() {
+            write_ending(f, ending, keys, if index == 0 { "" } else { "# and again: " })?;
+        }
+        if let Some(evict) = &self.evict {
+            write_ending(f, evict, ["evictAt", "evictionGracePeriodSeconds"], "")?;
+        }
+        Ok(())
+    }
+}
+
+fn moment(at: Time) -> String {
+    format_duration(at.since(Time::ZERO))
+}
+
+fn write_ending(f: &mut fmt::Formatter<'_>, ending: &Ending, keys: [&str; 2], prefix: &str) -> fmt::Result {
+    writeln!(f, "{prefix}{}: {}", keys[0], moment(ending.at))?;
+    match ending.grace {
+        Some(grace) => writeln!(f, "{prefix}{}: {}", keys[1], grace.as_secs_f64()),
+        None => Ok(()),
+    }
+}
+
+/// A list of `key: value` pairs, comma separated.
+#[derive(Default)]
+struct Fields(String);
+
+impl Fields {
+    fn push(&mut self, key: &str, value: impl fmt::Display) {
+        let comma = if self.0.is_empty() { "" } else { ", " };
+        // Writing to a String does not fail.
+        let _ = write!(self.0, "{comma}{key}: {value}");
+    }
+
+    fn span(&mut self, key: &str, span: Span) {
+        if !span.is_zero() {
+            self.push(key, format_duration(span));
+        }
+    }
+
+    fn window(&mut self, window: Option<Window>) {
+        if let Some(window) = window {
+            self.push("failsAt", format_duration(window.from));
+            if let Some(until) = window.until {
+                self.push("recoversAt", format_duration(until));
+            }
+        }
+    }
+}
+
+fn life_fields(life: &Life) -> String {
+    let Health {
+        starts_after,
+        fails,
+        latency,
+    } = &life.health;
+    let mut fields = Fields::default();
+    fields.span("startsAfter", *starts_after);
+    fields.window(*fails);
+    if let Some(exit) = life.exit {
+        fields.push("exitsAt", format_duration(exit.at));
+        fields.push("exitCode", exit.code);
+    }
+    fields.span("stopsIn", life.stops_in);
+    if let Some(signals) = &life.handles {
+        fields.push("handles", format_args!("[{}]", signals.join(", ")));
+    }
+    fields.span("probeLatency", *latency);
+    if !life.probes.is_empty() {
+        let mut kinds = Fields::default();
+        for (kind, script) in &life.probes {
+            kinds.push(kind.as_str(), format_args!("{{{}}}", probe_fields(script)));
+        }
+        fields.push("probes", format_args!("{{{}}}", kinds.0));
+    }
+    fields.0
+}
+
+fn probe_fields(script: &ProbeScript) -> String {
+    let mut fields = Fields::default();
+    if let Some(starts_after) = script.starts_after {
+        fields.push("startsAfter", format_duration(starts_after));
+    }
+    fields.window(script.fails);
+    if let Some(latency) = script.latency {
+        fields.push("probeLatency", format_duration(latency));
+    }
+    fields.0
+}
+
+fn hook_comment(hooks: &Hooks) -> String {
+    let mut comment = String::new();
+    for (name, script) in [("postStart", &hooks.post_start), ("preStop", &hooks.pre_stop)] {
+        if !script.takes.is_zero() || script.fails {
+            let verb = if script.fails { "fails" } else { "succeeds" };
+            let _ = write!(
+                comment,
+                " # {name} {verb} after {}",
+                format_duration(script.takes)
+            );
+        }
+    }
+    comment
+}

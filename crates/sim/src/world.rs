@@ -1,0 +1,507 @@
+//! The world around the agent: a clock, a runtime with its containers, and what happens to the pod from outside.
+//!
+//! It always holds:
+//! - things happen in the order of their time, and at one time in the order in which they were set up;
+//! - a container behaves as its scenario says, whoever watches: it runs, stops and exits also while the agent is away;
+//! - an answer on its way to an agent that dies is lost; what the runtime knows can be asked for again.
+//!
+//! It decides nothing about the pod: that is the engine's work, and `simulation` brings the two together.
+
+mod process;
+mod queue;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pulselet_engine::io::{
+    Action, CreateError, Exit, ImageError, Input, LifeKey, Outcome, ProbeReport, Pulled, StopRecord,
+};
+use pulselet_engine::plan::{Handler, Hook, Kind, PodPlan};
+use pulselet_engine::time::{Span, Time};
+
+use crate::faults::{Choice, Crash, CrashMoment, Faults, Stall, Subject};
+use crate::scenario::{Ailment, Scenario};
+use process::{Process, Signalling};
+use pulselet_plan::duration::format_duration;
+use queue::Queue;
+pub(crate) use queue::Rank;
+
+/// The exit code of a container that was killed.
+const KILLED: i32 = 137;
+const SIGKILL: &str = "SIGKILL";
+const DEFAULT_STOP_SIGNAL: &str = "SIGTERM";
+
+#[derive(Debug)]
+pub(crate) struct World {
+    plan: Arc<PodPlan>,
+    scenario: Scenario,
+    faults: Faults,
+    queue: Queue<Happening>,
+    processes: BTreeMap<LifeKey, Process>,
+    /// Which agent an answer is for: each crash begins another.
+    agent: u64,
+    /// Numbers the choices of `faults`.
+    choices: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Happening {
+    /// Something reaches the agent, if it is still the one that waits for it.
+    Report {
+        agent: u64,
+        input: Input,
+    },
+    Request(Input),
+    Create(LifeKey),
+    Start(LifeKey),
+    Stop {
+        life: LifeKey,
+        grace: Span,
+    },
+    Kill(LifeKey),
+    /// The container may leave by itself, or after a signal.
+    Exit(LifeKey),
+    /// The runtime's own watch over a grace period, should the agent be away.
+    GraceOver(LifeKey),
+    Crash(Crash),
+    AgentReturns,
+    Stall(Stall),
+    StallEnds,
+}
+
+/// What the agent gets to see of a moment.
+#[derive(Debug)]
+pub(crate) enum Arrival {
+    Input(Input),
+    Crash(Crash),
+    Return,
+    Stall,
+    StallEnd,
+    /// Nothing: it happened inside the runtime.
+    Silence,
+}
+
+impl World {
+    pub(crate) fn new(plan: Arc<PodPlan>, scenario: Scenario, faults: Faults) -> Self {
+        let mut queue = Queue::default();
+        for crash in &faults.crashes {
+            queue.push(crash.at, Rank::World, Happening::Crash(*crash));
+        }
+        for at in &scenario.agent_restarts {
+            let crash = Crash {
+                at: *at,
+                down: Span::ZERO,
+                moment: CrashMoment::BetweenSteps,
+            };
+            queue.push(*at, Rank::World, Happening::Crash(crash));
+        }
+        for stall in &faults.stalls {
+            queue.push(stall.at, Rank::World, Happening::Stall(*stall));
+        }
+        for delete in &scenario.deletes {
+            let input = Input::Delete { grace: delete.grace };
+            queue.push(delete.at, Rank::World, Happening::Request(input));
+        }
+        if let Some(evict) = &scenario.evict {
+            let message = "The node needs the room.".to_owned();
+            let input = Input::Evict {
+                grace: evict.grace,
+                message,
+            };
+            queue.push(evict.at, Rank::World, Happening::Request(input));
+        }
+        Self {
+            plan,
+            scenario,
+            faults,
+            queue,
+            processes: BTreeMap::new(),
+            agent: 0,
+            choices: 0,
+        }
+    }
+
+    /// When the next thing happens, and its rank among all that happen then.
+    pub(crate) fn next(&self) -> Option<(Time, Rank)> {
+        self.queue.peek()
+    }
+
+    /// Whether nothing is to come that anyone would notice.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.queue.iter().all(|happening| match happening {
+            Happening::Exit(life) | Happening::GraceOver(life) => {
+                !self.processes.get(life).is_some_and(Process::is_running)
+            }
+            Happening::Stall(_) | Happening::StallEnds => true,
+            Happening::Report { .. }
+            | Happening::Request(_)
+            | Happening::Create(_)
+            | Happening::Start(_)
+            | Happening::Stop { .. }
+            | Happening::Kill(_)
+            | Happening::Crash(_)
+            | Happening::AgentReturns => false,
+        })
+    }
+
+    /// Lets the next thing happen.
+    pub(crate) fn step(&mut self) -> Option<(Time, Arrival)> {
+        let (now, happening) = self.queue.pop()?;
+        let arrival = match happening {
+            Happening::Report { agent, input } if agent == self.agent => Arrival::Input(input),
+            Happening::Report { .. } => Arrival::Silence,
+            Happening::Request(input) => Arrival::Input(input),
+            Happening::Create(life) => self.create(now, life),
+            Happening::Start(life) => self.start(now, life),
+            Happening::Stop { life, grace } => self.stop(now, life, grace),
+            Happening::Kill(life) => self.kill(now, life),
+            Happening::Exit(life) => self.leave(now, life),
+            Happening::GraceOver(life) => self.grace_over(now, life),
+            Happening::Crash(crash) => Arrival::Crash(crash),
+            Happening::AgentReturns => Arrival::Return,
+            Happening::Stall(stall) => {
+                self.queue
+                    .push(now + stall.lasts, Rank::World, Happening::StallEnds);
+                Arrival::Stall
+            }
+            Happening::StallEnds => Arrival::StallEnd,
+        };
+        Some((now, arrival))
+    }
+
+    /// The agent is gone, and with it every answer on its way. It returns after `down`.
+    pub(crate) fn agent_dies(&mut self, now: Time, down: Span) {
+        self.agent += 1;
+        self.queue.push(now + down, Rank::World, Happening::AgentReturns);
+    }
+
+    /// What a new agent finds in the runtime.
+    pub(crate) fn observations(&self) -> Vec<Input> {
+        self.processes
+            .iter()
+            .flat_map(|(life, process)| process.observations(*life))
+            .collect()
+    }
+
+    /// Does what the agent asks for.
+    pub(crate) fn carry_out(&mut self, now: Time, action: &Action) {
+        match action {
+            Action::RunSandbox { .. } => self.answer_sandbox(now),
+            Action::StopSandbox => self.answer_after_latency(now, None, Input::SandboxStopped),
+            Action::EnsureImage { container } => self.answer_image(now, *container),
+            Action::Create { life } => self.after_latency(now, *life, Happening::Create(*life)),
+            Action::Start { life } => self.after_latency(now, *life, Happening::Start(*life)),
+            Action::Probe { life, kind, timeout } => self.probe(now, *life, *kind, *timeout),
+            Action::Hook { life, hook, limit } => self.hook(now, *life, *hook, *limit),
+            Action::CancelHook { .. } => {}
+            Action::Stop { life, grace } => {
+                self.after_latency(
+                    now,
+                    *life,
+                    Happening::Stop {
+                        life: *life,
+                        grace: *grace,
+                    },
+                );
+            }
+            Action::Kill { life } => self.after_latency(now, *life, Happening::Kill(*life)),
+            Action::Remove { life } => {
+                self.processes.remove(life);
+            }
+        }
+    }
+
+    fn subject(&mut self, life: Option<LifeKey>) -> Subject {
+        self.choices += 1;
+        Subject {
+            life,
+            number: self.choices,
+        }
+    }
+
+    fn after_latency(&mut self, now: Time, life: LifeKey, happening: Happening) {
+        let subject = self.subject(Some(life));
+        let latency = self.faults.span(now, Choice::Latency, subject);
+        self.queue.push(now + latency, Rank::World, happening);
+    }
+
+    fn answer_after_latency(&mut self, now: Time, life: Option<LifeKey>, input: Input) {
+        let subject = self.subject(life);
+        let latency = self.faults.span(now, Choice::Latency, subject);
+        self.answer(now + latency, input);
+    }
+
+    /// An answer: it arrives once.
+    fn answer(&mut self, at: Time, input: Input) {
+        self.queue.push(
+            at,
+            Rank::World,
+            Happening::Report {
+                agent: self.agent,
+                input,
+            },
+        );
+    }
+
+    /// An observation: it may arrive late, and more than once.
+    fn report(&mut self, now: Time, life: LifeKey, input: Input) -> Arrival {
+        let subject = self.subject(Some(life));
+        if self.faults.happens(now, Choice::Repeated, subject) {
+            let delay = self.faults.span(now, Choice::SecondDelay, subject);
+            self.answer(now + delay, input.clone());
+        }
+        let delay = self.faults.span(now, Choice::Delay, subject);
+        self.answer(now + delay, input);
+        Arrival::Silence
+    }
+
+    fn answer_sandbox(&mut self, now: Time) {
+        let subject = self.subject(None);
+        let input = if self.faults.happens(now, Choice::SandboxFails, subject) {
+            Input::SandboxFailed {
+                message: "no address left".to_owned(),
+            }
+        } else {
+            Input::SandboxReady
+        };
+        self.answer_after_latency(now, None, input);
+    }
+
+    fn answer_image(&mut self, now: Time, container: usize) {
+        let life = Some(LifeKey {
+            container,
+            attempt: 0,
+        });
+        let subject = self.subject(life);
+        let input = if self.faults.happens(now, Choice::ImageFails, subject) {
+            let message = "the registry does not answer".to_owned();
+            Input::ImageFailed {
+                container,
+                error: ImageError::ErrImagePull,
+                message,
+            }
+        } else {
+            Input::ImageReady {
+                container,
+                pulled: Pulled::AlreadyPresent,
+            }
+        };
+        self.answer_after_latency(now, life, input);
+    }
+
+    fn create(&mut self, now: Time, life: LifeKey) -> Arrival {
+        let subject = self.subject(Some(life));
+        if !self.processes.contains_key(&life) {
+            if self.faults.happens(now, Choice::CreateFails, subject) {
+                let reason = CreateError::CreateContainerError;
+                let message = "the runtime has no room".to_owned();
+                self.answer(
+                    now,
+                    Input::CreateFailed {
+                        life,
+                        reason,
+                        message,
+                    },
+                );
+                return Arrival::Silence;
+            }
+            let plan = &self.plan.containers[life.container];
+            let signal = plan
+                .stop_signal
+                .clone()
+                .unwrap_or_else(|| DEFAULT_STOP_SIGNAL.into());
+            let id = format!("{}-{}", plan.name, life.attempt).into();
+            let script = self.scenario.life(&plan.name, life.attempt);
+            self.processes.insert(life, Process::new(id, signal, script));
+        }
+        let created = self.processes[&life].created(life);
+        self.report(now, life, created)
+    }
+
+    fn start(&mut self, now: Time, life: LifeKey) -> Arrival {
+        let subject = self.subject(Some(life));
+        let fails = self.faults.happens(now, Choice::StartFails, subject);
+        let Some(process) = self.processes.get_mut(&life) else {
+            self.answer(
+                now,
+                Input::StartFailed {
+                    life,
+                    message: "no such container".to_owned(),
+                },
+            );
+            return Arrival::Silence;
+        };
+        if process.is_new() && fails {
+            self.processes.remove(&life);
+            self.answer(
+                now,
+                Input::StartFailed {
+                    life,
+                    message: "the program is missing".to_owned(),
+                },
+            );
+            return Arrival::Silence;
+        }
+        if process.is_new() {
+            process.start(now);
+            if let Some(at) = process.exit_at() {
+                self.queue.push(at, Rank::World, Happening::Exit(life));
+            }
+        }
+        for input in self.processes[&life].observations(life).into_iter().skip(1) {
+            self.report(now, life, input);
+        }
+        Arrival::Silence
+    }
+
+    fn stop(&mut self, now: Time, life: LifeKey, grace: Span) -> Arrival {
+        let Some(process) = self.processes.get_mut(&life) else {
+            return self.vanished(now, life);
+        };
+        match process.stop(now, grace) {
+            Signalling::Gone(exit) => self.report(now, life, Input::Exited { life, exit }),
+            Signalling::Sent {
+                record,
+                exit_at,
+                kill_at,
+            } => {
+                if let Some(at) = exit_at {
+                    self.queue.push(at, Rank::World, Happening::Exit(life));
+                }
+                self.queue
+                    .push(kill_at, Rank::Backstop, Happening::GraceOver(life));
+                self.report(now, life, signalled(life, &record))
+            }
+        }
+    }
+
+    fn kill(&mut self, now: Time, life: LifeKey) -> Arrival {
+        let Some(process) = self.processes.get_mut(&life) else {
+            return self.vanished(now, life);
+        };
+        let was_running = process.is_running();
+        let exit = process.kill(now);
+        if was_running {
+            let record = StopRecord {
+                signal: SIGKILL.into(),
+                at: now,
+                forced: false,
+            };
+            self.report(now, life, signalled(life, &record));
+        }
+        self.report(now, life, Input::Exited { life, exit })
+    }
+
+    /// A life that the runtime has never had, or no longer has.
+    fn vanished(&mut self, now: Time, life: LifeKey) -> Arrival {
+        let message = Some("the runtime does not know this container".to_owned());
+        let exit = Exit {
+            code: KILLED,
+            at: now,
+            oom_killed: false,
+            message,
+            stop: None,
+        };
+        self.report(now, life, Input::Exited { life, exit })
+    }
+
+    fn leave(&mut self, now: Time, life: LifeKey) -> Arrival {
+        let exit = self
+            .processes
+            .get_mut(&life)
+            .and_then(|process| process.leave(now));
+        match exit {
+            Some(exit) => self.report(now, life, Input::Exited { life, exit }),
+            None => Arrival::Silence,
+        }
+    }
+
+    fn grace_over(&mut self, now: Time, life: LifeKey) -> Arrival {
+        match self.processes.get_mut(&life) {
+            Some(process) if process.is_overdue(now) => {
+                let exit = process.kill(now);
+                self.report(now, life, Input::Exited { life, exit })
+            }
+            Some(_) | None => Arrival::Silence,
+        }
+    }
+
+    fn probe(&mut self, now: Time, life: LifeKey, kind: Kind, timeout: Span) {
+        let subject = self.subject(Some(life));
+        let plan = &self.plan.containers[life.container];
+        let handler = plan.probe(kind).map_or(Handler::Http, |probe| probe.handler);
+        let exec_error = handler == Handler::Exec && self.faults.happens(now, Choice::ExecError, subject);
+        let report = if exec_error {
+            report(Outcome::Error, "the command could not be started", Span::ZERO)
+        } else {
+            self.processes.get(&life).map_or_else(
+                || report(Outcome::Failure, refusal(handler, Ailment::NotUpYet), Span::ZERO),
+                |process| answer_probe(process, now, kind, handler, timeout),
+            )
+        };
+        let at = now + report.latency;
+        self.answer(at, Input::ProbeDone { life, kind, report });
+    }
+
+    fn hook(&mut self, now: Time, life: LifeKey, hook: Hook, limit: Option<Span>) {
+        let script = self
+            .processes
+            .get(&life)
+            .map(|process| process.hook(hook))
+            .unwrap_or_default();
+        let cut_off = limit.filter(|limit| *limit < script.takes);
+        let result = match cut_off {
+            Some(limit) => Err(format!("not done within {}", format_duration(limit))),
+            None if script.fails => Err("exit code 1".to_owned()),
+            None => Ok(()),
+        };
+        let takes = cut_off.unwrap_or(script.takes);
+        self.answer(now + takes, Input::HookDone { life, hook, result });
+    }
+}
+
+fn signalled(life: LifeKey, record: &StopRecord) -> Input {
+    Input::Signalled {
+        life,
+        signal: record.signal.clone(),
+        at: record.at,
+    }
+}
+
+/// A probe is judged by the moment it starts; an answer that takes as long as the timeout comes too late.
+fn answer_probe(process: &Process, now: Time, kind: Kind, handler: Handler, timeout: Span) -> ProbeReport {
+    let Some(age) = process.age(now) else {
+        return report(Outcome::Failure, refusal(handler, Ailment::NotUpYet), Span::ZERO);
+    };
+    let health = process.health(kind);
+    if health.latency >= timeout {
+        let detail = format!("timeout: no answer within {}", format_duration(timeout));
+        return ProbeReport {
+            timed_out: true,
+            ..report(Outcome::Failure, &detail, timeout)
+        };
+    }
+    match health.ailment(age) {
+        None => report(Outcome::Success, "ok", health.latency),
+        Some(ailment) => report(Outcome::Failure, refusal(handler, ailment), health.latency),
+    }
+}
+
+fn report(outcome: Outcome, detail: &str, latency: Span) -> ProbeReport {
+    ProbeReport {
+        outcome,
+        detail: detail.to_owned(),
+        latency,
+        timed_out: false,
+        starved: false,
+    }
+}
+
+fn refusal(handler: Handler, ailment: Ailment) -> &'static str {
+    match (handler, ailment) {
+        (Handler::Exec, _) => "exit code 1",
+        (Handler::Http, Ailment::Deadlocked) => "HTTP probe failed with statuscode: 503",
+        (Handler::Grpc, Ailment::Deadlocked) => "service unhealthy (responded with \"NOT_SERVING\")",
+        (Handler::Http | Handler::Grpc, Ailment::NotUpYet) | (Handler::Tcp, _) => "connection refused",
+    }
+}

@@ -1,0 +1,252 @@
+//! One life of a container, as the runtime sees it.
+
+use std::sync::Arc;
+
+use pulselet_engine::io::{Exit, Input, LifeKey, StopRecord};
+use pulselet_engine::plan::{Hook, Kind};
+use pulselet_engine::time::{Span, Time};
+
+use super::{KILLED, SIGKILL};
+use crate::scenario::{Health, HookScript, Life};
+
+#[derive(Debug)]
+pub(crate) struct Process {
+    id: Arc<str>,
+    stop_signal: Arc<str>,
+    script: Life,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Created,
+    Running {
+        since: Time,
+        leaves: Option<Leaving>,
+        stop: Option<Stopping>,
+    },
+    Exited {
+        since: Option<Time>,
+        exit: Exit,
+    },
+}
+
+/// The exit a container is heading for.
+#[derive(Clone, Copy, Debug)]
+struct Leaving {
+    at: Time,
+    code: i32,
+}
+
+#[derive(Clone, Debug)]
+struct Stopping {
+    record: StopRecord,
+    kill_at: Time,
+}
+
+/// What became of an attempt to stop a container.
+pub(crate) enum Signalling {
+    /// It was no longer there, or did not survive the signal itself.
+    Gone(Exit),
+    Sent {
+        record: StopRecord,
+        exit_at: Option<Time>,
+        kill_at: Time,
+    },
+}
+
+impl Process {
+    pub(crate) fn new(id: Arc<str>, stop_signal: Arc<str>, script: Life) -> Self {
+        Self {
+            id,
+            stop_signal,
+            script,
+            state: State::Created,
+        }
+    }
+
+    pub(crate) fn is_new(&self) -> bool {
+        matches!(self.state, State::Created)
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        matches!(self.state, State::Running { .. })
+    }
+
+    /// None unless it runs.
+    pub(crate) fn age(&self, now: Time) -> Option<Span> {
+        match self.state {
+            State::Running { since, .. } => Some(now.since(since)),
+            State::Created | State::Exited { .. } => None,
+        }
+    }
+
+    pub(crate) fn health(&self, kind: Kind) -> Health {
+        self.script.health(kind)
+    }
+
+    pub(crate) fn hook(&self, hook: Hook) -> HookScript {
+        match hook {
+            Hook::PostStart => self.script.hooks.post_start.clone(),
+            Hook::PreStop => self.script.hooks.pre_stop.clone(),
+        }
+    }
+
+    /// When it leaves, as far as that is settled.
+    pub(crate) fn exit_at(&self) -> Option<Time> {
+        match self.state {
+            State::Running { leaves, .. } => leaves.map(|leaving| leaving.at),
+            State::Created | State::Exited { .. } => None,
+        }
+    }
+
+    pub(crate) fn start(&mut self, now: Time) {
+        let leaves = self.script.exit.map(|exit| Leaving {
+            at: now + exit.at,
+            code: exit.code,
+        });
+        self.state = State::Running {
+            since: now,
+            leaves,
+            stop: None,
+        };
+    }
+
+    /// Sends the stop signal, once; a later call can only bring the kill forward.
+    pub(crate) fn stop(&mut self, now: Time, grace: Span) -> Signalling {
+        let handled = self.handles(&self.stop_signal);
+        let State::Running { leaves, stop, .. } = &mut self.state else {
+            return Signalling::Gone(self.kill(now));
+        };
+        let first = stop.is_none();
+        let stopping = stop.get_or_insert_with(|| Stopping {
+            record: StopRecord {
+                signal: self.stop_signal.clone(),
+                at: now,
+                forced: false,
+            },
+            kill_at: now + grace,
+        });
+        stopping.kill_at = stopping.kill_at.min(now + grace);
+        if first && handled {
+            let at = now + self.script.stops_in;
+            if leaves.is_none_or(|leaving| at < leaving.at) {
+                *leaves = Some(Leaving { at, code: 0 });
+            }
+        }
+        if *self.stop_signal == *SIGKILL {
+            *leaves = Some(Leaving {
+                at: now,
+                code: KILLED,
+            });
+        }
+        Signalling::Sent {
+            record: stopping.record.clone(),
+            exit_at: leaves.map(|leaving| leaving.at),
+            kill_at: stopping.kill_at,
+        }
+    }
+
+    fn handles(&self, signal: &str) -> bool {
+        match &self.script.handles {
+            None => true,
+            Some(signals) => signals.iter().any(|handled| **handled == *signal),
+        }
+    }
+
+    /// Ends it whatever it does. One that never ran is taken apart without having run.
+    pub(crate) fn kill(&mut self, now: Time) -> Exit {
+        match &self.state {
+            State::Exited { exit, .. } => exit.clone(),
+            State::Created => self.end(now, None, KILLED, None),
+            State::Running { since, stop, .. } => {
+                let since = Some(*since);
+                let record = match stop.clone() {
+                    Some(Stopping { record, .. }) => StopRecord {
+                        forced: true,
+                        ..record
+                    },
+                    None => StopRecord {
+                        signal: SIGKILL.into(),
+                        at: now,
+                        forced: false,
+                    },
+                };
+                self.end(now, since, KILLED, Some(record))
+            }
+        }
+    }
+
+    /// Leaves if this is the moment to.
+    pub(crate) fn leave(&mut self, now: Time) -> Option<Exit> {
+        let State::Running {
+            since,
+            leaves: Some(leaving),
+            stop,
+        } = &self.state
+        else {
+            return None;
+        };
+        if leaving.at > now {
+            return None;
+        }
+        let (since, code) = (*since, leaving.code);
+        let record = stop.clone().map(|stopping| stopping.record);
+        Some(self.end(now, Some(since), code, record))
+    }
+
+    /// Whether the runtime itself has to end it now.
+    pub(crate) fn is_overdue(&self, now: Time) -> bool {
+        match &self.state {
+            State::Running {
+                stop: Some(stopping), ..
+            } => stopping.kill_at <= now,
+            State::Running { stop: None, .. } | State::Created | State::Exited { .. } => false,
+        }
+    }
+
+    fn end(&mut self, now: Time, since: Option<Time>, code: i32, stop: Option<StopRecord>) -> Exit {
+        let exit = Exit {
+            code,
+            at: now,
+            oom_killed: false,
+            message: None,
+            stop,
+        };
+        self.state = State::Exited {
+            since,
+            exit: exit.clone(),
+        };
+        exit
+    }
+
+    pub(crate) fn created(&self, life: LifeKey) -> Input {
+        Input::Created {
+            life,
+            id: self.id.clone(),
+            stop_signal: Some(self.stop_signal.clone()),
+        }
+    }
+
+    /// All that can be known about it, in the order in which it happened.
+    pub(crate) fn observations(&self, life: LifeKey) -> Vec<Input> {
+        let mut inputs = vec![self.created(life)];
+        let (since, stop, exit) = match &self.state {
+            State::Created => (None, None, None),
+            State::Running { since, stop, .. } => {
+                (Some(*since), stop.as_ref().map(|stop| &stop.record), None)
+            }
+            State::Exited { since, exit } => (*since, None, Some(exit.clone())),
+        };
+        if let Some(at) = since {
+            inputs.push(Input::Running { life, at });
+        }
+        if let Some(record) = stop {
+            inputs.push(super::signalled(life, record));
+        }
+        if let Some(exit) = exit {
+            inputs.push(Input::Exited { life, exit });
+        }
+        inputs
+    }
+}
