@@ -482,23 +482,29 @@ fn too_many_bytes(bytes: usize, at: Position) -> DecodeError {
     )
 }
 
-/// Where the first YAML document of the text ends: before the next line that begins with `---`. A directive
-/// belongs to the document that follows it.
+/// Where the first YAML document of the text ends: before the next line that begins with `---`, or after `...`. A
+/// directive belongs to the document that follows it.
 fn document_end(text: &str) -> usize {
     let mut end = 0;
     let mut in_document = false;
     for line in text.split_inclusive('\n') {
-        let marker = line
-            .strip_prefix("---")
-            .is_some_and(|tail| tail.is_empty() || tail.starts_with([' ', '\t', '\r', '\n']));
+        let marker = is_marker(line, "---");
         if marker && in_document {
+            return end;
+        }
+        end += line.len();
+        if is_marker(line, "...") && in_document {
             return end;
         }
         let trimmed = line.trim();
         in_document |= marker || !(trimmed.is_empty() || trimmed.starts_with('#') || line.starts_with('%'));
-        end += line.len();
     }
     end
+}
+
+fn is_marker(line: &str, marker: &str) -> bool {
+    line.strip_prefix(marker)
+        .is_some_and(|tail| tail.is_empty() || tail.starts_with([' ', '\t', '\r', '\n']))
 }
 
 /// Nothing but comments, blank lines and markers: not a document.

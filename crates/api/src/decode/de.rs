@@ -71,10 +71,16 @@ impl de::Error for TreeError {
     }
 
     fn invalid_type(unexpected: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        Self::new(format!(
-            "wrong type: found {unexpected}, expected {}",
-            readable(expected)
-        ))
+        let expected = readable(expected);
+        let mut error = Self::new(format!("wrong type: found {unexpected}, expected {expected}"));
+        let unquoted = matches!(
+            unexpected,
+            Unexpected::Bool(_) | Unexpected::Signed(_) | Unexpected::Unsigned(_) | Unexpected::Float(_)
+        );
+        if expected == "a string" && unquoted {
+            error.hint = Some("put the value in quotes".to_owned());
+        }
+        error
     }
 
     fn invalid_value(unexpected: Unexpected<'_>, expected: &dyn Expected) -> Self {
