@@ -201,7 +201,11 @@ impl Schedule {
     }
 
     /// The agent was away: what was under way or is overdue comes once more, `delay` from now, and the grid is kept.
+    /// What is due at this very moment is on time.
     pub fn resume(&mut self, now: Time, delay: Span) {
+        if self.due().is_some_and(|due| due.at >= now) {
+            return;
+        }
         let interrupted = self.under_way.take();
         let turn = if self.next <= now {
             Turn::Tick
@@ -314,6 +318,19 @@ mod tests {
             Some(Due {
                 at: at(200),
                 turn: Turn::Look
+            })
+        );
+    }
+
+    #[test]
+    fn a_tick_at_the_moment_of_a_restart_is_on_time() {
+        let mut schedule = Schedule::new(Time::ZERO, PERIOD, LookPolicy::None);
+        schedule.resume(at(1000), Span::from_millis(300));
+        assert_eq!(
+            schedule.due(),
+            Some(Due {
+                at: at(1000),
+                turn: Turn::Tick
             })
         );
     }
