@@ -174,7 +174,14 @@ impl Runtime for FakeRuntime {
     }
 
     async fn start_container(&self, id: &ContainerId) -> Result<()> {
-        let work = async { self.0.start(self.0.container(id)?).await };
+        let work = async {
+            let (inner, container) = (Arc::clone(&self.0), self.0.container(id)?);
+            // It goes on when the caller stops waiting.
+            let start = tokio::spawn(async move { inner.start(container).await });
+            start
+                .await
+                .map_err(|error| Error::failed(Operation::StartContainer, error))?
+        };
         self.call(Operation::StartContainer, id.as_str(), work).await
     }
 

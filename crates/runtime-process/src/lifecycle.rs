@@ -474,10 +474,10 @@ pub(crate) async fn blocking<T: Send + 'static>(
 }
 
 /// Runs work that goes on when the caller stops waiting.
-pub(crate) async fn detached(
+pub(crate) async fn detached<T: Send + 'static>(
     operation: Operation,
-    work: impl Future<Output = Result<()>> + Send + 'static,
-) -> Result<()> {
+    work: impl Future<Output = Result<T>> + Send + 'static,
+) -> Result<T> {
     tokio::spawn(work)
         .await
         .unwrap_or_else(|error| Err(Error::failed(operation, error)))

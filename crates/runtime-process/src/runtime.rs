@@ -117,68 +117,28 @@ impl Runtime for ProcessRuntime {
     }
 
     async fn run_sandbox(&self, config: &SandboxConfig) -> Result<SandboxId> {
-        let operation = Operation::RunSandbox;
-        let record = SandboxRecord {
-            id: SandboxId::new(new_id().map_err(|error| Error::failed(operation, error))?),
-            boot_id: self.0.store.boot_id.clone(),
-            created_at: Timestamp::now(),
-            state: SandboxState::Ready,
-            config: config.clone(),
-        };
-        let id = record.id.clone();
-        self.0.known(|known| {
-            let same = |other: &SandboxRecord| {
-                other.config.pod.uid == config.pod.uid && other.config.attempt == config.attempt
-            };
-            if let Some(other) = known.sandboxes.values().find(|other| same(other)) {
-                return Err(Error::AlreadyExists {
-                    kind: ObjectKind::Sandbox,
-                    id: other.id.to_string(),
-                });
-            }
-            known.sandboxes.insert(record.id.clone(), record.clone());
-            Ok(())
-        })?;
-        let store = self.0.store.clone();
-        let written = blocking(operation, move || store.put_sandbox(&record)).await;
-        if written.is_err() {
-            self.0.known(|known| known.sandboxes.remove(&id));
-        }
-        written.map(|()| id)
-    }
-
-    async fn stop_sandbox(&self, id: &SandboxId) -> Result<()> {
-        let Some(record) = self.0.known(|known| {
-            let sandbox = known.sandboxes.get_mut(id)?;
-            sandbox.state = SandboxState::NotReady;
-            Some(sandbox.clone())
-        }) else {
-            return Ok(());
-        };
-        let store = self.0.store.clone();
-        blocking(Operation::StopSandbox, move || store.put_sandbox(&record)).await?;
-        self.for_each_container(id, |inner, container| async move {
-            match container.state() {
-                ContainerState::Created | ContainerState::Exited(_) => Ok(()),
-                ContainerState::Running { .. } | ContainerState::Unknown => {
-                    inner.stop(&container, Duration::ZERO).await
-                }
-            }
+        let (runtime, config) = (self.clone(), config.clone());
+        detached(Operation::RunSandbox, async move {
+            runtime.make_sandbox(config).await
         })
         .await
     }
 
-    async fn remove_sandbox(&self, id: &SandboxId) -> Result<()> {
-        self.stop_sandbox(id).await?;
-        self.for_each_container(
-            id,
-            |inner, container| async move { inner.remove(container).await },
+    async fn stop_sandbox(&self, id: &SandboxId) -> Result<()> {
+        let (runtime, id) = (self.clone(), id.clone());
+        detached(
+            Operation::StopSandbox,
+            async move { runtime.halt_sandbox(&id).await },
         )
-        .await?;
-        let (store, removed) = (self.0.store.clone(), id.clone());
-        blocking(Operation::RemoveSandbox, move || store.remove_sandbox(&removed)).await?;
-        self.0.known(|known| known.sandboxes.remove(id));
-        Ok(())
+        .await
+    }
+
+    async fn remove_sandbox(&self, id: &SandboxId) -> Result<()> {
+        let (runtime, id) = (self.clone(), id.clone());
+        detached(Operation::RemoveSandbox, async move {
+            runtime.delete_sandbox(&id).await
+        })
+        .await
     }
 
     async fn sandbox_status(&self, id: &SandboxId) -> Result<SandboxStatus> {
@@ -194,25 +154,11 @@ impl Runtime for ProcessRuntime {
     }
 
     async fn create_container(&self, sandbox: &SandboxId, config: &ContainerConfig) -> Result<ContainerId> {
-        let operation = Operation::CreateContainer;
-        validate::container(config)?;
-        let record = ContainerRecord {
-            id: ContainerId::new(new_id().map_err(|error| Error::failed(operation, error))?),
-            sandbox: sandbox.clone(),
-            boot_id: self.0.store.boot_id.clone(),
-            created_at: Timestamp::now(),
-            stop_signal: config.stop_signal.unwrap_or(Signal::TERM),
-            config: config.clone(),
-        };
-        let container = self.0.reserve(record)?;
-        let id = container.record.id.clone();
-        let (store, written) = (self.0.store.clone(), Arc::clone(&container));
-        if let Err(error) = blocking(operation, move || written.write_to(&store)).await {
-            self.0.known(|known| known.containers.remove(&id));
-            return Err(error);
-        }
-        container.publish(EventKind::Created);
-        Ok(id)
+        let (runtime, sandbox, config) = (self.clone(), sandbox.clone(), config.clone());
+        detached(Operation::CreateContainer, async move {
+            runtime.make_container(sandbox, config).await
+        })
+        .await
     }
 
     async fn start_container(&self, id: &ContainerId) -> Result<()> {
@@ -402,7 +348,95 @@ impl Runtime for ProcessRuntime {
     }
 }
 
+/// What goes on when its caller stops waiting.
 impl ProcessRuntime {
+    async fn make_sandbox(&self, config: SandboxConfig) -> Result<SandboxId> {
+        let operation = Operation::RunSandbox;
+        let record = SandboxRecord {
+            id: SandboxId::new(new_id().map_err(|error| Error::failed(operation, error))?),
+            boot_id: self.0.store.boot_id.clone(),
+            created_at: Timestamp::now(),
+            state: SandboxState::Ready,
+            config,
+        };
+        let id = record.id.clone();
+        self.0.known(|known| {
+            let same = |other: &SandboxRecord| {
+                other.config.pod.uid == record.config.pod.uid && other.config.attempt == record.config.attempt
+            };
+            if let Some(other) = known.sandboxes.values().find(|other| same(other)) {
+                return Err(Error::AlreadyExists {
+                    kind: ObjectKind::Sandbox,
+                    id: other.id.to_string(),
+                });
+            }
+            known.sandboxes.insert(record.id.clone(), record.clone());
+            Ok(())
+        })?;
+        let store = self.0.store.clone();
+        let written = blocking(operation, move || store.put_sandbox(&record)).await;
+        if written.is_err() {
+            self.0.known(|known| known.sandboxes.remove(&id));
+        }
+        written.map(|()| id)
+    }
+
+    async fn halt_sandbox(&self, id: &SandboxId) -> Result<()> {
+        let Some(record) = self.0.known(|known| {
+            let sandbox = known.sandboxes.get_mut(id)?;
+            sandbox.state = SandboxState::NotReady;
+            Some(sandbox.clone())
+        }) else {
+            return Ok(());
+        };
+        let store = self.0.store.clone();
+        blocking(Operation::StopSandbox, move || store.put_sandbox(&record)).await?;
+        self.for_each_container(id, |inner, container| async move {
+            match container.state() {
+                ContainerState::Created | ContainerState::Exited(_) => Ok(()),
+                ContainerState::Running { .. } | ContainerState::Unknown => {
+                    inner.stop(&container, Duration::ZERO).await
+                }
+            }
+        })
+        .await
+    }
+
+    async fn delete_sandbox(&self, id: &SandboxId) -> Result<()> {
+        self.halt_sandbox(id).await?;
+        self.for_each_container(
+            id,
+            |inner, container| async move { inner.remove(container).await },
+        )
+        .await?;
+        let (store, removed) = (self.0.store.clone(), id.clone());
+        blocking(Operation::RemoveSandbox, move || store.remove_sandbox(&removed)).await?;
+        self.0.known(|known| known.sandboxes.remove(id));
+        Ok(())
+    }
+
+    async fn make_container(&self, sandbox: SandboxId, config: ContainerConfig) -> Result<ContainerId> {
+        let operation = Operation::CreateContainer;
+        validate::container(&config)?;
+        let record = ContainerRecord {
+            id: ContainerId::new(new_id().map_err(|error| Error::failed(operation, error))?),
+            sandbox,
+            boot_id: self.0.store.boot_id.clone(),
+            created_at: Timestamp::now(),
+            stop_signal: config.stop_signal.unwrap_or(Signal::TERM),
+            config,
+        };
+        let container = self.0.reserve(record)?;
+        let id = container.record.id.clone();
+        let (store, written) = (self.0.store.clone(), Arc::clone(&container));
+        if let Err(error) = blocking(operation, move || written.write_to(&store)).await {
+            self.0.known(|known| known.containers.remove(&id));
+            return Err(error);
+        }
+        container.publish(EventKind::Created);
+        Ok(id)
+    }
+
     /// Does something to all containers of a sandbox at once, to the end for each, and returns the first error.
     async fn for_each_container<F, Fut>(&self, sandbox: &SandboxId, action: F) -> Result<()>
     where
