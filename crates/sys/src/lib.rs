@@ -4,12 +4,18 @@
 //! used directly by the crates that need it, not wrapped here.
 
 mod descriptors;
+mod exec;
 mod fork;
+mod mount;
+mod namespace;
 mod signal;
 mod spawn;
 
 pub use descriptors::close_on_exec_from;
+pub use exec::{exit_at_once, replace_process, reset_signals};
 pub use fork::{Fork, fork};
+pub use mount::{MountAttributes, set_mount_attributes};
+pub use namespace::unshare_namespaces;
 pub use rustix::process::Pid;
-pub use signal::{ChildSignals, block_termination, send_signal};
-pub use spawn::{Credentials, Spawn};
+pub use signal::{ChildSignals, block_termination, send_signal, termination_is_pending};
+pub use spawn::{Credentials, Spawn, become_user};

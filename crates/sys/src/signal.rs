@@ -59,6 +59,18 @@ pub fn block_termination() -> io::Result<()> {
     block(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT]).map(drop)
 }
 
+/// Whether SIGTERM was sent to this process while it was blocked.
+pub fn termination_is_pending() -> bool {
+    // SAFETY: a signal set is plain data, for which zeroes are a valid value.
+    let mut pending: libc::sigset_t = unsafe { mem::zeroed() };
+    // SAFETY: the set is ours and lives through the call.
+    if unsafe { libc::sigpending(&raw mut pending) } != 0 {
+        return false;
+    }
+    // SAFETY: the set was filled in by the call above; a wrong number would be refused.
+    unsafe { libc::sigismember(&raw const pending, libc::SIGTERM) == 1 }
+}
+
 /// Blocks none. For the moment between fork and exec: it makes one system call and allocates nothing.
 pub(crate) fn unblock_all() -> io::Result<()> {
     // SAFETY: a signal set is plain data, for which zeroes are a valid value: the empty set.

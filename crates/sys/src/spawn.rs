@@ -102,8 +102,8 @@ impl Spawn {
     }
 }
 
-/// Groups first: afterwards there is no right to change them.
-fn become_user(credentials: &Credentials) -> io::Result<()> {
+/// Groups first: afterwards there is no right to change them. For a process with one thread.
+pub fn become_user(credentials: &Credentials) -> io::Result<()> {
     let check = |result: libc::c_int| {
         if result == 0 {
             Ok(())
