@@ -2,6 +2,8 @@
 //!
 //! Nothing is stored here. A refused Pod is dropped with the whole list of what is wrong with it.
 
+use std::collections::HashSet;
+
 use crate::dropping::{drop_disabled, keep_hidden};
 use crate::field::FieldError;
 use crate::gates::GateSet;
@@ -55,10 +57,11 @@ pub fn admit_update(
     if new.spec != old.spec {
         new.metadata.generation = Some(old.metadata.generation.unwrap_or_default() + 1);
     }
+    let known: HashSet<Warning> = warnings(old, profile).into_iter().collect();
     notes.extend(
         warnings(&new, profile)
             .into_iter()
-            .filter(|warning| !warnings(old, profile).contains(warning)),
+            .filter(|warning| !known.contains(warning)),
     );
     Ok(Admission {
         pod: new,

@@ -4,6 +4,8 @@
 //! the store it may be present, from a time when the gate was on; reads do not show it, and an update, which
 //! cannot have seen it, leaves it as it is.
 
+use std::collections::HashMap;
+
 use crate::gates::{Gate, GateSet};
 use crate::pod::{Container, Pod};
 use crate::probe::{Lifecycle, Probe};
@@ -38,32 +40,24 @@ pub fn hide_disabled(pod: &Pod, gates: GateSet) -> Pod {
 
 /// Puts back into an update what the gates hide from its author, and says what the author set in vain.
 pub(crate) fn keep_hidden(new: &mut Pod, old: &Pod, gates: GateSet) -> Vec<Warning> {
+    if gates == GateSet::ALL {
+        return Vec::new();
+    }
+    let sent = new.spec.clone();
     let dropped = drop_disabled(new, gates);
-    let stored = |name: &str| {
-        let all = old.spec.containers.iter().chain(&old.spec.init_containers);
-        all.into_iter().find(|container| container.name == name)
-    };
+    let old_containers = old.spec.containers.iter().chain(&old.spec.init_containers);
+    let stored: HashMap<&str, &Container> = old_containers
+        .map(|container| (container.name.as_str(), container))
+        .collect();
     for_each_container(new, |_, _, container| {
-        if let Some(old) = stored(&container.name) {
+        if let Some(old) = stored.get(container.name.as_str()) {
             for gate in Gate::ALL.into_iter().filter(|gate| !gates.enabled(*gate)) {
                 restore(container, old, gate);
             }
         }
     });
-    dropped
-        .into_iter()
-        .filter(|warning| !restored(warning, new, old))
-        .collect()
-}
-
-/// Nobody needs to hear that a value was dropped which is stored anyway, just as it was sent.
-fn restored(warning: &Warning, new: &Pod, old: &Pod) -> bool {
-    match warning {
-        Warning::Dropped { .. } => new.spec == old.spec,
-        Warning::GraceAbovePod { .. }
-        | Warning::StartupWithInitialization { .. }
-        | Warning::SignalWithoutOs { .. } => false,
-    }
+    // Nobody needs to hear that something was dropped which is stored just as it was sent.
+    if new.spec == sent { Vec::new() } else { dropped }
 }
 
 fn for_each_container(pod: &mut Pod, mut visit: impl FnMut(&str, usize, &mut Container)) {

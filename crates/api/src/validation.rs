@@ -16,6 +16,8 @@ mod security;
 mod update;
 mod volume;
 
+use std::collections::HashSet;
+
 use crate::field::{Errors, FieldError, Path};
 use crate::pod::{Pod, PodSpec};
 use crate::profile::Profile;
@@ -27,6 +29,23 @@ const DNS_POLICIES: [&str; 4] = ["ClusterFirstWithHostNet", "ClusterFirst", "Def
 struct Context<'a> {
     spec: &'a PodSpec,
     profile: Profile,
+    /// Names of the Pod's resource claims.
+    claims: HashSet<&'a str>,
+}
+
+impl<'a> Context<'a> {
+    fn new(spec: &'a PodSpec, profile: Profile) -> Self {
+        let claims = spec
+            .resource_claims
+            .iter()
+            .map(|claim| claim.name.as_str())
+            .collect();
+        Self {
+            spec,
+            profile,
+            claims,
+        }
+    }
 }
 
 /// All that is wrong with a new Pod.
@@ -53,10 +72,7 @@ fn validate_pod(errors: &mut Errors, pod: &Pod, profile: Profile) {
     let annotations = meta_path.child("annotations");
     metadata::validate_pod_annotations(errors, &pod.metadata, &pod.spec.node_name, annotations);
     let path = Path::new("spec");
-    let context = Context {
-        spec: &pod.spec,
-        profile,
-    };
+    let context = Context::new(&pod.spec, profile);
     validate_spec(errors, pod.name(), path, &context);
     let (containers, init_containers) = (path.child("containers"), path.child("initContainers"));
     for (list, path) in [

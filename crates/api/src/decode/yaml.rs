@@ -5,7 +5,7 @@
 //! are resolved while the tree is built; the number of nodes, those copied by aliases included, is bounded, so
 //! that a small file cannot become a large tree.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_saphyr::granit_parser::{Event, Parser, ScalarStyle, Span, Tag};
 
@@ -110,7 +110,7 @@ impl Builder {
         self.nodes = self.nodes.saturating_add(more);
         if self.nodes > MAX_NODES {
             return Err(DecodeError::limit(
-                &format!("expands to more than {MAX_NODES} values; are its aliases nested?"),
+                &format!("more than {MAX_NODES} values, those that aliases stand for included"),
                 at,
             ));
         }
@@ -205,15 +205,15 @@ fn pending_key(node: Node) -> Result<PendingKey, DecodeError> {
 
 /// Adds the entries of merged mappings; a mapping's own keys win, then earlier merges.
 fn merged(mut entries: Vec<(Key, Node)>, merges: Vec<Node>) -> Result<Vec<(Key, Node)>, DecodeError> {
+    if merges.is_empty() {
+        return Ok(entries);
+    }
+    let mut taken: HashSet<String> = entries.iter().map(|(key, _)| key.text.clone()).collect();
     for merge in merges {
         let sources = match merge.value {
             Value::Sequence(items) => items,
-            Value::Mapping(_) => vec![merge],
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
-                return Err(DecodeError::syntax(
-                    "`<<` needs a mapping or a list of mappings",
-                    merge.at,
-                ));
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Mapping(_) => {
+                vec![merge]
             }
         };
         for source in sources {
@@ -223,9 +223,11 @@ fn merged(mut entries: Vec<(Key, Node)>, merges: Vec<Node>) -> Result<Vec<(Key, 
                     source.at,
                 ));
             };
-            let own: std::collections::HashSet<String> =
-                entries.iter().map(|(key, _)| key.text.clone()).collect();
-            entries.extend(inherited.into_iter().filter(|(key, _)| !own.contains(&key.text)));
+            entries.extend(
+                inherited
+                    .into_iter()
+                    .filter(|(key, _)| taken.insert(key.text.clone())),
+            );
         }
     }
     Ok(entries)

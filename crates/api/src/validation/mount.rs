@@ -16,6 +16,16 @@ pub(super) fn validate_mounts(
     list: Path<'_>,
 ) {
     let mut mount_points = HashSet::new();
+    let device_names: HashSet<&str> = container
+        .volume_devices
+        .iter()
+        .map(|device| device.name.as_str())
+        .collect();
+    let device_paths: HashSet<&str> = container
+        .volume_devices
+        .iter()
+        .map(|device| device.device_path.as_str())
+        .collect();
     for (index, mount) in container.volume_mounts.iter().enumerate() {
         let path = list.index(index);
         if mount.name.is_empty() {
@@ -34,22 +44,14 @@ pub(super) fn validate_mounts(
                 "must be unique",
             );
         }
-        if container
-            .volume_devices
-            .iter()
-            .any(|device| device.name == mount.name)
-        {
+        if device_names.contains(mount.name.as_str()) {
             errors.invalid(
                 path.child("name"),
                 mount.name.as_str(),
                 "must not already exist in volumeDevices",
             );
         }
-        if container
-            .volume_devices
-            .iter()
-            .any(|device| device.device_path == mount.mount_path)
-        {
+        if device_paths.contains(mount.mount_path.as_str()) {
             let detail = "must not already exist as a path in volumeDevices";
             errors.invalid(path.child("mountPath"), mount.mount_path.as_str(), detail);
         }
@@ -134,6 +136,16 @@ pub(super) fn validate_devices(
 ) {
     let mut paths = HashSet::new();
     let mut seen = HashSet::new();
+    let mount_names: HashSet<&str> = container
+        .volume_mounts
+        .iter()
+        .map(|mount| mount.name.as_str())
+        .collect();
+    let mount_paths: HashSet<&str> = container
+        .volume_mounts
+        .iter()
+        .map(|mount| mount.mount_path.as_str())
+        .collect();
     for (index, device) in container.volume_devices.iter().enumerate() {
         let path = list.index(index);
         let (name, device_path) = (device.name.as_str(), device.device_path.as_str());
@@ -167,14 +179,10 @@ pub(super) fn validate_devices(
         } else {
             paths.insert(device_path);
         }
-        if container.volume_mounts.iter().any(|mount| mount.name == name) {
+        if mount_names.contains(name) {
             errors.invalid(path.child("name"), name, "must not already exist in volumeMounts");
         }
-        if container
-            .volume_mounts
-            .iter()
-            .any(|mount| mount.mount_path == device_path)
-        {
+        if mount_paths.contains(device_path) {
             let detail = "must not already exist as a path in volumeMounts";
             errors.invalid(path.child("devicePath"), device_path, detail);
         }

@@ -1,6 +1,6 @@
 //! Resource requests, limits and overhead.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -166,19 +166,14 @@ fn validate_claims(
     path: Path<'_>,
     context: &Context<'_>,
 ) {
-    let claims = resources.claims.as_deref().unwrap_or_default();
-    for (index, claim) in claims.iter().enumerate() {
+    let mut seen = HashSet::new();
+    for (index, claim) in resources.claims.iter().flatten().enumerate() {
         let path = path.index(index);
         if claim.name.is_empty() {
             errors.required(path.child("name"), "");
-        } else if claims[..index].contains(claim) {
+        } else if !seen.insert((claim.name.as_str(), claim.request.as_deref())) {
             errors.duplicate(path.child("name"), &claim.name);
-        } else if !context
-            .spec
-            .resource_claims
-            .iter()
-            .any(|known| known.name == claim.name)
-        {
+        } else if !context.claims.contains(claim.name.as_str()) {
             errors.not_found(path.child("name"), &claim.name);
         }
     }

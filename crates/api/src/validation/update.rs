@@ -4,6 +4,9 @@
 //! object already has are not held against the update, so that an object stored under older rules or other gates
 //! can still be labelled and deleted.
 
+use std::collections::HashSet;
+
+use k8s_openapi::api::core::v1::Toleration;
 use serde_json::Value;
 
 use super::{metadata, names, scheduling, validate_pod};
@@ -25,7 +28,7 @@ pub(crate) fn validate_update(new: &Pod, old: &Pod, profile: Profile) -> Vec<Fie
     validate_pod(&mut errors, new, profile);
     let mut known = Errors::default();
     validate_pod(&mut known, old, profile);
-    let known = known.into_vec();
+    let known: HashSet<FieldError> = known.into_vec().into_iter().collect();
     let mut kept: Vec<FieldError> = errors
         .into_vec()
         .into_iter()
@@ -128,28 +131,45 @@ fn validate_deadline(errors: &mut Errors, new: &PodSpec, old: &PodSpec, path: Pa
 }
 
 fn validate_tolerations(errors: &mut Errors, new: &PodSpec, old: &PodSpec, path: Path<'_>) {
-    for stored in &old.tolerations {
-        let kept = new.tolerations.iter().any(|toleration| {
-            let mut same = stored.clone();
-            same.toleration_seconds = toleration.toleration_seconds;
-            same == *toleration
-        });
-        if !kept {
-            errors.forbidden(
-                path,
-                "existing toleration can not be modified except its tolerationSeconds",
-            );
-            return;
-        }
+    // Everything but the seconds, which may change.
+    fn identity(toleration: &Toleration) -> [Option<&str>; 4] {
+        let Toleration {
+            key,
+            operator,
+            value,
+            effect,
+            toleration_seconds: _,
+        } = toleration;
+        [
+            key.as_deref(),
+            operator.as_deref(),
+            value.as_deref(),
+            effect.as_deref(),
+        ]
     }
-    if new.tolerations != old.tolerations {
+    let kept: HashSet<_> = new.tolerations.iter().map(identity).collect();
+    if !old
+        .tolerations
+        .iter()
+        .all(|toleration| kept.contains(&identity(toleration)))
+    {
+        errors.forbidden(
+            path,
+            "existing toleration can not be modified except its tolerationSeconds",
+        );
+    } else if new.tolerations != old.tolerations {
         scheduling::validate_tolerations(errors, &new.tolerations, path);
     }
 }
 
 fn validate_scheduling_gates(errors: &mut Errors, new: &PodSpec, old: &PodSpec, path: Path<'_>) {
+    let known: HashSet<&str> = old
+        .scheduling_gates
+        .iter()
+        .map(|gate| gate.name.as_str())
+        .collect();
     for (index, gate) in new.scheduling_gates.iter().enumerate() {
-        if !old.scheduling_gates.contains(gate) {
+        if !known.contains(gate.name.as_str()) {
             let detail = format!(
                 "only deletion is allowed, but found new scheduling gate '{}'",
                 gate.name

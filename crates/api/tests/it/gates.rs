@@ -126,6 +126,7 @@ fn an_update_cannot_bring_in_a_disabled_field() {
     let gates = off(Gate::ProbeTerminationGracePeriod);
     let updated = admit_update(&stored, update, Profile::Pulselet, gates).expect("the field is dropped");
     assert_eq!(updated.pod.spec, stored.spec);
+    assert_eq!(updated.warnings.len(), 1);
 }
 
 #[test]
