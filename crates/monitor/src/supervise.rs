@@ -209,8 +209,15 @@ fn run_stream<L: Launcher>(
         connection.flush();
         if heard {
             connection.fill();
-            while let Ok(Some(frame)) = connection.next_frame() {
-                pipes.client_says(&frame);
+            loop {
+                match connection.next_frame() {
+                    Ok(Some(frame)) => pipes.client_says(&frame),
+                    Ok(None) => break,
+                    Err(_) => {
+                        connection.hang_up();
+                        break;
+                    }
+                }
             }
         }
         pipes.push_typed();

@@ -32,8 +32,12 @@ use crate::{
 /// What an end that nobody saw is reported as.
 const UNSEEN_CODE: i32 = 255;
 
-/// Between two looks at a monitor that lives but does not listen (it is starting or leaving).
+/// Before the second look at a monitor that lives but does not listen: it is starting or leaving. Each further wait is
+/// twice as long, up to [`LOOK_LATER`].
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// Between two looks at a monitor that has not listened for a while. Something is wrong with it.
+const LOOK_LATER: Duration = Duration::from_secs(1);
 
 /// Rounds of killing what a lost monitor left behind, with [`LOOK_AGAIN`] between them: three seconds.
 const LEFTOVER_ROUNDS: usize = 600;
@@ -96,6 +100,7 @@ pub(crate) fn load(
 
 /// Follows a container to its end. Returns early only if it turns out never to have been started.
 pub(crate) async fn watch(container: Arc<Container>) {
+    let mut wait = LOOK_AGAIN;
     loop {
         match follow_monitor(&container).await {
             Ok(exit) => return container.exited(exit),
@@ -107,7 +112,10 @@ pub(crate) async fn watch(container: Arc<Container>) {
             Ok(Trace::Exited(exit)) => return container.exited(exit),
             Ok(Trace::NeverStarted) => return container.never_started(),
             Ok(Trace::Lost) => return container.exited(bury(&container).await),
-            Ok(Trace::MonitorBusy) => tokio::time::sleep(LOOK_AGAIN).await,
+            Ok(Trace::MonitorBusy) => {
+                tokio::time::sleep(wait).await;
+                wait = (2 * wait).min(LOOK_LATER);
+            }
             Err(error) => {
                 tracing::warn!(container = %container.record.id, %error, "its records cannot be read");
                 return container.exited(bury(&container).await);

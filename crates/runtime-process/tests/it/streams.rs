@@ -154,6 +154,28 @@ async fn attaching_reaches_the_main_process() {
 }
 
 #[tokio::test]
+async fn the_main_process_can_have_a_terminal() {
+    let world = World::new().await;
+    let mut config = world.config("main", "read line; test -t 1 && echo \"got $line\"");
+    (config.stdin, config.tty) = (true, true);
+    let id = world.run_config(&config).await;
+    let options = AttachOptions {
+        tty: true,
+        stdin: true,
+        stdout: true,
+        stderr: false,
+    };
+    let mut streams = world.runtime.attach(&id, &options).await.expect("attaches");
+    let stdin = streams.stdin.as_mut().expect("asked for");
+    stdin.write_all(b"hello\n").await.expect("writes");
+    let (out, _, code) = read_all(streams).await;
+    assert!(out.ends_with("got hello\r\n") && code == 0, "{out:?} {code}");
+    let log = std::fs::read_to_string(world.path("logs/main/0.log")).expect("a log");
+    assert!(log.ends_with(" stdout F got hello\r\n"), "{log:?}");
+    world.finish().await;
+}
+
+#[tokio::test]
 async fn a_port_is_forwarded() {
     let world = World::new().await;
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0))
