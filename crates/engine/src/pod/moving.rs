@@ -1,0 +1,156 @@
+//! One step after the other towards what the pod should be.
+
+use std::sync::Arc;
+
+use super::{Pod, Sandbox, tell};
+use crate::container::{Container, PodView, Stage};
+use crate::io::{Action, Outbox};
+use crate::line::{KillReason, LineBody};
+use crate::plan::{PodPlan, Role, Settings};
+use crate::time::Time;
+
+impl Pod {
+    /// Takes every step that the state allows, then tells what has changed.
+    pub(super) fn settle(&mut self, now: Time, out: &mut Outbox) {
+        out.dirty = true;
+        while self.step(now, out) {}
+        self.refresh(now, out);
+        let view = self.view();
+        for ix in 0..self.containers.len() {
+            self.with(now, ix, out, |it, scope| it.sync_probers(scope, view));
+        }
+        self.close(now, out);
+    }
+
+    pub(super) fn view(&self) -> PodView {
+        PodView {
+            finished: self.phase.is_terminal(),
+            ending: self.end.is_some_and(|end| end.reason != KillReason::Completed),
+        }
+    }
+
+    /// One step towards what the pod should be; false when there is none.
+    pub(super) fn step(&mut self, now: Time, out: &mut Outbox) -> bool {
+        if self.end.is_some() {
+            return self.step_end(now, out);
+        }
+        match self.sandbox {
+            Sandbox::Absent => self.run_sandbox(out),
+            Sandbox::Lost => self.recover_sandbox(out),
+            Sandbox::Ready => self.step_containers(now, out),
+            Sandbox::Starting | Sandbox::Failed { .. } | Sandbox::Stopping | Sandbox::Stopped => false,
+        }
+    }
+
+    pub(super) fn run_sandbox(&mut self, out: &mut Outbox) -> bool {
+        out.actions.push(Action::RunSandbox {
+            attempt: self.sandbox_attempts,
+        });
+        self.sandbox_attempts += 1;
+        self.sandbox = Sandbox::Starting;
+        true
+    }
+
+    pub(super) fn recover_sandbox(&mut self, out: &mut Outbox) -> bool {
+        if self.containers.iter().any(Container::is_alive) {
+            return false;
+        }
+        let redo = self
+            .containers
+            .iter()
+            .any(|it| it.role() == Role::Main && !it.is_finished());
+        for container in &mut self.containers {
+            if !container.is_finished() || (redo && container.role() == Role::Init) {
+                container.reset();
+            }
+        }
+        self.run_sandbox(out)
+    }
+
+    pub(super) fn step_containers(&mut self, now: Time, out: &mut Outbox) -> bool {
+        for ix in 0..self.containers.len() {
+            let container = &self.containers[ix];
+            if *container.stage() == Stage::Pending {
+                self.with(now, ix, out, |it, scope| it.begin(scope, false));
+                return true;
+            }
+            match container.role() {
+                Role::Init if container.has_succeeded() => {}
+                Role::Init if container.is_finished() => return self.complete(now, out),
+                Role::Sidecar if container.was_started => {}
+                Role::Init | Role::Sidecar => return false,
+                Role::Main => {}
+            }
+        }
+        let all_done = self.mains().all(Container::is_finished);
+        all_done && self.complete(now, out)
+    }
+
+    pub(super) fn mains(&self) -> impl Iterator<Item = &Container> {
+        self.containers.iter().filter(|it| it.role() == Role::Main)
+    }
+
+    /// Does one thing that is due, other than a probe; false when there is none.
+    pub(super) fn fire(&mut self, now: Time, out: &mut Outbox) -> bool {
+        if self.sandbox_retry().is_some_and(|at| at <= now) {
+            self.sandbox = Sandbox::Absent;
+            return true;
+        }
+        if self.active_until().is_some_and(|at| at <= now) {
+            self.exceed_deadline(now, out);
+            return true;
+        }
+        for ix in 0..self.containers.len() {
+            let turn = self.is_turn_of(ix);
+            if self.with(now, ix, out, |it, scope| it.advance(scope, turn)) == Some(true) {
+                return true;
+            }
+        }
+        false
+    }
+
+    pub(super) fn advance_probes(&mut self, now: Time, out: &mut Outbox) {
+        let view = self.view();
+        for ix in 0..self.containers.len() {
+            if self.containers[ix].next_deadline().is_some_and(|at| at <= now) {
+                self.with(now, ix, out, |it, scope| it.advance_probes(scope, view));
+            }
+        }
+    }
+
+    pub(super) fn resume(&mut self, now: Time, out: &mut Outbox) {
+        tell(now, out, LineBody::AgentRestarted);
+        match self.sandbox {
+            Sandbox::Starting => {
+                let attempt = self.sandbox_attempts.saturating_sub(1);
+                out.actions.push(Action::RunSandbox { attempt });
+            }
+            Sandbox::Stopping => out.actions.push(Action::StopSandbox),
+            Sandbox::Absent | Sandbox::Failed { .. } | Sandbox::Ready | Sandbox::Lost | Sandbox::Stopped => {}
+        }
+        let mut random = self.random;
+        for ix in 0..self.containers.len() {
+            self.with(now, ix, out, |it, scope| it.resume(scope, || draw(&mut random)));
+        }
+        self.random = random;
+    }
+
+    pub(super) fn replan(&mut self, plan: Arc<PodPlan>, settings: Settings) {
+        for (container, plan) in self.containers.iter_mut().zip(&plan.containers) {
+            container.replan(plan);
+        }
+        self.plan = plan;
+        self.settings = settings;
+    }
+}
+
+/// The next number of a splitmix64 generator, as a fraction below one.
+#[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
+fn draw(state: &mut u64) -> f64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut mixed = *state;
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^= mixed >> 31;
+    (mixed >> 11) as f64 / (1_u64 << 53) as f64
+}
