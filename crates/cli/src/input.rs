@@ -2,6 +2,7 @@
 //!
 //! Reading is bounded and says what it expected. Judging is the same for every command that takes manifests.
 
+use std::cell::OnceCell;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
@@ -21,6 +22,8 @@ pub(crate) struct Source {
     /// As the user wrote it; `-` is stdin.
     pub(crate) name: String,
     pub(crate) bytes: Vec<u8>,
+    /// Where each line starts, once somebody has asked for one.
+    line_starts: OnceCell<Vec<usize>>,
 }
 
 impl Source {
@@ -61,6 +64,7 @@ impl Source {
         Ok(Self {
             name: name.to_owned(),
             bytes,
+            line_starts: OnceCell::new(),
         })
     }
 
@@ -100,8 +104,15 @@ impl Source {
 
     /// The text of a line, counted from one.
     pub(crate) fn line(&self, number: u32) -> Option<&str> {
+        let starts = self.line_starts.get_or_init(|| {
+            let breaks = self.bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
+            std::iter::once(0)
+                .chain(breaks.map(|(index, _)| index + 1))
+                .collect()
+        });
         let index = usize::try_from(number).ok()?.checked_sub(1)?;
-        let line = self.bytes.split(|&byte| byte == b'\n').nth(index)?;
+        let line =
+            &self.bytes[*starts.get(index)?..starts.get(index + 1).map_or(self.bytes.len(), |next| next - 1)];
         std::str::from_utf8(line)
             .ok()
             .map(|line| line.trim_end_matches('\r'))
