@@ -1,0 +1,157 @@
+//! Where objects are kept: a map from keys to bytes with one revision counter over all of it.
+//!
+//! The trait asks for no more than etcd can also give: a range read at a revision, a compare-and-swap, and a watch
+//! from a revision. What must always hold: a swap that was answered is durable; revisions only grow, by one per
+//! change; a watch yields every change after its start in order, or fails with [`StoreError::Compacted`].
+//!
+//! The store does not look into values. Kinds, names and rules are the registry's.
+
+mod sqlite;
+mod window;
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+pub use sqlite::{HistoryLimits, SqliteStore};
+
+/// A point in the order of all changes. Zero is before the first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Revision(pub u64);
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A stored value and the change that made it so.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    pub key: String,
+    pub value: Bytes,
+    pub revision: Revision,
+}
+
+/// What to read: keys that begin with `prefix`, in order.
+#[derive(Debug, Clone, Default)]
+pub struct Range {
+    pub prefix: String,
+    /// Only keys after this one.
+    pub after: Option<String>,
+    pub limit: Option<usize>,
+    /// As it was after this change; the newest state when there is none.
+    pub at: Option<Revision>,
+}
+
+/// The answer to a [`Range`].
+#[derive(Debug, Clone)]
+pub struct Page {
+    pub entries: Vec<Entry>,
+    /// The state that was read.
+    pub revision: Revision,
+    /// How many more keys there are behind the limit.
+    pub remaining: usize,
+}
+
+/// What must be true of a key for a swap to happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expect {
+    Absent,
+    Present,
+    /// Present, and last changed by exactly this change.
+    Revision(Revision),
+}
+
+/// One change, and what must hold before it is made.
+#[derive(Debug, Clone)]
+pub struct Swap {
+    pub key: String,
+    pub expect: Expect,
+    /// The new value; none deletes the key.
+    pub value: Option<Bytes>,
+    /// Conditions on other keys.
+    pub guards: Vec<(String, Expect)>,
+}
+
+/// How a swap ended.
+#[derive(Debug, Clone)]
+pub enum Swapped {
+    Done(Revision),
+    /// The key was not as expected; this is what it holds.
+    Conflict(Option<Entry>),
+    /// A guard did not hold.
+    GuardFailed {
+        key: String,
+    },
+}
+
+/// A change as watchers see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    pub key: String,
+    pub revision: Revision,
+    /// What the key holds now; none after a deletion.
+    pub value: Option<Bytes>,
+    /// What it held before.
+    pub previous: Option<Entry>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("cannot open the store at {path}: {source}")]
+    Open { path: String, source: rusqlite::Error },
+    #[error("the store at {path} has format {found}, this program knows {known}")]
+    Format { path: String, found: i64, known: i64 },
+    #[error("cannot start the writer of the store: {source}")]
+    StartWriter { source: std::io::Error },
+    #[error("cannot read from the store: {source}")]
+    Read { source: rusqlite::Error },
+    #[error("cannot write to the store: {message}")]
+    Write { message: String },
+    #[error("the store is closed")]
+    Closed,
+    #[error("revision {asked} is gone; the oldest that can still be read is {oldest}")]
+    Compacted { asked: Revision, oldest: Revision },
+    #[error("revision {asked} is not there yet; the newest is {newest}")]
+    Future { asked: Revision, newest: Revision },
+}
+
+/// See the module.
+#[async_trait]
+pub trait Store: fmt::Debug + Send + Sync + 'static {
+    /// The value of a key, and the revision at which it was read.
+    async fn get(&self, key: &str) -> Result<(Option<Entry>, Revision), StoreError>;
+
+    async fn range(&self, range: Range) -> Result<Page, StoreError>;
+
+    /// Makes a change if the expectations hold. Durable once it returns.
+    async fn swap(&self, swap: Swap) -> Result<Swapped, StoreError>;
+
+    /// Every change after `after` of keys that begin with `prefix`.
+    async fn watch(&self, prefix: String, after: Revision) -> Result<Box<dyn Watch>, StoreError>;
+}
+
+/// A running watch. It holds a position, not a queue: a slow reader costs no memory.
+#[async_trait]
+pub trait Watch: fmt::Debug + Send {
+    /// Waits for the next changes; never empty. Dropping the future loses nothing.
+    async fn next(&mut self) -> Result<Vec<Arc<Change>>, StoreError>;
+
+    /// Every change up to here has been returned or did not concern this watch.
+    fn position(&self) -> Revision;
+}
+
+/// The first string after all that begin with `prefix`.
+fn prefix_end(prefix: &str) -> Vec<u8> {
+    let mut end = prefix.as_bytes().to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            break;
+        }
+    }
+    end
+}

@@ -1,0 +1,177 @@
+//! Reads: the present, a past state, and the changes between two points.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
+
+use super::super::{Change, Entry, Page, Range, Revision, StoreError, prefix_end};
+
+fn failed(source: rusqlite::Error) -> StoreError {
+    StoreError::Read { source }
+}
+
+/// Revisions are stored as `SQLite`'s signed integers; the counter never gets near their end.
+pub(super) fn to_sql(revision: Revision) -> i64 {
+    i64::try_from(revision.0).unwrap_or(i64::MAX)
+}
+
+pub(super) fn from_sql(value: i64) -> Revision {
+    Revision(u64::try_from(value).unwrap_or(0))
+}
+
+fn counter(connection: &Connection, name: &str) -> rusqlite::Result<Revision> {
+    connection
+        .prepare_cached("SELECT value FROM counters WHERE name = ?1")?
+        .query_row([name], |row| row.get(0))
+        .map(from_sql)
+}
+
+pub(super) fn latest(connection: &Connection) -> rusqlite::Result<Revision> {
+    counter(connection, "revision")
+}
+
+/// Changes up to and including this one can no longer be listed.
+pub(super) fn compacted(connection: &Connection) -> rusqlite::Result<Revision> {
+    counter(connection, "compacted")
+}
+
+pub(super) fn current(connection: &Connection, key: &str) -> rusqlite::Result<Option<Entry>> {
+    connection
+        .prepare_cached("SELECT key, revision, value FROM current WHERE key = ?1")?
+        .query_row([key], entry)
+        .optional()
+}
+
+fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
+    Ok(Entry {
+        key: row.get(0)?,
+        revision: from_sql(row.get(1)?),
+        value: Bytes::from(row.get::<_, Vec<u8>>(2)?),
+    })
+}
+
+pub(super) fn get(connection: &mut Connection, key: &str) -> Result<(Option<Entry>, Revision), StoreError> {
+    let transaction = connection.transaction().map_err(failed)?;
+    let revision = latest(&transaction).map_err(failed)?;
+    let found = current(&transaction, key).map_err(failed)?;
+    Ok((found, revision))
+}
+
+pub(super) fn range(connection: &mut Connection, range: &Range) -> Result<Page, StoreError> {
+    let transaction = connection.transaction().map_err(failed)?;
+    let newest = latest(&transaction).map_err(failed)?;
+    let revision = range.at.unwrap_or(newest);
+    if revision != newest {
+        check_window(&transaction, revision, newest)?;
+    }
+    select(&transaction, range, revision, revision == newest).map_err(failed)
+}
+
+/// The keys of a range at a revision: those not changed since, and for the others what they held before the first
+/// change since.
+const SELECT_PAST: &str = "
+SELECT key, revision, value FROM current WHERE key > ?1 AND key < ?2 AND revision <= ?3
+UNION ALL
+SELECT key, previous_revision, previous FROM history AS later
+WHERE key > ?1 AND key < ?2 AND revision > ?3 AND previous IS NOT NULL AND previous_revision <= ?3
+ORDER BY key";
+const SELECT_PRESENT: &str =
+    "SELECT key, revision, value FROM current WHERE key > ?1 AND key < ?2 AND revision <= ?3 ORDER BY key";
+
+fn select(
+    transaction: &Transaction<'_>,
+    range: &Range,
+    revision: Revision,
+    present: bool,
+) -> rusqlite::Result<Page> {
+    let query = if present { SELECT_PRESENT } else { SELECT_PAST };
+    let mut statement = transaction.prepare_cached(query)?;
+    // A key is longer than the prefix of its kind, so "after the prefix" leaves none out.
+    let after = range.after.as_deref().unwrap_or(&range.prefix);
+    let end = String::from_utf8_lossy(&prefix_end(&range.prefix)).into_owned();
+    let mut rows = statement.query(params![after, end, to_sql(revision)])?;
+    let limit = range.limit.unwrap_or(usize::MAX);
+    let mut page = Page {
+        entries: Vec::new(),
+        revision,
+        remaining: 0,
+    };
+    while let Some(row) = rows.next()? {
+        if page.entries.len() < limit {
+            page.entries.push(entry(row)?);
+        } else {
+            page.remaining += 1;
+        }
+    }
+    Ok(page)
+}
+
+/// Whether changes after this revision can still be listed.
+pub(super) fn check_readable(
+    connection: &Connection,
+    asked: Revision,
+    newest: Revision,
+) -> Result<(), StoreError> {
+    check_window(connection, asked, newest.max(latest(connection).map_err(failed)?))
+}
+
+fn check_window(connection: &Connection, asked: Revision, newest: Revision) -> Result<(), StoreError> {
+    if asked > newest {
+        return Err(StoreError::Future { asked, newest });
+    }
+    let oldest = compacted(connection).map_err(failed)?;
+    if asked < oldest {
+        return Err(StoreError::Compacted { asked, oldest });
+    }
+    Ok(())
+}
+
+/// At most `limit` changes of the history after a position, those that match, and the position after them.
+pub(super) fn history(
+    connection: &mut Connection,
+    prefix: &str,
+    after: Revision,
+    limit: usize,
+) -> Result<(Vec<Arc<Change>>, Revision), StoreError> {
+    let transaction = connection.transaction().map_err(failed)?;
+    let oldest = compacted(&transaction).map_err(failed)?;
+    if after < oldest {
+        return Err(StoreError::Compacted { asked: after, oldest });
+    }
+    let mut statement = transaction
+        .prepare_cached(
+            "SELECT revision, key, value, previous_revision, previous FROM history WHERE revision > ?1 \
+             ORDER BY revision LIMIT ?2",
+        )
+        .map_err(failed)?;
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let mut rows = statement.query(params![to_sql(after), limit]).map_err(failed)?;
+    let (mut changes, mut position) = (Vec::new(), after);
+    while let Some(row) = rows.next().map_err(failed)? {
+        let change = change(row).map_err(failed)?;
+        position = change.revision;
+        if change.key.starts_with(prefix) {
+            changes.push(Arc::new(change));
+        }
+    }
+    Ok((changes, position))
+}
+
+fn change(row: &Row<'_>) -> rusqlite::Result<Change> {
+    let key: String = row.get(1)?;
+    let previous = match (row.get::<_, Option<i64>>(3)?, row.get::<_, Option<Vec<u8>>>(4)?) {
+        (Some(revision), Some(value)) => Some(Entry {
+            key: key.clone(),
+            revision: from_sql(revision),
+            value: Bytes::from(value),
+        }),
+        _ => None,
+    };
+    Ok(Change {
+        revision: from_sql(row.get(0)?),
+        value: row.get::<_, Option<Vec<u8>>>(2)?.map(Bytes::from),
+        key,
+        previous,
+    })
+}

@@ -1,0 +1,94 @@
+//! The file's tables and how connections to it are set up.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags};
+
+use crate::store::StoreError;
+
+/// Kept in the file's `user_version`.
+const FORMAT: i64 = 1;
+/// How long a connection waits for a lock. Only a checkpoint ever holds one against a reader.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+const TABLES: &str = "
+CREATE TABLE current (
+  key TEXT PRIMARY KEY,
+  revision INTEGER NOT NULL,
+  value BLOB NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE history (
+  revision INTEGER PRIMARY KEY,
+  key TEXT NOT NULL,
+  value BLOB,
+  previous_revision INTEGER,
+  previous BLOB
+);
+CREATE INDEX history_by_key ON history (key, revision);
+CREATE TABLE counters (
+  name TEXT PRIMARY KEY,
+  value INTEGER NOT NULL
+) WITHOUT ROWID;
+INSERT INTO counters VALUES ('revision', 0), ('compacted', 0);
+PRAGMA user_version = 1;
+";
+
+pub(super) fn open_writer(path: &Path) -> Result<Connection, StoreError> {
+    let failed = |source| StoreError::Open {
+        path: path.display().to_string(),
+        source,
+    };
+    // Secrets are inside: the file is the owner's alone from its first byte on. SQLite gives its side files the same
+    // mode.
+    let created = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(path);
+    if let Err(error) = created {
+        let reason = rusqlite::Error::InvalidPath(format!("{}: {error}", path.display()).into());
+        return Err(failed(reason));
+    }
+    let mut connection = open(path, OpenFlags::SQLITE_OPEN_READ_WRITE).map_err(failed)?;
+    prepare(&mut connection).map_err(failed)?;
+    let found: i64 = connection
+        .query_row("PRAGMA user_version", [], |row| row.get(0))
+        .map_err(failed)?;
+    if found != FORMAT {
+        return Err(StoreError::Format {
+            path: path.display().to_string(),
+            found,
+            known: FORMAT,
+        });
+    }
+    Ok(connection)
+}
+
+pub(super) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
+    open(path, OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(|source| StoreError::Open {
+        path: path.display().to_string(),
+        source,
+    })
+}
+
+fn open(path: &Path, mode: OpenFlags) -> rusqlite::Result<Connection> {
+    // Each connection stays on one thread at a time, so SQLite need not lock it.
+    let connection = Connection::open_with_flags(path, mode | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    Ok(connection)
+}
+
+fn prepare(connection: &mut Connection) -> rusqlite::Result<()> {
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    // FULL: a commit returns after its log is on disk.
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    let transaction = connection.transaction()?;
+    let version: i64 = transaction.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+    if version == 0 {
+        transaction.execute_batch(TABLES)?;
+    }
+    transaction.commit()
+}

@@ -1,0 +1,229 @@
+//! The one thread that writes: many swaps, one transaction, one `fsync`.
+
+use std::sync::Arc;
+
+use rusqlite::{Connection, params};
+use tokio::sync::{mpsc, oneshot};
+
+use super::super::{Change, Expect, Revision, StoreError, Swap, Swapped};
+use super::Shared;
+use super::reader::{self, to_sql};
+
+/// Swaps in one transaction. Enough to share an `fsync`, few enough to answer soon.
+const MAX_BATCH: usize = 256;
+
+/// How much of the past is kept for watches and paged lists.
+#[derive(Debug, Clone, Copy)]
+pub struct HistoryLimits {
+    /// Changes: at a busy hundred writes a second, some minutes, as upstream keeps.
+    pub changes: u64,
+    /// Bytes of their values, so that large objects do not fill the disk.
+    pub bytes: u64,
+}
+
+impl Default for HistoryLimits {
+    fn default() -> Self {
+        Self {
+            changes: 20_000,
+            bytes: 128 * 1024 * 1024,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) swap: Swap,
+    pub(super) answer: oneshot::Sender<Result<Swapped, StoreError>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Writer {
+    connection: Connection,
+    shared: Arc<Shared>,
+    latest: Revision,
+    limits: HistoryLimits,
+    /// What `history` holds now.
+    changes: u64,
+    bytes: u64,
+}
+
+impl Writer {
+    pub(super) fn new(
+        connection: Connection,
+        shared: Arc<Shared>,
+        latest: Revision,
+        limits: HistoryLimits,
+    ) -> rusqlite::Result<Self> {
+        let (changes, bytes) = connection.query_row(
+            "SELECT COUNT(*), COALESCE(SUM(COALESCE(length(value), 0) + COALESCE(length(previous), 0)), 0) \
+             FROM history",
+            [],
+            |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)),
+        )?;
+        Ok(Self {
+            connection,
+            shared,
+            latest,
+            limits,
+            changes: changes.unsigned_abs(),
+            bytes: bytes.unsigned_abs(),
+        })
+    }
+
+    /// Serves the queue until every sender is gone.
+    pub(super) fn run(mut self, mut queue: mpsc::Receiver<Request>) {
+        while let Some(first) = queue.blocking_recv() {
+            let mut batch = vec![first];
+            while batch.len() < MAX_BATCH {
+                match queue.try_recv() {
+                    Ok(request) => batch.push(request),
+                    Err(_) => break,
+                }
+            }
+            self.serve(batch);
+            if let Err(error) = self.compact() {
+                tracing::warn!(%error, "the history of the store could not be shortened");
+            }
+        }
+    }
+
+    fn serve(&mut self, batch: Vec<Request>) {
+        let (swaps, answers): (Vec<Swap>, Vec<_>) = batch
+            .into_iter()
+            .map(|request| (request.swap, request.answer))
+            .unzip();
+        match self.commit(swaps) {
+            Ok((outcomes, changes)) => {
+                for change in &changes {
+                    self.changes += 1;
+                    self.bytes += stored_bytes(change);
+                }
+                self.latest = changes.last().map_or(self.latest, |change| change.revision);
+                self.shared.publish(changes);
+                for (answer, outcome) in answers.into_iter().zip(outcomes) {
+                    // A caller that went away needs no answer; its change stands.
+                    let _ = answer.send(Ok(outcome));
+                }
+            }
+            Err(error) => {
+                tracing::error!(%error, "a transaction of the store failed");
+                let message = error.to_string();
+                for answer in answers {
+                    let _ = answer.send(Err(StoreError::Write {
+                        message: message.clone(),
+                    }));
+                }
+            }
+        }
+    }
+
+    fn commit(&mut self, swaps: Vec<Swap>) -> rusqlite::Result<(Vec<Swapped>, Vec<Change>)> {
+        let transaction = self.connection.transaction()?;
+        let (mut outcomes, mut changes) = (Vec::with_capacity(swaps.len()), Vec::new());
+        let mut latest = self.latest;
+        for swap in swaps {
+            let next = Revision(latest.0 + 1);
+            let (outcome, change) = apply(&transaction, swap, next)?;
+            if change.is_some() {
+                latest = next;
+            }
+            outcomes.push(outcome);
+            changes.extend(change);
+        }
+        if latest == self.latest {
+            // Nothing was changed: there is nothing to wait for.
+            return Ok((outcomes, changes));
+        }
+        transaction
+            .prepare_cached("UPDATE counters SET value = ?1 WHERE name = 'revision'")?
+            .execute([to_sql(latest)])?;
+        transaction.commit()?;
+        Ok((outcomes, changes))
+    }
+
+    /// Removes the oldest changes once there are a quarter more than the limits allow.
+    fn compact(&mut self) -> rusqlite::Result<()> {
+        let over = |value: u64, limit: u64| value > limit + limit / 4;
+        if !over(self.changes, self.limits.changes) && !over(self.bytes, self.limits.bytes) {
+            return Ok(());
+        }
+        let (mut changes, mut bytes, mut upto) = (self.changes, self.bytes, 0);
+        {
+            let mut statement = self.connection.prepare_cached(
+                "SELECT revision, COALESCE(length(value), 0) + COALESCE(length(previous), 0) FROM history \
+                 ORDER BY revision",
+            )?;
+            let mut rows = statement.query([])?;
+            // The newest change always stays.
+            while (changes > self.limits.changes || bytes > self.limits.bytes) && changes > 1 {
+                let Some(row) = rows.next()? else { break };
+                upto = row.get::<_, i64>(0)?;
+                bytes = bytes.saturating_sub(row.get::<_, i64>(1)?.unsigned_abs());
+                changes -= 1;
+            }
+        }
+        let transaction = self.connection.transaction()?;
+        transaction.execute("DELETE FROM history WHERE revision <= ?1", [upto])?;
+        transaction.execute("UPDATE counters SET value = ?1 WHERE name = 'compacted'", [upto])?;
+        transaction.commit()?;
+        (self.changes, self.bytes) = (changes, bytes);
+        Ok(())
+    }
+}
+
+fn stored_bytes(change: &Change) -> u64 {
+    let value = change.value.as_ref().map_or(0, bytes::Bytes::len);
+    let previous = change.previous.as_ref().map_or(0, |entry| entry.value.len());
+    (value + previous) as u64
+}
+
+fn holds(found: Option<Revision>, expect: Expect) -> bool {
+    match expect {
+        Expect::Absent => found.is_none(),
+        Expect::Present => found.is_some(),
+        Expect::Revision(revision) => found == Some(revision),
+    }
+}
+
+fn apply(connection: &Connection, swap: Swap, next: Revision) -> rusqlite::Result<(Swapped, Option<Change>)> {
+    for (key, expect) in &swap.guards {
+        let found = reader::current(connection, key)?;
+        if !holds(found.map(|entry| entry.revision), *expect) {
+            return Ok((Swapped::GuardFailed { key: key.clone() }, None));
+        }
+    }
+    let previous = reader::current(connection, &swap.key)?;
+    if !holds(previous.as_ref().map(|entry| entry.revision), swap.expect) {
+        return Ok((Swapped::Conflict(previous), None));
+    }
+    match &swap.value {
+        Some(value) => {
+            connection
+                .prepare_cached("INSERT OR REPLACE INTO current (key, revision, value) VALUES (?1, ?2, ?3)")?
+                .execute(params![swap.key, to_sql(next), value.as_ref()])?;
+        }
+        None => {
+            connection
+                .prepare_cached("DELETE FROM current WHERE key = ?1")?
+                .execute([&swap.key])?;
+        }
+    }
+    connection
+        .prepare_cached(
+            "INSERT INTO history (revision, key, value, previous_revision, previous) VALUES (?1, ?2, ?3, ?4, ?5)",
+        )?
+        .execute(params![
+            to_sql(next),
+            swap.key,
+            swap.value.as_deref(),
+            previous.as_ref().map(|entry| to_sql(entry.revision)),
+            previous.as_ref().map(|entry| entry.value.as_ref()),
+        ])?;
+    let change = Change {
+        key: swap.key,
+        revision: next,
+        value: swap.value,
+        previous,
+    };
+    Ok((Swapped::Done(next), Some(change)))
+}

@@ -1,0 +1,3 @@
+//! What the server promises, from its store up to real clients.
+
+mod store;

@@ -1,0 +1,188 @@
+//! The store: conditions, the past, watches, and what survives a restart.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pulselet_apiserver::store::{
+    Expect, HistoryLimits, Range, Revision, SqliteStore, Store, StoreError, Swap, Swapped, Watch,
+};
+use tempfile::TempDir;
+
+fn open(directory: &Path) -> SqliteStore {
+    SqliteStore::open(&directory.join("store.db"), HistoryLimits::default()).expect("the store opens")
+}
+
+fn swap(key: &str, expect: Expect, value: Option<&str>) -> Swap {
+    Swap {
+        key: key.to_owned(),
+        expect,
+        value: value.map(|value| Bytes::from(value.to_owned())),
+        guards: Vec::new(),
+    }
+}
+
+async fn put(store: &SqliteStore, key: &str, value: &str) -> Revision {
+    let (found, _) = store.get(key).await.expect("a read");
+    let expect = found.map_or(Expect::Absent, |entry| Expect::Revision(entry.revision));
+    match store.swap(swap(key, expect, Some(value))).await.expect("a write") {
+        Swapped::Done(revision) => revision,
+        other => panic!("nobody else writes: {other:?}"),
+    }
+}
+
+async fn values(store: &SqliteStore, at: Option<Revision>) -> Vec<String> {
+    let range = Range {
+        prefix: "/k/".to_owned(),
+        at,
+        ..Range::default()
+    };
+    let page = store.range(range).await.expect("a read");
+    let text = |value: &Bytes| String::from_utf8_lossy(value).into_owned();
+    page.entries.iter().map(|entry| text(&entry.value)).collect()
+}
+
+/// The revisions of the next `count` changes.
+async fn next_revisions(watch: &mut Box<dyn Watch>, count: usize) -> Vec<u64> {
+    let mut seen = Vec::new();
+    while seen.len() < count {
+        let changes = watch.next().await.expect("a change");
+        seen.extend(changes.iter().map(|change| change.revision.0));
+    }
+    seen
+}
+
+#[tokio::test]
+async fn a_swap_happens_only_if_its_expectations_hold() {
+    let directory = TempDir::new().unwrap();
+    let store = open(directory.path());
+    let first = put(&store, "/k/a", "1").await;
+    let second = put(&store, "/k/a", "2").await;
+    assert!(second > first);
+    for expect in [Expect::Absent, Expect::Revision(first)] {
+        let answer = store.swap(swap("/k/a", expect, Some("3"))).await.unwrap();
+        let Swapped::Conflict(Some(found)) = answer else {
+            panic!("{expect:?} does not hold: {answer:?}");
+        };
+        assert_eq!((found.value.as_ref(), found.revision), (b"2".as_slice(), second));
+    }
+    let mut guarded = swap("/k/b", Expect::Absent, Some("1"));
+    guarded.guards.push(("/k/missing".to_owned(), Expect::Present));
+    let answer = store.swap(guarded).await.unwrap();
+    assert!(matches!(answer, Swapped::GuardFailed { key } if key == "/k/missing"));
+    assert_eq!(values(&store, None).await, ["2"]);
+}
+
+#[tokio::test]
+async fn a_past_state_can_be_read_and_paged() {
+    let directory = TempDir::new().unwrap();
+    let store = open(directory.path());
+    put(&store, "/k/a", "a1").await;
+    put(&store, "/k/b", "b1").await;
+    let past = put(&store, "/k/c", "c1").await;
+    put(&store, "/k/b", "b2").await;
+    put(&store, "/k/b", "b3").await;
+    put(&store, "/k/d", "d1").await;
+    store.swap(swap("/k/a", Expect::Present, None)).await.unwrap();
+    assert_eq!(values(&store, None).await, ["b3", "c1", "d1"]);
+    assert_eq!(values(&store, Some(past)).await, ["a1", "b1", "c1"]);
+
+    let first = Range {
+        prefix: "/k/".to_owned(),
+        limit: Some(2),
+        at: Some(past),
+        after: None,
+    };
+    let page = store.range(first.clone()).await.unwrap();
+    assert_eq!((page.entries.len(), page.remaining, page.revision), (2, 1, past));
+    let second = Range {
+        after: Some(page.entries[1].key.clone()),
+        ..first
+    };
+    let page = store.range(second).await.unwrap();
+    assert_eq!((page.entries[0].key.as_str(), page.remaining), ("/k/c", 0));
+}
+
+#[tokio::test]
+async fn a_watch_resumes_after_a_restart_without_a_gap() {
+    let directory = TempDir::new().unwrap();
+    let start = {
+        let store = open(directory.path());
+        let start = put(&store, "/k/a", "0").await;
+        for value in 0..600 {
+            put(&store, "/k/a", &value.to_string()).await;
+        }
+        start
+    };
+    let store = open(directory.path());
+    let mut watch = store.watch("/k/".to_owned(), start).await.unwrap();
+    // The first come from the file, the last from memory.
+    put(&store, "/other/a", "x").await;
+    put(&store, "/k/b", "new").await;
+    let seen = next_revisions(&mut watch, 601).await;
+    let expected: Vec<u64> = (start.0 + 1..=start.0 + 600).chain([start.0 + 602]).collect();
+    assert_eq!(seen, expected);
+}
+
+#[tokio::test]
+async fn a_forgotten_or_future_revision_is_refused() {
+    let directory = TempDir::new().unwrap();
+    let limits = HistoryLimits {
+        changes: 8,
+        bytes: 1 << 20,
+    };
+    let store = SqliteStore::open(&directory.path().join("store.db"), limits).unwrap();
+    let first = put(&store, "/k/a", "0").await;
+    let mut last = first;
+    for value in 0..40 {
+        last = put(&store, "/k/a", &value.to_string()).await;
+    }
+    let error = store.watch("/k/".to_owned(), first).await.unwrap_err();
+    assert!(matches!(error, StoreError::Compacted { .. }), "{error}");
+    let old = Range {
+        prefix: "/k/".to_owned(),
+        at: Some(first),
+        ..Range::default()
+    };
+    let error = store.range(old).await.unwrap_err();
+    assert!(matches!(error, StoreError::Compacted { .. }), "{error}");
+    let error = store
+        .watch("/k/".to_owned(), Revision(last.0 + 1))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, StoreError::Future { .. }), "{error}");
+    assert!(store.watch("/k/".to_owned(), last).await.is_ok());
+}
+
+#[tokio::test]
+async fn concurrent_writers_of_one_key_never_both_win() {
+    let directory = TempDir::new().unwrap();
+    let store = Arc::new(open(directory.path()));
+    let tasks: Vec<_> = (0..64)
+        .map(|writer| {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move {
+                let swap = swap("/k/a", Expect::Absent, Some(&writer.to_string()));
+                matches!(store.swap(swap).await.expect("a write"), Swapped::Done(_))
+            })
+        })
+        .collect();
+    let mut winners = 0;
+    for task in tasks {
+        winners += usize::from(task.await.unwrap());
+    }
+    assert_eq!(winners, 1);
+}
+
+#[tokio::test]
+async fn the_file_is_the_owners_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = TempDir::new().unwrap();
+    let store = open(directory.path());
+    put(&store, "/k/a", "1").await;
+    for file in std::fs::read_dir(directory.path()).unwrap() {
+        let file = file.unwrap();
+        let mode = file.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600, "{:?}", file.path());
+    }
+}
