@@ -113,7 +113,10 @@ impl HostLauncher {
             no_new_privs: config.security.no_new_privs,
             cgroup: self.cgroup.as_ref().map(Cgroup::entrance).transpose()?,
         };
-        spawn.spawn().map_err(|error| launch_error(program, error))
+        let missing = !program.contains('/') && !is_in_path(program, &spawn.env);
+        spawn
+            .spawn()
+            .map_err(|error| launch_error(program, missing, error))
     }
 
     /// A little of the agent's own, then the pod's; the last of equal names wins.
@@ -196,6 +199,16 @@ fn volume_variables(record: &ContainerRecord) -> Vec<(String, PathBuf)> {
     variables
 }
 
+/// The search itself says "permission denied" also when only some directory of the path cannot be read.
+fn is_in_path(program: &str, env: &[(OsString, OsString)]) -> bool {
+    let path = env
+        .iter()
+        .rev()
+        .find(|(name, _)| name == "PATH")
+        .map(|(_, value)| value.as_os_str());
+    path.is_some_and(|path| std::env::split_paths(path).any(|dir| dir.join(program).exists()))
+}
+
 /// Before the spawn, whose error could not tell a missing directory from a missing program.
 fn check_directory(dir: &Path) -> Result<(), LaunchError> {
     let problem = match std::fs::metadata(dir) {
@@ -210,9 +223,9 @@ fn check_directory(dir: &Path) -> Result<(), LaunchError> {
 }
 
 /// Sorts out whose fault it is. The texts are those users know from other runtimes.
-fn launch_error(program: &str, error: io::Error) -> LaunchError {
+fn launch_error(program: &str, missing: bool, error: io::Error) -> LaunchError {
     use io::ErrorKind as Kind;
-    if error.kind() == Kind::NotFound && !program.contains('/') {
+    if missing {
         return LaunchError::CannotRun(format!("exec: {program:?}: executable file not found in $PATH"));
     }
     // Kinds that have no stable name: ENOEXEC and ELOOP.
@@ -296,13 +309,16 @@ mod tests {
 
     #[test]
     fn the_fault_is_given_to_whom_it_belongs() {
-        let message =
-            |program: &str, number| match launch_error(program, io::Error::from_raw_os_error(number)) {
-                LaunchError::CannotRun(message) => message,
-                LaunchError::Spawn(_) => "the machine's".to_owned(),
-            };
+        let message = |program: &str, number| match launch_error(
+            program,
+            program == "nope",
+            io::Error::from_raw_os_error(number),
+        ) {
+            LaunchError::CannotRun(message) => message,
+            LaunchError::Spawn(_) => "the machine's".to_owned(),
+        };
         assert_eq!(
-            message("nope", 2),
+            message("nope", 13),
             "exec: \"nope\": executable file not found in $PATH"
         );
         assert_eq!(message("/nope", 2), "exec: \"/nope\": no such file or directory");
