@@ -83,6 +83,26 @@ pub enum Advice {
     },
 }
 
+impl Advice {
+    /// Whether nothing is wrong and this only says what a field that is not used would change.
+    pub fn is_offer(&self) -> bool {
+        match self {
+            Self::StartNoticedSooner { .. } | Self::ReadinessNoticedSooner { .. } => true,
+            Self::ShortStart { .. }
+            | Self::ReadinessExpectsMore { .. }
+            | Self::DelayForStart { .. }
+            | Self::ThresholdBehindStartup { .. }
+            | Self::SameAsReadiness { .. }
+            | Self::OneFailureKills { .. }
+            | Self::TimeoutBeyondPeriod { .. }
+            | Self::LongGrace { .. }
+            | Self::GraceAbovePod { .. }
+            | Self::HookCutOff { .. }
+            | Self::HookUsesGrace { .. } => false,
+        }
+    }
+}
+
 /// What would give a start-up more time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartRemedy {

@@ -120,8 +120,12 @@ fn print_container(out: &mut dyn Write, container: &ContainerExplanation) -> io:
     for probe in &container.probes {
         print_probe(out, probe)?;
     }
-    if container.probes.is_empty() {
-        writeln!(out, "  no probes: it counts as started and ready while it runs")?;
+    match container.plan.role {
+        Role::Init => writeln!(out, "  runs to completion before the next container begins")?,
+        Role::Sidecar | Role::Main if container.probes.is_empty() => {
+            writeln!(out, "  no probes: it counts as started and ready while it runs")?;
+        }
+        Role::Sidecar | Role::Main => {}
     }
     writeln!(
         out,
@@ -182,23 +186,23 @@ fn settings(probe: &ProbeExplanation) -> String {
         Handler::Grpc => "grpc",
     };
     let (period, after) = (Seconds(probe.timing.period), Seconds(probe.timing.period_after));
-    let mut text = format!("{handler} every {period}");
-    if period != after {
-        text += &format!(" until it succeeds, then every {after}");
-    }
-    text += &format!(
-        ", timeout {}, {}",
-        Seconds(*timeout),
-        plural(*failure_threshold, "failure")
-    );
+    let mut parts = vec![if period == after || probe.timing.kind == Kind::Startup {
+        format!("{handler} every {period}")
+    } else {
+        format!("{handler} every {period} until it succeeds, then every {after}")
+    }];
+    parts.push(format!("timeout {}", Seconds(*timeout)));
     let initial = probe.plan.initial_failure_threshold;
-    if initial > *failure_threshold {
-        text += &format!(" ({initial} until the first success)");
-    }
+    let failures = plural(*failure_threshold, "failure");
+    parts.push(if initial > *failure_threshold {
+        format!("{failures} ({initial} until the first success)")
+    } else {
+        failures
+    });
     if !initial_delay.is_zero() {
-        text += &format!(", from {} after the start", Seconds(*initial_delay));
+        parts.push(format!("from {} after the start", Seconds(*initial_delay)));
     }
-    text
+    parts.join(", ")
 }
 
 fn plural(count: u32, noun: &str) -> String {
@@ -220,7 +224,9 @@ fn grace(stop: &StopTiming) -> String {
 }
 
 fn print_advice(out: &mut dyn Write, advice: &[Advice]) -> io::Result<()> {
-    advice
-        .iter()
-        .try_for_each(|advice| writeln!(out, "    {CYAN}advice{RESET}: {advice}"))
+    for advice in advice {
+        let label = if advice.is_offer() { "option" } else { "advice" };
+        writeln!(out, "    {CYAN}{label}{RESET}: {advice}")?;
+    }
+    Ok(())
 }

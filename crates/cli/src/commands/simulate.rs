@@ -15,7 +15,7 @@ use pulselet_sim::{End, Scenario, Setup, Simulation};
 use crate::cli::{SimulateArgs, SimulateFormat};
 use crate::diagnostics;
 use crate::exit::{Exit, Failure};
-use crate::input::{Outcome, Source, Verdict};
+use crate::input::{Outcome, Source};
 use crate::output;
 
 pub(crate) fn run(args: &SimulateArgs) -> Result<Exit, Failure> {
@@ -55,29 +55,13 @@ fn single_pod(source: &Source, config: &NodeConfig) -> Result<Option<Pod>, Failu
         let failure = Failure::usage(format_args!("{} holds more than one object", source.name));
         return Err(failure.with_hint("a simulation takes exactly one Pod; split the file"));
     }
-    let mut stderr = anstream::stderr().lock();
     for verdict in verdicts {
-        // When stderr is gone there is nowhere left to complain to; the exit code still tells.
-        let _ = complain(&mut stderr, source, &verdict);
+        diagnostics::complain(source, &verdict);
         if let Outcome::Accepted(admission, _) = verdict.outcome {
             return Ok(Some(admission.pod));
         }
     }
     Ok(None)
-}
-
-fn complain(out: &mut dyn Write, source: &Source, verdict: &Verdict) -> io::Result<()> {
-    match &verdict.outcome {
-        Outcome::Accepted(admission, places) => admission
-            .warnings
-            .iter()
-            .zip(places)
-            .try_for_each(|(warning, at)| diagnostics::warning(out, source, warning, *at)),
-        Outcome::Invalid(errors) => errors
-            .iter()
-            .try_for_each(|(error, at)| diagnostics::invalid(out, source, error, *at)),
-        Outcome::Undecodable(error) => diagnostics::undecodable(out, source, error),
-    }
 }
 
 fn read_scenario(file: &str, plan: &PodPlan) -> Result<Scenario, Failure> {

@@ -41,7 +41,7 @@ impl fmt::Display for StartRemedy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::StartupProbe(probe) => write!(f, "{probe} gives it {}", probe.budget()),
-            Self::InitialDelay => f.write_str("raise initialDelaySeconds"),
+            Self::InitialDelay => f.write_str("a longer initialDelaySeconds gives it more"),
         }
     }
 }
@@ -52,7 +52,7 @@ impl fmt::Display for Advice {
         match self {
             Self::ShortStart { budget, remedy } => write!(
                 f,
-                "a container that is not up {budget} after its start is killed; if it can take longer, {remedy}"
+                "if its start can take longer than {budget}, liveness kills it; {remedy}"
             ),
             Self::ReadinessExpectsMore { delay, budget } => write!(
                 f,

@@ -66,13 +66,13 @@ fn a_sound_container_gets_none() {
 
 #[test]
 fn liveness_alone_may_cut_the_start_short() {
-    insta::assert_snapshot!(advice(&json!({"livenessProbe": probe(80, &json!({}))})), @"liveness: a container that is not up 30 s after its start is killed; if it can take longer, a startupProbe with periodSeconds: 10 and failureThreshold: 30 gives it 300 s");
+    insta::assert_snapshot!(advice(&json!({"livenessProbe": probe(80, &json!({}))})), @"liveness: if its start can take longer than 30 s, liveness kills it; a startupProbe with periodSeconds: 10 and failureThreshold: 30 gives it 300 s");
     assert_eq!(
         advice(&json!({"livenessProbe": probe(80, &json!({"initializationFailureThreshold": 30}))})),
         ""
     );
     let gates = GateSet::ALL.with(Gate::StartupProbeEnabled, false);
-    insta::assert_snapshot!(advice_under(gates, 30, &json!({"livenessProbe": probe(80, &json!({}))})), @"liveness: a container that is not up 30 s after its start is killed; if it can take longer, raise initialDelaySeconds");
+    insta::assert_snapshot!(advice_under(gates, 30, &json!({"livenessProbe": probe(80, &json!({}))})), @"liveness: if its start can take longer than 30 s, liveness kills it; a longer initialDelaySeconds gives it more");
 }
 
 #[test]
