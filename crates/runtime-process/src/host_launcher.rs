@@ -11,12 +11,10 @@ use pulselet_monitor::{
     ChildStreams, ExecCommand, Handshake, LOG_FILE_SIZE, LOG_FILES, LaunchError, Launcher, MonitorConfig,
     record,
 };
+use pulselet_monitored::{CONTAINER_FILE, ContainerRecord};
 use pulselet_sys::{Credentials, Pid, Spawn};
 
-use crate::{
-    cgroup::Cgroup,
-    store::{CONTAINER_FILE, ContainerRecord},
-};
+use crate::cgroup::Cgroup;
 
 /// Set for every process of a container, to its id.
 pub const CONTAINER_ID_VARIABLE: &str = "PULSELET_CONTAINER_ID";

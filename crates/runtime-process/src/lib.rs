@@ -11,19 +11,14 @@
 //! times with different sub-paths, the further ones are `PULSELET_VOLUME_<NAME>_2` and so on.
 //! `PULSELET_CONTAINER_ID` is set too; by it the processes of a lost monitor are found.
 //!
-//! Everything is kept in directories below one root (see `store`), and the monitors live on without the agent: a new
-//! [`ProcessRuntime`] on the same root finds all that was there.
+//! Everything is kept in directories below one root, and the monitors live on without the agent: a new
+//! [`ProcessRuntime`] on the same root finds all that was there (see [`pulselet_monitored`]).
 
-mod adopt;
 mod cgroup;
-mod client;
-mod container;
 mod host_launcher;
-mod lifecycle;
 mod runtime;
-mod store;
-mod streams;
 mod validate;
 
 pub use host_launcher::{CONTAINER_ID_VARIABLE, monitor_main};
-pub use runtime::{MonitorCommand, OpenError, ProcessRuntime};
+pub use pulselet_monitored::{MonitorCommand, OpenError};
+pub use runtime::ProcessRuntime;

@@ -1,94 +1,65 @@
 //! [`ProcessRuntime`]: the runtime's verbs for host processes.
 //!
-//! What is known is in memory and follows the monitors' words; files are read at the start and when a monitor is
-//! silent. What happens to a single container is in `lifecycle`.
+//! Containers and sandboxes are kept by [`Monitored`]; here is what is particular to host processes: volumes as links,
+//! the loopback address, no images.
 
 use std::{
-    ffi::OsString,
+    fs, io,
     net::{IpAddr, Ipv4Addr},
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
-use jiff::Timestamp;
-use pulselet_monitor::protocol::{ExecCall, Reply, Request, StreamCall};
+use pulselet_monitor::processes_with_variable;
+use pulselet_monitored::{ContainerRecord, Kind, MonitorCommand, Monitored, OpenError, SandboxRecord};
 use pulselet_runtime::{
-    AttachOptions, Condition, ContainerConfig, ContainerFilter, ContainerId, ContainerState, ContainerStats,
-    ContainerStatus, Credentials, DuplexStream, Error, EventKind, Events, ExecOptions, ExecOutput,
-    ExecRequest, ExecStreams, Features, Health, Image, ObjectKind, Operation, Result, Runtime, SandboxConfig,
-    SandboxId, SandboxState, SandboxStatus, Signal, Version, async_trait,
+    AttachOptions, BoxError, Condition, ContainerConfig, ContainerFilter, ContainerId, ContainerStats,
+    ContainerStatus, Credentials, DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest,
+    ExecStreams, Features, Health, Image, Mount, Operation, Result, Runtime, SandboxConfig, SandboxId,
+    SandboxState, SandboxStatus, Signal, Version, async_trait,
 };
-use tokio::{net::TcpStream, task::JoinSet};
+use pulselet_sys::send_signal;
+use rustix::process::test_kill_process;
+use tokio::net::TcpStream;
 
-use crate::{
-    container::Container,
-    lifecycle::{Inner, KEEPING_PATIENCE, blocking, detached, unexpected},
-    store::{ContainerRecord, SandboxRecord, StoreError, new_id},
-    streams, validate,
-};
+use crate::{cgroup::Cgroup, host_launcher::CONTAINER_ID_VARIABLE, validate};
 
-/// How long opening waits for the monitors of running containers to answer. They usually do in a millisecond.
-const ADOPTION_PATIENCE: Duration = Duration::from_secs(10);
-
-/// How to start a monitor: the container's directory is added as the last argument.
-#[derive(Debug, Clone)]
-pub struct MonitorCommand {
-    pub program: PathBuf,
-    pub args: Vec<OsString>,
-}
-
-impl MonitorCommand {
-    /// This very program, even if its file was replaced since, with the given arguments.
-    pub fn this_program(args: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
-        Self {
-            program: "/proc/self/exe".into(),
-            args: args.into_iter().map(Into::into).collect(),
-        }
-    }
-}
-
-#[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-pub struct OpenError(#[from] StoreError);
+const SIGKILL: i32 = 9;
 
 /// Host processes as containers. Clones are the same runtime.
 #[derive(Debug, Clone)]
-pub struct ProcessRuntime(Arc<Inner>);
+pub struct ProcessRuntime(Monitored);
 
 impl ProcessRuntime {
     /// Opens the root and adopts what is there. Only one at a time may use a root; the caller sees to that.
     pub async fn open(root: &Path, monitor: MonitorCommand) -> std::result::Result<Self, OpenError> {
-        let root = root.to_owned();
-        let inner = tokio::task::spawn_blocking(move || Inner::load(&root, monitor))
-            .await
-            .expect("loading does not panic")?;
-        let runtime = Self(Arc::new(inner));
-        let adopted = runtime.0.follow_all();
-        let answers = async {
-            for container in &adopted {
-                container.wait_until_known().await;
-            }
-        };
-        if tokio::time::timeout(ADOPTION_PATIENCE, answers).await.is_err() {
-            tracing::warn!("some containers' monitors do not answer");
+        Ok(Self(Monitored::open(root, monitor, Arc::new(HostProcess)).await?))
+    }
+}
+
+#[derive(Debug)]
+struct HostProcess;
+
+impl Kind for HostProcess {
+    /// By the cgroup where there is one, and by the variable every process of the container was given.
+    fn kill_leftovers(&self, record: &ContainerRecord, dir: &Path) -> bool {
+        let mut left = processes_with_variable(CONTAINER_ID_VARIABLE, record.id.as_str());
+        if let Some(cgroup) = Cgroup::find(dir) {
+            cgroup.kill();
+            left.extend(cgroup.members());
         }
-        Ok(runtime)
+        for pid in &left {
+            let _ = send_signal(*pid, SIGKILL);
+        }
+        left.retain(|pid| test_kill_process(*pid).is_ok());
+        left.is_empty()
     }
 
-    async fn open_stream(
-        &self,
-        id: &ContainerId,
-        operation: Operation,
-        request: Request,
-        wanted: AttachOptions,
-    ) -> Result<ExecStreams> {
-        let container = self.0.container(id)?;
-        container.must_run(operation)?;
-        let (client, reply) = self.0.ask(&container, operation, &request).await?;
-        match reply {
-            Reply::Streaming => Ok(streams::open(client, operation, wanted)),
-            other => Err(unexpected(&container, operation, other)),
+    fn clean_up(&self, _record: &ContainerRecord, dir: &Path) {
+        if let Some(cgroup) = Cgroup::find(dir) {
+            cgroup.remove();
         }
     }
 }
@@ -117,92 +88,56 @@ impl Runtime for ProcessRuntime {
     }
 
     async fn run_sandbox(&self, config: &SandboxConfig) -> Result<SandboxId> {
-        let (runtime, config) = (self.clone(), config.clone());
-        detached(Operation::RunSandbox, async move {
-            runtime.make_sandbox(config).await
-        })
-        .await
+        let loopback = |_: &[IpAddr]| Ok(vec![IpAddr::V4(Ipv4Addr::LOCALHOST)]);
+        self.0
+            .add_sandbox(config.clone(), SandboxState::Ready, loopback)
+            .await
     }
 
     async fn stop_sandbox(&self, id: &SandboxId) -> Result<()> {
-        let (runtime, id) = (self.clone(), id.clone());
-        detached(
-            Operation::StopSandbox,
-            async move { runtime.halt_sandbox(&id).await },
-        )
-        .await
+        self.0.stop_sandbox(id).await
     }
 
     async fn remove_sandbox(&self, id: &SandboxId) -> Result<()> {
-        let (runtime, id) = (self.clone(), id.clone());
-        detached(Operation::RemoveSandbox, async move {
-            runtime.delete_sandbox(&id).await
-        })
-        .await
+        self.0.stop_sandbox(id).await?;
+        self.0.forget_sandbox(id).await
     }
 
     async fn sandbox_status(&self, id: &SandboxId) -> Result<SandboxStatus> {
-        self.0
-            .known(|known| known.sandboxes.get(id).map(sandbox_status))
-            .ok_or_else(|| Error::no_sandbox(id))
+        Ok(self.0.sandbox(id)?.status())
     }
 
     async fn list_sandboxes(&self) -> Result<Vec<SandboxStatus>> {
-        Ok(self
-            .0
-            .known(|known| known.sandboxes.values().map(sandbox_status).collect()))
+        Ok(self.0.sandboxes().iter().map(SandboxRecord::status).collect())
     }
 
     async fn create_container(&self, sandbox: &SandboxId, config: &ContainerConfig) -> Result<ContainerId> {
-        let (runtime, sandbox, config) = (self.clone(), sandbox.clone(), config.clone());
-        detached(Operation::CreateContainer, async move {
-            runtime.make_container(sandbox, config).await
-        })
-        .await
+        validate::container(config)?;
+        let signal = config.stop_signal.unwrap_or(Signal::TERM);
+        let links = self.0.sandbox_dir(sandbox).join("volumes");
+        let mounts = config.mounts.clone();
+        let link = move |_: &Path| link_volumes(&links, &mounts).map_err(BoxError::from);
+        self.0.create_container(sandbox, config, signal, link).await
     }
 
     async fn start_container(&self, id: &ContainerId) -> Result<()> {
-        let (inner, container) = (Arc::clone(&self.0), self.0.container(id)?);
-        detached(
-            Operation::StartContainer,
-            async move { inner.start(&container).await },
-        )
-        .await
+        self.0.start_container(id).await
     }
 
     async fn stop_container(&self, id: &ContainerId, grace: Duration) -> Result<()> {
-        match self.0.container(id) {
-            Ok(container) => self.0.stop(&container, grace).await,
-            Err(error) if error.is_not_found() => Ok(()),
-            Err(error) => Err(error),
-        }
+        self.0.stop_container(id, grace).await
     }
 
     async fn remove_container(&self, id: &ContainerId) -> Result<()> {
-        let inner = Arc::clone(&self.0);
-        match self.0.container(id) {
-            Ok(container) => {
-                detached(Operation::RemoveContainer, async move {
-                    inner.remove(container).await
-                })
-                .await
-            }
-            Err(error) if error.is_not_found() => Ok(()),
-            Err(error) => Err(error),
-        }
+        self.0.remove_container(id).await
     }
 
     async fn container_status(&self, id: &ContainerId) -> Result<ContainerStatus> {
-        Ok(self.0.container(id)?.status())
+        self.0.container_status(id)
     }
 
     async fn list_containers(&self, filter: &ContainerFilter) -> Result<Vec<ContainerStatus>> {
-        let all = self.0.all_containers();
-        Ok(all
-            .iter()
-            .map(|container| container.status())
-            .filter(|status| filter.matches(status))
-            .collect())
+        Ok(self.0.list_containers(filter))
     }
 
     async fn container_stats(&self, _id: &ContainerId) -> Result<ContainerStats> {
@@ -212,100 +147,19 @@ impl Runtime for ProcessRuntime {
     }
 
     async fn exec_sync(&self, id: &ContainerId, request: &ExecRequest) -> Result<ExecOutput> {
-        let container = self.0.container(id)?;
-        container.must_run(Operation::Exec)?;
-        if request.command.is_empty() {
-            return Err(Error::Invalid {
-                field: "command",
-                detail: "is required".into(),
-            });
-        }
-        let call = ExecCall {
-            command: request.command.clone(),
-            timeout_ms: request
-                .timeout
-                .map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
-            output_limit: request.output_limit,
-        };
-        let exec = self.0.exec(&container, call);
-        match request.timeout {
-            None => exec.await,
-            Some(timeout) => {
-                let after = timeout.saturating_add(KEEPING_PATIENCE);
-                let late = Error::Timeout {
-                    operation: Operation::Exec,
-                    after,
-                };
-                tokio::time::timeout(after, exec).await.map_err(|_| late)?
-            }
-        }
+        self.0.exec_sync(id, request).await
     }
 
     async fn exec(&self, id: &ContainerId, options: &ExecOptions) -> Result<ExecStreams> {
-        let ExecOptions {
-            command,
-            tty,
-            stdin,
-            stdout,
-            stderr,
-        } = options.clone();
-        if command.is_empty() {
-            return Err(Error::Invalid {
-                field: "command",
-                detail: "is required".into(),
-            });
-        }
-        let request = Request::ExecStream(StreamCall {
-            command,
-            tty,
-            stdin,
-            stdout,
-            stderr,
-        });
-        self.open_stream(
-            id,
-            Operation::Exec,
-            request,
-            AttachOptions {
-                tty,
-                stdin,
-                stdout,
-                stderr,
-            },
-        )
-        .await
+        self.0.exec(id, options).await
     }
 
     async fn attach(&self, id: &ContainerId, options: &AttachOptions) -> Result<ExecStreams> {
-        let AttachOptions {
-            tty,
-            stdin,
-            stdout,
-            stderr,
-        } = *options;
-        let request = Request::Attach(StreamCall {
-            command: Vec::new(),
-            tty,
-            stdin,
-            stdout,
-            stderr,
-        });
-        self.open_stream(
-            id,
-            Operation::Attach,
-            request,
-            AttachOptions {
-                tty,
-                stdin,
-                stdout,
-                stderr,
-            },
-        )
-        .await
+        self.0.attach(id, options).await
     }
 
     async fn port_forward(&self, id: &SandboxId, port: u16) -> Result<DuplexStream> {
-        self.sandbox_status(id).await?;
+        self.0.sandbox(id)?;
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await;
         Ok(Box::new(
             stream.map_err(|error| Error::failed(Operation::PortForward, error))?,
@@ -313,16 +167,7 @@ impl Runtime for ProcessRuntime {
     }
 
     async fn reopen_log(&self, id: &ContainerId) -> Result<()> {
-        let container = self.0.container(id)?;
-        container.must_run(Operation::ReopenLog)?;
-        match self
-            .0
-            .ask(&container, Operation::ReopenLog, &Request::ReopenLog)
-            .await?
-        {
-            (_, Reply::Done) => Ok(()),
-            (_, other) => Err(unexpected(&container, Operation::ReopenLog, other)),
-        }
+        self.0.reopen_log(id).await
     }
 
     async fn pull_image(&self, _reference: &str, _credentials: Option<&Credentials>) -> Result<Image> {
@@ -344,129 +189,28 @@ impl Runtime for ProcessRuntime {
     }
 
     fn events(&self) -> Events {
-        self.0.events.subscribe()
+        self.0.events()
     }
 }
 
-/// What goes on when its caller stops waiting.
-impl ProcessRuntime {
-    async fn make_sandbox(&self, config: SandboxConfig) -> Result<SandboxId> {
-        let operation = Operation::RunSandbox;
-        let record = SandboxRecord {
-            id: SandboxId::new(new_id().map_err(|error| Error::failed(operation, error))?),
-            boot_id: self.0.store.boot_id.clone(),
-            created_at: Timestamp::now(),
-            state: SandboxState::Ready,
-            config,
-        };
-        let id = record.id.clone();
-        self.0.known(|known| {
-            let same = |other: &SandboxRecord| {
-                other.config.pod.uid == record.config.pod.uid && other.config.attempt == record.config.attempt
-            };
-            if let Some(other) = known.sandboxes.values().find(|other| same(other)) {
-                return Err(Error::AlreadyExists {
-                    kind: ObjectKind::Sandbox,
-                    id: other.id.to_string(),
-                });
+/// Makes the volumes visible under their names in the sandbox's directory.
+fn link_volumes(links: &Path, mounts: &[Mount]) -> std::result::Result<(), LinkError> {
+    for mount in mounts.iter().filter(|mount| !mount.volume.is_empty()) {
+        let path = links.join(&mount.volume);
+        let linked = fs::create_dir_all(links).and_then(|()| symlink(&mount.host_path, &path));
+        match linked {
+            Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(LinkError { path, source });
             }
-            known.sandboxes.insert(record.id.clone(), record.clone());
-            Ok(())
-        })?;
-        let store = self.0.store.clone();
-        let written = blocking(operation, move || store.put_sandbox(&record)).await;
-        if written.is_err() {
-            self.0.known(|known| known.sandboxes.remove(&id));
+            Ok(()) | Err(_) => {}
         }
-        written.map(|()| id)
     }
-
-    async fn halt_sandbox(&self, id: &SandboxId) -> Result<()> {
-        let Some(record) = self.0.known(|known| {
-            let sandbox = known.sandboxes.get_mut(id)?;
-            sandbox.state = SandboxState::NotReady;
-            Some(sandbox.clone())
-        }) else {
-            return Ok(());
-        };
-        let store = self.0.store.clone();
-        blocking(Operation::StopSandbox, move || store.put_sandbox(&record)).await?;
-        self.for_each_container(id, |inner, container| async move {
-            match container.state() {
-                ContainerState::Created | ContainerState::Exited(_) => Ok(()),
-                ContainerState::Running { .. } | ContainerState::Unknown => {
-                    inner.stop(&container, Duration::ZERO).await
-                }
-            }
-        })
-        .await
-    }
-
-    async fn delete_sandbox(&self, id: &SandboxId) -> Result<()> {
-        self.halt_sandbox(id).await?;
-        self.for_each_container(
-            id,
-            |inner, container| async move { inner.remove(container).await },
-        )
-        .await?;
-        let (store, removed) = (self.0.store.clone(), id.clone());
-        blocking(Operation::RemoveSandbox, move || store.remove_sandbox(&removed)).await?;
-        self.0.known(|known| known.sandboxes.remove(id));
-        Ok(())
-    }
-
-    async fn make_container(&self, sandbox: SandboxId, config: ContainerConfig) -> Result<ContainerId> {
-        let operation = Operation::CreateContainer;
-        validate::container(&config)?;
-        let record = ContainerRecord {
-            id: ContainerId::new(new_id().map_err(|error| Error::failed(operation, error))?),
-            sandbox,
-            boot_id: self.0.store.boot_id.clone(),
-            created_at: Timestamp::now(),
-            stop_signal: config.stop_signal.unwrap_or(Signal::TERM),
-            config,
-        };
-        let container = self.0.reserve(record)?;
-        let id = container.record.id.clone();
-        let (store, written) = (self.0.store.clone(), Arc::clone(&container));
-        if let Err(error) = blocking(operation, move || written.write_to(&store)).await {
-            self.0.known(|known| known.containers.remove(&id));
-            return Err(error);
-        }
-        container.publish(EventKind::Created);
-        Ok(id)
-    }
-
-    /// Does something to all containers of a sandbox at once, to the end for each, and returns the first error.
-    async fn for_each_container<F, Fut>(&self, sandbox: &SandboxId, action: F) -> Result<()>
-    where
-        F: Fn(Arc<Inner>, Arc<Container>) -> Fut,
-        Fut: Future<Output = Result<()>> + Send + 'static,
-    {
-        // A pod has few containers: the API bounds it by the size of a manifest.
-        let mut tasks = JoinSet::new();
-        for container in self
-            .0
-            .all_containers()
-            .into_iter()
-            .filter(|container| container.record.sandbox == *sandbox)
-        {
-            tasks.spawn(action(Arc::clone(&self.0), container));
-        }
-        let results = tasks.join_all().await;
-        results.into_iter().collect()
-    }
+    Ok(())
 }
 
-fn sandbox_status(record: &SandboxRecord) -> SandboxStatus {
-    SandboxStatus {
-        id: record.id.clone(),
-        pod: record.config.pod.clone(),
-        attempt: record.config.attempt,
-        state: record.state,
-        created_at: record.created_at,
-        addresses: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
-        labels: record.config.labels.clone(),
-        annotations: record.config.annotations.clone(),
-    }
+#[derive(Debug, thiserror::Error)]
+#[error("cannot link {path}: {source}", path = path.display())]
+struct LinkError {
+    path: PathBuf,
+    source: io::Error,
 }

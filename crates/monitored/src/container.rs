@@ -1,11 +1,14 @@
 //! One container as the agent knows it.
 
-use std::{path::PathBuf, sync::Mutex};
+use std::{
+    path::{Path, PathBuf},
+    sync::Mutex,
+};
 
 use jiff::Timestamp;
 use pulselet_runtime::{
-    ContainerEvent, ContainerState, ContainerStatus, Error, EventHub, EventKind, Exit, Operation, Result,
-    RuntimeEvent,
+    BoxError, ContainerEvent, ContainerState, ContainerStatus, Error, EventHub, EventKind, Exit, Operation,
+    Result, RuntimeEvent,
 };
 use tokio::{sync::watch, task::AbortHandle};
 
@@ -140,18 +143,18 @@ impl Container {
     }
 
     /// Makes the container's directory and what belongs to it.
-    pub(crate) fn write_to(&self, store: &Store) -> std::result::Result<(), StoreError> {
-        let config = &self.record.config;
-        if let Some(logs) = config.log_path.parent() {
+    pub(crate) fn write_to(
+        &self,
+        store: &Store,
+        prepare: impl FnOnce(&Path) -> std::result::Result<(), BoxError>,
+    ) -> std::result::Result<(), StoreError> {
+        if let Some(logs) = self.record.config.log_path.parent() {
             std::fs::create_dir_all(logs).map_err(|source| StoreError::MakeDirectory {
                 path: logs.to_owned(),
                 source,
             })?;
         }
-        for mount in config.mounts.iter().filter(|mount| !mount.volume.is_empty()) {
-            store.link_volume(&self.record.sandbox, &mount.volume, &mount.host_path)?;
-        }
-        store.put_container(&self.record)
+        store.put_container(&self.record, prepare)
     }
 
     /// Returns when it is known whether the container runs.

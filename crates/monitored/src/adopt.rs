@@ -13,19 +13,15 @@ use std::{
 
 use jiff::Timestamp;
 use pulselet_monitor::{
-    processes_with_variable,
     protocol::{Reply, Request},
     record::{self, Life},
 };
 use pulselet_runtime::{ContainerState, EventHub, Exit, ExitReason};
-use pulselet_sys::send_signal;
-use rustix::process::test_kill_process;
 
 use crate::{
-    cgroup::Cgroup,
     client::{Client, ClientError},
     container::Container,
-    host_launcher::CONTAINER_ID_VARIABLE,
+    kind::Kind,
     store::{ContainerRecord, StoreError},
 };
 
@@ -41,8 +37,6 @@ const LOOK_LATER: Duration = Duration::from_secs(1);
 
 /// Rounds of killing what a lost monitor left behind, with [`LOOK_AGAIN`] between them: three seconds.
 const LEFTOVER_ROUNDS: usize = 600;
-
-const SIGKILL: i32 = 9;
 
 /// What the files say while no monitor answers.
 #[derive(Debug, PartialEq, Eq)]
@@ -99,7 +93,7 @@ pub(crate) fn load(
 }
 
 /// Follows a container to its end. Returns early only if it turns out never to have been started.
-pub(crate) async fn watch(container: Arc<Container>) {
+pub(crate) async fn watch(container: Arc<Container>, kind: Arc<dyn Kind>) {
     let mut wait = LOOK_AGAIN;
     loop {
         match follow_monitor(&container).await {
@@ -111,14 +105,14 @@ pub(crate) async fn watch(container: Arc<Container>) {
         match look(&container).await {
             Ok(Trace::Exited(exit)) => return container.exited(exit),
             Ok(Trace::NeverStarted) => return container.never_started(),
-            Ok(Trace::Lost) => return container.exited(bury(&container).await),
+            Ok(Trace::Lost) => return container.exited(bury(&container, &kind).await),
             Ok(Trace::MonitorBusy) => {
                 tokio::time::sleep(wait).await;
                 wait = (2 * wait).min(LOOK_LATER);
             }
             Err(error) => {
                 tracing::warn!(container = %container.record.id, %error, "its records cannot be read");
-                return container.exited(bury(&container).await);
+                return container.exited(bury(&container, &kind).await);
             }
         }
     }
@@ -151,8 +145,8 @@ async fn look(container: &Container) -> Result<Trace, StoreError> {
 }
 
 /// Kills what is left of a container whose monitor is gone, and records an end in its place.
-async fn bury(container: &Arc<Container>) -> Exit {
-    kill_leftovers(container).await;
+async fn bury(container: &Arc<Container>, kind: &Arc<dyn Kind>) -> Exit {
+    kill_leftovers(container, kind).await;
     let started_at = match record::read_life(&container.dir) {
         Ok(Some(Life::Running { started_at, .. })) => Some(started_at),
         Ok(Some(Life::Launching) | None) | Err(_) => None,
@@ -179,25 +173,15 @@ fn unseen_exit(started_at: Option<Timestamp>, message: &str) -> Exit {
     }
 }
 
-/// By the cgroup where there is one, and by the variable every process of the container was given.
-async fn kill_leftovers(container: &Arc<Container>) {
+async fn kill_leftovers(container: &Arc<Container>, kind: &Arc<dyn Kind>) {
     for _ in 0..LEFTOVER_ROUNDS {
-        let container = Arc::clone(container);
+        let (container, kind) = (Arc::clone(container), Arc::clone(kind));
         let round = move || {
-            let cgroup = Cgroup::find(&container.dir);
-            let mut left = processes_with_variable(CONTAINER_ID_VARIABLE, container.record.id.as_str());
-            if let Some(cgroup) = &cgroup {
-                cgroup.kill();
-                left.extend(cgroup.members());
+            let gone = kind.kill_leftovers(&container.record, &container.dir);
+            if gone {
+                kind.clean_up(&container.record, &container.dir);
             }
-            for pid in &left {
-                let _ = send_signal(*pid, SIGKILL);
-            }
-            left.retain(|pid| test_kill_process(*pid).is_ok());
-            if let Some(cgroup) = cgroup.filter(|_| left.is_empty()) {
-                cgroup.remove();
-            }
-            left.is_empty()
+            gone
         };
         if tokio::task::spawn_blocking(round).await.unwrap_or(false) {
             return;

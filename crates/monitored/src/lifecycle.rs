@@ -31,10 +31,10 @@ use tokio::{
 
 use crate::{
     adopt::{self, Trace},
-    cgroup::Cgroup,
     client::{Client, ClientError},
     container::Container,
-    runtime::MonitorCommand,
+    kind::Kind,
+    monitored::MonitorCommand,
     store::{ContainerRecord, Found, SandboxRecord, Store, StoreError, remove},
 };
 
@@ -64,6 +64,7 @@ pub(crate) struct Inner {
     pub(crate) store: Store,
     pub(crate) events: EventHub,
     monitor: MonitorCommand,
+    kind: Arc<dyn Kind>,
     starts: Semaphore,
     known: Mutex<Known>,
 }
@@ -84,7 +85,11 @@ impl Drop for Inner {
 
 impl Inner {
     /// Reads everything there is below the root.
-    pub(crate) fn load(root: &Path, monitor: MonitorCommand) -> std::result::Result<Self, StoreError> {
+    pub(crate) fn load(
+        root: &Path,
+        monitor: MonitorCommand,
+        kind: Arc<dyn Kind>,
+    ) -> std::result::Result<Self, StoreError> {
         let store = Store::open(root)?;
         let events = EventHub::new();
         let mut known = Known::default();
@@ -122,6 +127,7 @@ impl Inner {
             store,
             events,
             monitor,
+            kind,
             starts: Semaphore::new(MAX_STARTS),
             known: Mutex::new(known),
         })
@@ -134,8 +140,16 @@ impl Inner {
             ContainerState::Running { .. } | ContainerState::Unknown => true,
             ContainerState::Created | ContainerState::Exited(_) => false,
         });
-        containers.iter().for_each(follow);
+        for container in &containers {
+            self.follow(container);
+        }
         containers
+    }
+
+    /// Watches a container in a task of its own.
+    fn follow(&self, container: &Arc<Container>) {
+        let task = tokio::spawn(adopt::watch(Arc::clone(container), Arc::clone(&self.kind)));
+        container.set_watcher(task.abort_handle());
     }
 
     pub(crate) fn known<T>(&self, look: impl FnOnce(&mut Known) -> T) -> T {
@@ -213,21 +227,21 @@ impl Inner {
         match report {
             Ok(Handshake::Started { started_at, .. }) => {
                 container.started(started_at);
-                follow(container);
+                self.follow(container);
                 Ok(())
             }
             Ok(Handshake::CannotRun { message }) => {
-                adopt::watch(Arc::clone(container)).await;
+                adopt::watch(Arc::clone(container), Arc::clone(&self.kind)).await;
                 Err(Error::CannotRun { message })
             }
             Ok(Handshake::AlreadyStarted) => {
-                follow(container);
+                self.follow(container);
                 Ok(())
             }
             Ok(Handshake::Failed { detail }) => Err(Error::failed(operation, detail)),
             Err(error) => {
                 // It may have come to life all the same.
-                follow(container);
+                self.follow(container);
                 Err(error)
             }
         }
@@ -315,11 +329,9 @@ impl Inner {
         }
         wait_until_left(&container).await?;
         container.stop_watching();
-        let (store, removed) = (self.store.clone(), Arc::clone(&container));
+        let (store, kind, removed) = (self.store.clone(), Arc::clone(&self.kind), Arc::clone(&container));
         blocking(operation, move || {
-            if let Some(cgroup) = Cgroup::find(&removed.dir) {
-                cgroup.remove();
-            }
+            kind.clean_up(&removed.record, &removed.dir);
             store.remove_container(&removed.record.id)
         })
         .await?;
@@ -413,12 +425,6 @@ pub(crate) fn unexpected(container: &Container, operation: Operation, reply: Rep
             "the container's monitor gave the answer to another question",
         ),
     }
-}
-
-/// Watches a container in a task of its own.
-fn follow(container: &Arc<Container>) {
-    let task = tokio::spawn(adopt::watch(Arc::clone(container)));
-    container.set_watcher(task.abort_handle());
 }
 
 /// Ends a container that was never started.

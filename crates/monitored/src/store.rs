@@ -1,26 +1,28 @@
 //! The directories below the root, and the records the agent keeps in them.
 //!
 //! ```text
-//! sandboxes/<id>/sandbox.json     what was asked for; its state
-//!                volumes/<name>   links to the pod's volumes
+//! sandboxes/<id>/sandbox.json     what was asked for; its state and addresses
 //! containers/<id>/container.json  what was asked for
-//!                 life.json, exit.json, monitor.lock, monitor.sock, cgroup.json    the monitor's
+//!                 life.json, exit.json, monitor.lock, monitor.sock    the monitor's
 //! ```
-//! A directory counts from the moment its record is in it, and is renamed before it is removed: whenever the agent dies,
+//! In both, the kind of container may keep more. A directory counts from the moment its record is in it, and is renamed before it is removed: whenever the agent dies,
 //! the next one finds whole objects, and remains it can delete.
 
 use std::{
     fs, io,
+    net::IpAddr,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
 
 use jiff::Timestamp;
 use pulselet_monitor::record::{self, Durability, RecordError};
-use pulselet_runtime::{ContainerConfig, ContainerId, SandboxConfig, SandboxId, SandboxState, Signal};
+use pulselet_runtime::{
+    BoxError, ContainerConfig, ContainerId, SandboxConfig, SandboxId, SandboxState, Signal,
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-pub(crate) const CONTAINER_FILE: &str = "container.json";
+pub const CONTAINER_FILE: &str = "container.json";
 const SANDBOX_FILE: &str = "sandbox.json";
 
 /// Before the name of a directory that is being removed.
@@ -30,24 +32,26 @@ const REMOVED: &str = "removed-";
 const ID_BYTES: usize = 16;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ContainerRecord {
-    pub(crate) id: ContainerId,
-    pub(crate) sandbox: SandboxId,
+pub struct ContainerRecord {
+    pub id: ContainerId,
+    pub sandbox: SandboxId,
     /// In which boot of the machine it was made.
-    pub(crate) boot_id: String,
-    pub(crate) created_at: Timestamp,
+    pub boot_id: String,
+    pub created_at: Timestamp,
     /// The effective one.
-    pub(crate) stop_signal: Signal,
-    pub(crate) config: ContainerConfig,
+    pub stop_signal: Signal,
+    pub config: ContainerConfig,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct SandboxRecord {
-    pub(crate) id: SandboxId,
-    pub(crate) boot_id: String,
-    pub(crate) created_at: Timestamp,
-    pub(crate) state: SandboxState,
-    pub(crate) config: SandboxConfig,
+pub struct SandboxRecord {
+    pub id: SandboxId,
+    pub boot_id: String,
+    pub created_at: Timestamp,
+    pub state: SandboxState,
+    /// The pod's; taken as long as the sandbox is there.
+    pub addresses: Vec<IpAddr>,
+    pub config: SandboxConfig,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -58,8 +62,8 @@ pub(crate) enum StoreError {
     List { path: PathBuf, source: io::Error },
     #[error("cannot remove {path}: {source}")]
     Remove { path: PathBuf, source: io::Error },
-    #[error("cannot link {path}: {source}")]
-    Link { path: PathBuf, source: io::Error },
+    #[error("cannot prepare {path}: {source}")]
+    Prepare { path: PathBuf, source: BoxError },
     #[error("cannot tell which boot of the machine this is: {0}")]
     BootId(io::Error),
     #[error("no random numbers: {0}")]
@@ -109,15 +113,24 @@ impl Store {
         self.sandboxes.join(id.as_str())
     }
 
-    pub(crate) fn put_container(&self, record: &ContainerRecord) -> Result<(), StoreError> {
+    /// The record comes last: what `prepare` makes in the directory is there when the container is.
+    pub(crate) fn put_container(
+        &self,
+        record: &ContainerRecord,
+        prepare: impl FnOnce(&Path) -> Result<(), BoxError>,
+    ) -> Result<(), StoreError> {
         let dir = self.container_dir(&record.id);
         make_private_directory(&dir)?;
+        prepare(&dir).map_err(|source| StoreError::Prepare {
+            path: dir.clone(),
+            source,
+        })?;
         Ok(record::write(&dir, CONTAINER_FILE, record, Durability::Process)?)
     }
 
     pub(crate) fn put_sandbox(&self, record: &SandboxRecord) -> Result<(), StoreError> {
         let dir = self.sandbox_dir(&record.id);
-        make_private_directory(&dir.join("volumes"))?;
+        make_private_directory(&dir)?;
         Ok(record::write(&dir, SANDBOX_FILE, record, Durability::Process)?)
     }
 
@@ -135,22 +148,6 @@ impl Store {
 
     pub(crate) fn remove_sandbox(&self, id: &SandboxId) -> Result<(), StoreError> {
         remove(&self.sandbox_dir(id))
-    }
-
-    /// Makes a volume visible in the sandbox's directory.
-    pub(crate) fn link_volume(
-        &self,
-        sandbox: &SandboxId,
-        volume: &str,
-        target: &Path,
-    ) -> Result<(), StoreError> {
-        let path = self.sandbox_dir(sandbox).join("volumes").join(volume);
-        match std::os::unix::fs::symlink(target, &path) {
-            Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
-                Err(StoreError::Link { path, source })
-            }
-            Ok(()) | Err(_) => Ok(()),
-        }
     }
 }
 
@@ -243,6 +240,7 @@ mod tests {
             boot_id: store.boot_id.clone(),
             created_at: Timestamp::UNIX_EPOCH,
             state: SandboxState::Ready,
+            addresses: Vec::new(),
             config: SandboxConfig::default(),
         }
     }
