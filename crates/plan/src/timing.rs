@@ -4,8 +4,8 @@
 //! behaves in one way (it never comes up; it works and then deadlocks) on a node that is not late:
 //! - a probe takes between nothing (refused at once) and its timeout, whichever is worse for the bound;
 //! - a probe is judged by the moment it starts;
-//! - handler errors, agent restarts and the overload guard are not part of them: each may delay a decision, and none
-//!   brings it forward.
+//! - handler errors, agent restarts and the overload guard are not part of them: each may delay a decision. A restart
+//!   may also bring one tick closer to the next, by less than a period; `never_up.min` holds even then.
 //!
 //! The simulator holds the engine to these bounds, so a change of the rules must change both.
 
