@@ -69,6 +69,27 @@ pub fn admit_update(
     })
 }
 
+/// Admits containers added to a running Pod. Nothing else of `new` is looked at.
+pub fn admit_ephemeral_containers(
+    old: &Pod,
+    new: Pod,
+    profile: Profile,
+    gates: GateSet,
+) -> Result<Admission, Vec<FieldError>> {
+    let mut pod = old.clone();
+    pod.spec.ephemeral_containers = new.spec.ephemeral_containers;
+    let warnings = keep_hidden(&mut pod, old, gates);
+    defaults::set_defaults(&mut pod);
+    let errors = validation::validate_ephemeral_update(&pod, old, profile);
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    if pod.spec != old.spec {
+        pod.metadata.generation = Some(old.metadata.generation.unwrap_or_default() + 1);
+    }
+    Ok(Admission { pod, warnings })
+}
+
 /// What a client need not send back, and cannot change.
 fn keep_system_metadata(new: &mut Pod, old: &Pod) {
     let (new, old) = (&mut new.metadata, &old.metadata);
@@ -81,4 +102,65 @@ fn keep_system_metadata(new: &mut Pod, old: &Pod) {
     new.generation = old.generation;
     new.deletion_timestamp.clone_from(&old.deletion_timestamp);
     new.deletion_grace_period_seconds = old.deletion_grace_period_seconds;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pod::{Container, EphemeralContainer};
+
+    fn running() -> Pod {
+        let mut pod = Pod::default();
+        pod.metadata.name = Some("web".to_owned());
+        pod.metadata.namespace = Some("default".to_owned());
+        pod.spec.containers.push(Container {
+            name: "app".to_owned(),
+            image: "app:1".to_owned(),
+            ..Container::default()
+        });
+        admit_create(pod, Profile::Pulselet, GateSet::ALL)
+            .expect("a valid pod")
+            .pod
+    }
+
+    fn with_ephemeral(pod: &Pod, name: &str, image: &str) -> Pod {
+        let mut pod = pod.clone();
+        pod.spec.ephemeral_containers.push(EphemeralContainer {
+            name: name.to_owned(),
+            image: image.to_owned(),
+            ..EphemeralContainer::default()
+        });
+        pod
+    }
+
+    fn add(old: &Pod, new: Pod) -> Result<Admission, Vec<FieldError>> {
+        admit_ephemeral_containers(old, new, Profile::Pulselet, GateSet::ALL)
+    }
+
+    #[test]
+    fn ephemeral_containers_can_be_added_but_not_changed_or_removed() {
+        let pod = running();
+        let mut wanted = with_ephemeral(&pod, "debug", "busybox");
+        wanted.spec.containers[0].image = "ignored:2".to_owned();
+        let stored = add(&pod, wanted).expect("an added container").pod;
+        assert_eq!(stored.spec.containers[0].image, "app:1");
+        assert_eq!(stored.metadata.generation, Some(2));
+
+        assert!(
+            add(&stored, pod.clone()).unwrap_err()[0]
+                .message
+                .contains("may not be removed")
+        );
+        let changed = with_ephemeral(&pod, "debug", "alpine");
+        assert!(
+            add(&stored, changed).unwrap_err()[0]
+                .message
+                .contains("may not be changed")
+        );
+        let unnamed = with_ephemeral(&stored, "", "alpine");
+        assert_eq!(
+            add(&stored, unnamed).unwrap_err()[0].field,
+            "spec.ephemeralContainers[1].name"
+        );
+    }
 }

@@ -27,7 +27,7 @@ mod warning;
 /// The Kubernetes types that we use as they are: volumes, security contexts, affinity, metadata.
 pub use k8s_openapi as openapi;
 
-pub use admission::{Admission, admit_create, admit_update};
+pub use admission::{Admission, admit_create, admit_ephemeral_containers, admit_update};
 pub use decode::{DecodeError, Decoded, Document, Documents, MAX_DOCUMENT_BYTES, Position, decode_documents};
 pub use dropping::hide_disabled;
 pub use field::{FieldError, Reason};
@@ -39,4 +39,5 @@ pub use probe::{
 };
 pub use profile::Profile;
 pub use status::{ContainerStatus, PodStatus};
+pub use validation::{NameRule, validate_metadata};
 pub use warning::Warning;

@@ -21,7 +21,8 @@ use std::collections::HashSet;
 use crate::field::{Errors, FieldError, Path};
 use crate::pod::{Pod, PodSpec};
 use crate::profile::Profile;
-pub(crate) use update::validate_update;
+pub use metadata::{NameRule, validate_metadata};
+pub(crate) use update::{validate_ephemeral_update, validate_update};
 
 const DNS_POLICIES: [&str; 4] = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
 

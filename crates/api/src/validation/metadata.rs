@@ -5,14 +5,43 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::names;
-use crate::field::{Errors, Path};
+use crate::field::{Errors, FieldError, Path};
 
 /// All annotations of an object together.
 const MAX_ANNOTATION_BYTES: usize = 256 * 1024;
 pub(super) const MIRROR_POD: &str = "kubernetes.io/config.mirror";
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
+/// What the names of a kind of object look like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NameRule {
+    /// Labels with dots between them: most kinds.
+    Subdomain,
+    /// One label: namespaces.
+    Label,
+}
+
+impl NameRule {
+    fn complaints(self, name: &str) -> Vec<String> {
+        match self {
+            Self::Subdomain => names::dns_subdomain(name),
+            Self::Label => names::dns_label(name),
+        }
+    }
+}
+
+/// All that is wrong with the metadata of an object of any kind.
+pub fn validate_metadata(meta: &ObjectMeta, rule: NameRule, namespaced: bool) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    validate_any(&mut errors, meta, Path::new("metadata"), rule, namespaced);
+    errors.into_vec()
+}
+
 pub(super) fn validate(errors: &mut Errors, meta: &ObjectMeta, path: Path<'_>) {
+    validate_any(errors, meta, path, NameRule::Subdomain, true);
+}
+
+fn validate_any(errors: &mut Errors, meta: &ObjectMeta, path: Path<'_>, rule: NameRule, namespaced: bool) {
     let generate_name = meta.generate_name.as_deref().unwrap_or_default();
     let name = meta.name.as_deref().unwrap_or_default();
     if !generate_name.is_empty() {
@@ -20,12 +49,14 @@ pub(super) fn validate(errors: &mut Errors, meta: &ObjectMeta, path: Path<'_>) {
         errors.invalid_each(path.child("generateName"), generate_name, complaints);
     }
     if !name.is_empty() {
-        errors.invalid_each(path.child("name"), name, names::dns_subdomain(name));
+        errors.invalid_each(path.child("name"), name, rule.complaints(name));
     } else if generate_name.is_empty() {
         errors.required(path.child("name"), "name or generateName is required");
     }
     match meta.namespace.as_deref().unwrap_or_default() {
-        "" => errors.required(path.child("namespace"), ""),
+        "" if namespaced => errors.required(path.child("namespace"), ""),
+        "" => {}
+        _ if !namespaced => errors.forbidden(path.child("namespace"), "not allowed on this type"),
         namespace => errors.invalid_each(path.child("namespace"), namespace, names::dns_label(namespace)),
     }
     if let Some(generation) = meta.generation.filter(|generation| *generation < 0) {

@@ -25,20 +25,45 @@ const MAX_CHANGES_SHOWN: usize = 10;
 pub(crate) fn validate_update(new: &Pod, old: &Pod, profile: Profile) -> Vec<FieldError> {
     let mut errors = Errors::default();
     validate_metadata(&mut errors, new, old);
-    validate_pod(&mut errors, new, profile);
-    let mut known = Errors::default();
-    validate_pod(&mut known, old, profile);
-    let known: HashSet<FieldError> = known.into_vec().into_iter().collect();
-    let mut kept: Vec<FieldError> = errors
-        .into_vec()
-        .into_iter()
-        .filter(|error| !known.contains(error))
-        .collect();
+    let mut kept = not_known(errors, new, old, profile);
     let mut errors = Errors::default();
     validate_annotations(&mut errors, new, old);
     validate_spec_change(&mut errors, &new.spec, &old.spec);
     kept.extend(errors.into_vec());
     kept
+}
+
+/// All that is wrong with adding ephemeral containers. The Pods differ in nothing else.
+pub(crate) fn validate_ephemeral_update(new: &Pod, old: &Pod, profile: Profile) -> Vec<FieldError> {
+    let mut kept = not_known(Errors::default(), new, old, profile);
+    let mut errors = Errors::default();
+    let path = Path::new("spec");
+    let path = path.child("ephemeralContainers");
+    for stored in &old.spec.ephemeral_containers {
+        let mut containers = new.spec.ephemeral_containers.iter();
+        let what = match containers.find(|container| container.name == stored.name) {
+            Some(container) if container == stored => continue,
+            Some(_) => "changed",
+            None => "removed",
+        };
+        let detail = format!(
+            "existing ephemeral containers {:?} may not be {what}\n",
+            stored.name
+        );
+        errors.forbidden(path, detail);
+    }
+    kept.extend(errors.into_vec());
+    kept
+}
+
+/// What is wrong with the new Pod and was not already wrong with the old one, after the errors found so far.
+fn not_known(mut errors: Errors, new: &Pod, old: &Pod, profile: Profile) -> Vec<FieldError> {
+    validate_pod(&mut errors, new, profile);
+    let mut known = Errors::default();
+    validate_pod(&mut known, old, profile);
+    let known: HashSet<FieldError> = known.into_vec().into_iter().collect();
+    let new = errors.into_vec().into_iter();
+    new.filter(|error| !known.contains(error)).collect()
 }
 
 fn validate_metadata(errors: &mut Errors, new: &Pod, old: &Pod) {
