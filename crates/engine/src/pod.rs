@@ -186,6 +186,7 @@ impl Pod {
         if self.over {
             return;
         }
+        let observed = is_observation(&input);
         if let Input::ProbeDone { life, kind, report } = input {
             if self.probe_done(now, life, kind, report, out) {
                 return self.advance_probes(now, out);
@@ -194,7 +195,12 @@ impl Pod {
             self.take(now, input, out);
         }
         self.settle(now, out);
-        self.advance(now, out);
+        // After a restart observations come before the probers have resumed: what is overdue must wait for that.
+        if observed {
+            self.fire_all(now, out);
+        } else {
+            self.advance(now, out);
+        }
     }
 
     /// Does everything that is due at or before `now`.
@@ -202,10 +208,14 @@ impl Pod {
         if self.over {
             return;
         }
+        self.fire_all(now, out);
+        self.advance_probes(now, out);
+    }
+
+    fn fire_all(&mut self, now: Time, out: &mut Outbox) {
         while self.fire(now, out) {
             self.settle(now, out);
         }
-        self.advance_probes(now, out);
     }
 
     /// When [`Pod::advance`] must be called next.
@@ -291,6 +301,14 @@ impl Pod {
         };
         Some(step(container, &mut scope))
     }
+}
+
+/// What a driver may find in the runtime, at any time and more than once.
+const fn is_observation(input: &Input) -> bool {
+    matches!(
+        input,
+        Input::Created { .. } | Input::Running { .. } | Input::Exited { .. } | Input::Signalled { .. }
+    )
 }
 
 fn tell(now: Time, out: &mut Outbox, body: LineBody) {
