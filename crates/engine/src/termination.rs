@@ -289,10 +289,9 @@ impl Termination {
                 scope.line(LineBody::Signal {
                     signal: Arc::clone(signal),
                 });
-                self.step = Step::Signalled {
-                    at,
-                    deadline: at + grace,
-                };
+                // A report that took its time may tell of a signal sent before the grace was shortened.
+                let deadline = self.end.max(at + grace);
+                self.step = Step::Signalled { at, deadline };
             }
             Step::Killing {
                 first: FirstSignal::KillAsked,
