@@ -16,6 +16,9 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::protocol::to_json;
 
+/// The agent's own record of what was asked for. It is the first to come and the first to go: without it there is no
+/// container.
+pub const CONTAINER_FILE: &str = "container.json";
 pub const LIFE_FILE: &str = "life.json";
 pub const EXIT_FILE: &str = "exit.json";
 pub const LOCK_FILE: &str = "monitor.lock";

@@ -75,6 +75,8 @@ pub enum Handshake {
 enum StartError {
     #[error("the container was started before")]
     AlreadyStarted,
+    #[error("the container was removed")]
+    Removed,
     #[error("{0}")]
     CannotRun(String),
     #[error("cannot {step}: {source}")]
@@ -122,6 +124,10 @@ fn prepare(dir: &Path) -> Result<File, StartError> {
     let lock = record::try_lock(here)
         .map_err(setup("lock"))?
         .ok_or(StartError::AlreadyStarted)?;
+    // Looked at under the lock, which whoever removes a container takes first.
+    if !here.join(record::CONTAINER_FILE).exists() {
+        return Err(StartError::Removed);
+    }
     if record::read_life(here)?.is_some() || record::read_exit(here)?.is_some() {
         return Err(StartError::AlreadyStarted);
     }
@@ -226,7 +232,7 @@ fn report_failure(error: StartError) -> ExitCode {
     report(&match error {
         StartError::AlreadyStarted => Handshake::AlreadyStarted,
         StartError::CannotRun(message) => Handshake::CannotRun { message },
-        StartError::Setup { .. } | StartError::Record(_) => Handshake::Failed {
+        StartError::Removed | StartError::Setup { .. } | StartError::Record(_) => Handshake::Failed {
             detail: error.to_string(),
         },
     });
