@@ -45,6 +45,8 @@ pub struct Crash {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrashMoment {
     BetweenSteps,
+    /// So long after its last step that all of it had reached the disk.
+    AtRest,
     /// It had decided, and nobody will ever know.
     BeforePersisting,
     BeforeActing,
@@ -53,8 +55,9 @@ pub enum CrashMoment {
 }
 
 impl CrashMoment {
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::BetweenSteps,
+        Self::AtRest,
         Self::BeforePersisting,
         Self::BeforeActing,
         Self::WhileActing,

@@ -295,7 +295,7 @@ impl Simulation {
         let crash = if dirty { self.ambush.take() } else { None };
         if let Some(crash) = crash {
             match crash.moment {
-                CrashMoment::BetweenSteps => {}
+                CrashMoment::BetweenSteps | CrashMoment::AtRest => {}
                 CrashMoment::BeforePersisting => {
                     self.pod = self.persisted.clone();
                     if let Some(input) = input {
@@ -330,7 +330,11 @@ impl Simulation {
     fn crash_when_its_moment_comes(&mut self, crash: Crash) {
         match (crash.moment, &self.agent) {
             (_, Agent::Down) => {}
-            (CrashMoment::BetweenSteps, _) | (_, Agent::Stalled { .. }) => self.crash(crash),
+            (CrashMoment::AtRest, Agent::Up | Agent::Stalled { .. }) => {
+                self.persisted = self.pod.clone();
+                self.crash(crash);
+            }
+            (CrashMoment::BetweenSteps, Agent::Up) | (_, Agent::Stalled { .. }) => self.crash(crash),
             (
                 CrashMoment::BeforePersisting | CrashMoment::BeforeActing | CrashMoment::WhileActing,
                 Agent::Up,

@@ -91,7 +91,7 @@ impl World {
             let crash = Crash {
                 at: *at,
                 down: Span::ZERO,
-                moment: CrashMoment::BetweenSteps,
+                moment: CrashMoment::AtRest,
             };
             queue.push(*at, Rank::World, Happening::Crash(crash));
         }

@@ -75,7 +75,7 @@ function layout() {
   }
   for (const word of words) {
     const a = Math.max(x(+word.dataset.a), LEFT), b = Math.min(x(+word.dataset.b), RIGHT);
-    show(word, b - a > word.textContent.length * 5.6 + 8);
+    show(word, b - a > word.textContent.length * 6 + 8);
     word.setAttribute("x", a + 4);
   }
   for (const rule of rules) {

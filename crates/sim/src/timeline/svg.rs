@@ -27,7 +27,7 @@ const LEGEND_ROW_HEIGHT: f64 = 18.0;
 /// Ticks of one run that stand closer than this are drawn as a band.
 const BAND_BELOW: f64 = 4.0;
 /// The width of an average character of a label.
-pub(super) const CHARACTER: f64 = 5.6;
+pub(super) const CHARACTER: f64 = 6.0;
 /// How many numbers the axis shows at most.
 pub(super) const MAX_AXIS_STEPS: u64 = 9;
 /// The steps an axis may have, in milliseconds, so that its numbers are round.
@@ -52,8 +52,8 @@ text{font:11px system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,
 .forced{stroke:#82071e;stroke-width:1.5;fill:#82071e}.exit{stroke:#24292f;stroke-width:1.2;fill:#fff}\
 .restart{stroke:#0969da;stroke-width:1.4;fill:none}.hook{stroke:#8250df;stroke-width:1.2;fill:#fff}\
 .agent{stroke:#8250df;stroke-width:1.2;stroke-dasharray:3 3;fill:none}.note{stroke:#6e7781;stroke-width:1;fill:#6e7781}\
-.lead{stroke-width:1;opacity:.55;fill:none}.label{font-size:10px}.label.kill,.label.forced{font-weight:600}\
-text.kill,text.forced,text.signal,text.exit,text.restart,text.hook,text.agent,text.note{stroke:none;fill:#24292f}\
+.lead{stroke-width:1;opacity:.55;fill:none}.label{font-size:10px;paint-order:stroke}.label.kill,.label.forced{font-weight:600}\
+text.kill,text.forced,text.signal,text.exit,text.restart,text.hook,text.agent,text.note{stroke:#fff;stroke-width:3;stroke-dasharray:none;fill:#24292f}\
 text.kill,text.forced{fill:#a40e26}";
 
 pub(super) const DARK_STYLE: &str = "\
@@ -61,7 +61,7 @@ text,.in,text.signal,text.exit,text.restart,text.hook,text.agent,text.note{fill:
 .paper{fill:#0d1117}.rule{stroke:#30363d}.grid,.row{stroke:#21262d}\
 .starting{fill:#7d5b12}.started{fill:#1f4b7d}.ready{fill:#1d6a35}.terminating{fill:#8c2f2a}.back-off{fill:#30363d}\
 .ok{stroke:#3fb950}.okband{fill:#3fb950}.failed{stroke:#ff7b72}.failedband{fill:#ff7b72}.look{stroke:#f0883e}\
-.exit,.hook{fill:#0d1117}.exit{stroke:#e6edf3}text.kill,text.forced{fill:#ff7b72}";
+.exit,.hook{fill:#0d1117}.exit{stroke:#e6edf3}text.label{stroke:#0d1117!important}text.kill,text.forced{fill:#ff7b72}";
 
 /// How much is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -523,15 +523,18 @@ fn axis_step(end_millis: u64) -> u64 {
 }
 
 fn axis_label(millis: u64) -> String {
-    match millis {
-        0 => "0".to_owned(),
-        _ if millis.is_multiple_of(3_600_000) => format!("{}h", millis / 3_600_000),
-        _ if millis > 3_600_000 && millis.is_multiple_of(60_000) => {
-            format!("{}h{:02}m", millis / 3_600_000, millis / 60_000 % 60)
+    let (hours, minutes, rest) = (millis / 3_600_000, millis / 60_000 % 60, millis % 60_000);
+    let mut label = String::new();
+    for (count, unit) in [(hours, 'h'), (minutes, 'm')] {
+        if count > 0 {
+            // Writing to a String does not fail.
+            let _ = write!(label, "{count}{unit}");
         }
-        _ if millis >= 600_000 && millis.is_multiple_of(60_000) => format!("{}m", millis / 60_000),
-        _ => format_duration(Span::from_millis(millis)),
     }
+    if rest > 0 {
+        label.push_str(&format_duration(Span::from_millis(rest)));
+    }
+    if label.is_empty() { "0".to_owned() } else { label }
 }
 
 fn seconds(at: Time) -> String {
@@ -622,7 +625,9 @@ mod tests {
             assert!(end / axis_step(end) <= MAX_AXIS_STEPS, "{end}");
         }
         assert_eq!(axis_step(300_000), 60_000);
-        assert_eq!(axis_label(90_000), "90s");
+        assert_eq!(axis_label(90_000), "1m30s");
+        assert_eq!(axis_label(0), "0");
+        assert_eq!(axis_label(500), "500ms");
         assert_eq!(axis_label(5_400_000), "1h30m");
     }
 
