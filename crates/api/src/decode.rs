@@ -30,7 +30,7 @@ use tree::{Node, Value};
 pub const MAX_DOCUMENT_BYTES: usize = 3 * 1024 * 1024;
 /// Levels of nesting. A Pod needs about fifteen.
 const MAX_DEPTH: usize = 100;
-/// Values in one document, copies made by YAML aliases included. 3 MiB of plain YAML stay below.
+/// Values in one YAML document, copies made by aliases included. A Pod has a few hundred.
 const MAX_NODES: usize = 400_000;
 
 /// A document that is not a Pod, or not even a document.

@@ -102,7 +102,10 @@ impl fmt::Display for FieldError {
     }
 }
 
-/// Errors in the order they were found.
+/// Errors kept for one object. Nobody reads more, and each is far larger than the bytes that can cause it.
+const MAX_ERRORS: usize = 10_000;
+
+/// Errors in the order they were found, the first [`MAX_ERRORS`] of them.
 #[derive(Debug, Default)]
 pub(crate) struct Errors(Vec<FieldError>);
 
@@ -186,11 +189,13 @@ impl Errors {
     }
 
     fn push(&mut self, path: Path<'_>, reason: Reason, message: String) {
-        self.0.push(FieldError {
-            field: path.to_string(),
-            reason,
-            message,
-        });
+        if self.0.len() < MAX_ERRORS {
+            self.0.push(FieldError {
+                field: path.to_string(),
+                reason,
+                message,
+            });
+        }
     }
 }
 

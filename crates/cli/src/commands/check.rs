@@ -12,6 +12,9 @@ use crate::exit::{Exit, Failure};
 use crate::input::{Outcome, Source, Verdict};
 use crate::output::{self, Format, GREEN, RED, RESET};
 
+/// Errors of one object that a person is shown.
+const MAX_ERRORS_SHOWN: usize = 50;
+
 pub(crate) fn run(args: &CheckArgs, verbose: u8) -> Result<Exit, Failure> {
     let (profile, gates) = (args.profile.into(), args.gates.feature_gates);
     if verbose > 0 {
@@ -111,8 +114,15 @@ fn print_text(out: &mut dyn Write, source: &Source, verdict: &Verdict) -> std::i
             writeln!(out, "{file}: {subject}: {GREEN}accepted{RESET}")
         }
         Outcome::Invalid(errors) => {
-            for (error, at) in errors {
+            for (error, at) in errors.iter().take(MAX_ERRORS_SHOWN) {
                 diagnostics::invalid(out, source, error, *at)?;
+            }
+            if let Some(more) = errors
+                .len()
+                .checked_sub(MAX_ERRORS_SHOWN)
+                .filter(|more| *more > 0)
+            {
+                writeln!(out, "{file}: {more} more errors; -o json has them")?;
             }
             writeln!(out, "{file}: {subject}: {RED}rejected{RESET}")
         }
