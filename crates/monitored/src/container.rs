@@ -100,6 +100,17 @@ impl Container {
         }
     }
 
+    /// Somebody else has started it: an agent before us, whose monitor was slower than we.
+    pub(crate) fn begun(&self) {
+        self.state.send_if_modified(|state| match state {
+            ContainerState::Created => {
+                *state = ContainerState::Unknown;
+                true
+            }
+            ContainerState::Running { .. } | ContainerState::Unknown | ContainerState::Exited(_) => false,
+        });
+    }
+
     /// It was not started after all.
     pub(crate) fn never_started(&self) {
         self.state.send_if_modified(|state| match state {

@@ -6,6 +6,7 @@
 use std::{
     collections::BTreeMap,
     fs::File,
+    io,
     path::Path,
     process::Stdio,
     sync::{Arc, Mutex},
@@ -35,7 +36,7 @@ use crate::{
     container::Container,
     kind::Kind,
     monitored::MonitorCommand,
-    store::{ContainerRecord, Found, SandboxRecord, Store, StoreError, remove},
+    store::{ContainerRecord, Found, SandboxRecord, Store, StoreError},
 };
 
 /// Added to a grace or timeout that the monitor keeps, before the monitor is taken as broken.
@@ -103,7 +104,7 @@ impl Inner {
                 }
                 Err(error) => {
                     tracing::warn!(%error, "a sandbox's record is damaged, it is removed");
-                    remove(&dir)?;
+                    Store::remove_damaged_sandbox(&dir)?;
                 }
             }
         }
@@ -119,7 +120,7 @@ impl Inner {
                 }
                 Err(error) => {
                     tracing::warn!(%error, "a container's record is damaged, it is removed");
-                    remove(&dir)?;
+                    Store::remove_damaged_container(&dir)?;
                 }
             }
         }
@@ -291,7 +292,10 @@ impl Inner {
         if matches!(container.state(), ContainerState::Created) {
             let _transition = container.transition.lock().await;
             if matches!(container.state(), ContainerState::Created) {
-                return never_run(container).await;
+                match claim(container, operation).await? {
+                    Claim::Ours(lock) => return never_run(container, lock).await,
+                    Claim::Monitors => self.discover(container).await,
+                }
             }
         }
         if matches!(container.state(), ContainerState::Exited(_)) {
@@ -313,31 +317,62 @@ impl Inner {
 
     pub(crate) async fn remove(&self, container: Arc<Container>) -> Result<()> {
         let operation = Operation::RemoveContainer;
-        match container.state() {
-            ContainerState::Created | ContainerState::Exited(_) => {}
-            ContainerState::Running { .. } | ContainerState::Unknown => {
-                self.stop(&container, Duration::ZERO).await?;
-            }
-        }
         let _transition = container.transition.lock().await;
         if self.container(&container.record.id).is_err() {
             return Ok(());
         }
-        // A start may have come first; then this removal is for a running container.
-        if let ContainerState::Running { .. } = container.state() {
-            self.stop(&container, Duration::ZERO).await?;
-        }
-        wait_until_left(&container).await?;
+        let lock = self.end_for_good(&container).await?;
         container.stop_watching();
         let (store, kind, removed) = (self.store.clone(), Arc::clone(&self.kind), Arc::clone(&container));
         blocking(operation, move || {
             kind.clean_up(&removed.record, &removed.dir);
-            store.remove_container(&removed.record.id)
+            let result = store.remove_container(&removed.record.id);
+            drop(lock);
+            result
         })
         .await?;
         self.known(|known| known.containers.remove(&container.record.id));
         container.publish(EventKind::Deleted);
         Ok(())
+    }
+
+    /// Kills the container if it runs and returns when its monitor has left, or will never come: with the lock, so that
+    /// none comes until the container is removed.
+    async fn end_for_good(&self, container: &Arc<Container>) -> Result<Option<File>> {
+        let operation = Operation::RemoveContainer;
+        let give_up = Instant::now() + ANSWER_PATIENCE;
+        loop {
+            match container.state() {
+                ContainerState::Running { .. } | ContainerState::Unknown => {
+                    self.stop(container, Duration::ZERO).await?;
+                }
+                ContainerState::Created | ContainerState::Exited(_) => {}
+            }
+            match claim(container, operation).await? {
+                Claim::Ours(lock) => return Ok(lock),
+                Claim::Monitors if Instant::now() > give_up => {
+                    return Err(Error::Timeout {
+                        operation,
+                        after: ANSWER_PATIENCE,
+                    });
+                }
+                Claim::Monitors => match container.state() {
+                    ContainerState::Created => self.discover(container).await,
+                    // The monitor tells the end before it leaves, which takes it another moment.
+                    ContainerState::Running { .. } | ContainerState::Unknown | ContainerState::Exited(_) => {
+                        sleep(LEAVE_INTERVAL).await;
+                    }
+                },
+            }
+        }
+    }
+
+    /// Learns about a container that was taken for new and has a monitor.
+    async fn discover(&self, container: &Arc<Container>) {
+        container.begun();
+        self.follow(container);
+        // If it stays unknown, what comes next finds that out.
+        let _ = timeout(ANSWER_PATIENCE, container.wait_until_known()).await;
     }
 
     pub(crate) async fn exec(&self, container: &Arc<Container>, call: ExecCall) -> Result<ExecOutput> {
@@ -427,8 +462,26 @@ pub(crate) fn unexpected(container: &Container, operation: Operation, reply: Rep
     }
 }
 
-/// Ends a container that was never started.
-async fn never_run(container: &Arc<Container>) -> Result<()> {
+/// Whose a container is.
+enum Claim {
+    /// No monitor has it, and none gets it while the lock is held. No lock if there is no directory any more.
+    Ours(Option<File>),
+    Monitors,
+}
+
+async fn claim(container: &Container, operation: Operation) -> Result<Claim> {
+    let dir = container.dir.clone();
+    blocking(operation, move || match record::try_lock(&dir) {
+        Ok(Some(lock)) => Ok(Claim::Ours(Some(lock))),
+        Ok(None) => Ok(Claim::Monitors),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Claim::Ours(None)),
+        Err(source) => Err(StoreError::List { path: dir, source }),
+    })
+    .await
+}
+
+/// Ends a container that was never started. The lock is held until no monitor will take it for new.
+async fn never_run(container: &Arc<Container>, lock: Option<File>) -> Result<()> {
     let exit = Exit {
         started_at: None,
         finished_at: Timestamp::now(),
@@ -442,30 +495,9 @@ async fn never_run(container: &Arc<Container>) -> Result<()> {
         record::write_exit(&dir, &written).map_err(StoreError::from)
     })
     .await?;
+    drop(lock);
     container.exited(exit);
     Ok(())
-}
-
-/// The monitor tells the end before it leaves, which takes it another moment.
-async fn wait_until_left(container: &Arc<Container>) -> Result<()> {
-    let operation = Operation::RemoveContainer;
-    let give_up = Instant::now() + ANSWER_PATIENCE;
-    loop {
-        let dir = container.dir.clone();
-        let left = tokio::task::spawn_blocking(move || {
-            !dir.exists() || record::try_lock(&dir).is_ok_and(|lock| lock.is_some())
-        });
-        if left.await.unwrap_or(false) {
-            return Ok(());
-        }
-        if Instant::now() > give_up {
-            return Err(Error::Timeout {
-                operation,
-                after: ANSWER_PATIENCE,
-            });
-        }
-        sleep(LEAVE_INTERVAL).await;
-    }
 }
 
 /// Runs file operations where they may block.

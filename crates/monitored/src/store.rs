@@ -22,11 +22,8 @@ use pulselet_runtime::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-pub const CONTAINER_FILE: &str = "container.json";
+pub use pulselet_monitor::record::CONTAINER_FILE;
 const SANDBOX_FILE: &str = "sandbox.json";
-
-/// Before the name of a directory that is being removed.
-const REMOVED: &str = "removed-";
 
 /// Bytes of randomness in an id.
 const ID_BYTES: usize = 16;
@@ -143,11 +140,21 @@ impl Store {
     }
 
     pub(crate) fn remove_container(&self, id: &ContainerId) -> Result<(), StoreError> {
-        remove(&self.container_dir(id))
+        remove(&self.container_dir(id), CONTAINER_FILE)
+    }
+
+    /// Removes a directory whose record cannot be read.
+    pub(crate) fn remove_damaged_container(dir: &Path) -> Result<(), StoreError> {
+        remove(dir, CONTAINER_FILE)
+    }
+
+    /// As for containers.
+    pub(crate) fn remove_damaged_sandbox(dir: &Path) -> Result<(), StoreError> {
+        remove(dir, SANDBOX_FILE)
     }
 
     pub(crate) fn remove_sandbox(&self, id: &SandboxId) -> Result<(), StoreError> {
-        remove(&self.sandbox_dir(id))
+        remove(&self.sandbox_dir(id), SANDBOX_FILE)
     }
 }
 
@@ -169,28 +176,28 @@ pub(crate) fn new_id() -> Result<String, StoreError> {
         }))
 }
 
-pub(crate) fn remove(dir: &Path) -> Result<(), StoreError> {
-    let failed = |path: &Path| {
-        let path = path.to_owned();
-        move |source| StoreError::Remove { path, source }
+fn remove(dir: &Path, record: &str) -> Result<(), StoreError> {
+    let gone = |result: io::Result<()>| match result {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
     };
-    let name = dir.file_name().unwrap_or_default().to_string_lossy();
-    let renamed = dir.with_file_name(format!("{REMOVED}{name}"));
-    match fs::rename(dir, &renamed) {
-        Ok(()) => fs::remove_dir_all(&renamed).map_err(failed(&renamed)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(failed(dir)(error)),
-    }
+    gone(fs::remove_file(dir.join(record)))
+        .and_then(|()| gone(fs::remove_dir_all(dir)))
+        .map_err(|source| StoreError::Remove {
+            path: dir.to_owned(),
+            source,
+        })
 }
 
 /// Deletes what an agent was removing, or had only begun to make, when it died.
 fn delete_remains(parent: &Path, record: &str) -> Result<(), StoreError> {
-    for dir in directories(parent)? {
-        let renamed = dir
-            .file_name()
-            .is_some_and(|name| name.as_encoded_bytes().starts_with(REMOVED.as_bytes()));
-        if renamed || !dir.join(record).exists() {
-            fs::remove_dir_all(&dir).map_err(|source| StoreError::Remove { path: dir, source })?;
+    for dir in directories(parent)?
+        .iter()
+        .filter(|dir| !dir.join(record).exists())
+    {
+        if let Err(error) = fs::remove_dir_all(dir) {
+            // They are in nobody's way, and the next start tries again.
+            tracing::warn!(dir = %dir.display(), %error, "remains cannot be deleted");
         }
     }
     Ok(())
@@ -254,13 +261,13 @@ mod tests {
     }
 
     #[test]
-    fn half_made_and_half_removed_directories_go_at_the_next_start() {
+    fn directories_without_a_record_go_at_the_next_start() {
         let root = tempfile::tempdir().expect("a directory");
         let store = Store::open(root.path()).expect("opens");
         let record = sandbox(&store, "whole");
         store.put_sandbox(&record).expect("writes");
         fs::create_dir(store.sandboxes.join("half")).expect("makes");
-        fs::create_dir_all(store.containers.join("removed-x/y")).expect("makes");
+        fs::create_dir_all(store.containers.join("half/y")).expect("makes");
         let store = Store::open(root.path()).expect("opens again");
         let found: Vec<_> = store
             .sandboxes()
@@ -270,7 +277,7 @@ mod tests {
             .collect();
         assert_eq!(found, [record]);
         assert!(!store.sandboxes.join("half").exists());
-        assert!(!store.containers.join("removed-x").exists());
+        assert!(!store.containers.join("half").exists());
     }
 
     #[test]

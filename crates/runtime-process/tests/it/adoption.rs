@@ -6,10 +6,11 @@ use std::{
     time::Duration,
 };
 
-use pulselet_monitor::record;
+use pulselet_monitor::{processes_with_variable, record};
 use pulselet_runtime::{
     ContainerFilter, ContainerState, EventKind, ExitReason, Runtime, RuntimeEvent, SandboxState,
 };
+use pulselet_runtime_process::{MonitorCommand, ProcessRuntime};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::world::{FOREVER, World, eventually, main_pid, parent_of, wait_until_gone};
@@ -239,4 +240,64 @@ async fn a_damaged_record_costs_only_its_own_container() {
         [&good]
     );
     world.finish().await;
+}
+
+/// Times the agent is killed, each at another instant of its work.
+const KILLS: u64 = 40;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_killed_at_any_instant_leaves_what_the_next_can_clean() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let root = dir.path().join("root");
+    let program = env!("CARGO_BIN_EXE_pulselet-process-monitor");
+    for kill in 0..KILLS {
+        let mut agent = Command::new(env!("CARGO_BIN_EXE_pulselet-process-churn"))
+            .args([root.as_os_str(), program.as_ref()])
+            .spawn()
+            .expect("the agent runs");
+        // Not a multiple of anything the agent does; the instants spread over its work.
+        tokio::time::sleep(Duration::from_micros(3_000 + 1_700 * kill)).await;
+        agent.kill().expect("kills");
+        let status = agent.wait().expect("waits");
+        assert_eq!(status.code(), None, "it worked until it was killed");
+        clean_up(&root, program).await;
+    }
+}
+
+/// Opens the runtime as the next agent would, and leaves nothing.
+async fn clean_up(root: &std::path::Path, program: &str) {
+    let monitor = MonitorCommand {
+        program: program.into(),
+        args: Vec::new(),
+    };
+    let runtime = ProcessRuntime::open(root, monitor).await.expect("opens");
+    for container in runtime
+        .list_containers(&ContainerFilter::default())
+        .await
+        .expect("lists")
+    {
+        assert_ne!(
+            container.state,
+            ContainerState::Unknown,
+            "it is known what became of {}",
+            container.id
+        );
+    }
+    for sandbox in runtime.list_sandboxes().await.expect("lists") {
+        runtime.remove_sandbox(&sandbox.id).await.expect("removes");
+    }
+    assert_eq!(
+        runtime
+            .list_containers(&ContainerFilter::default())
+            .await
+            .expect("lists"),
+        []
+    );
+    eventually("no process is left", async || {
+        processes_with_variable("CHURN", &root.display().to_string())
+            .is_empty()
+            .then_some(())
+    })
+    .await;
+    assert_eq!(fs::read_dir(root.join("containers")).expect("lists").count(), 0);
 }
