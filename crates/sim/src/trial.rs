@@ -140,7 +140,7 @@ impl Covered {
 pub fn report(seed: u64) -> Option<String> {
     let case = Case::random(seed);
     let first = try_case(&case).err()?;
-    let (small, broken) = shrink(&case, *first);
+    let (small, broken) = shrink(&case, *first, try_case);
     let lines = event_lines(&small, &broken.lines);
     Some(format!(
         "seed {seed} fails: {}\nreplay it with --seed {seed}; shrunk to:\n{small}# event lines\n{lines}",

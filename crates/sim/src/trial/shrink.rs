@@ -4,7 +4,7 @@ use pulselet_api::Container;
 use pulselet_engine::plan::Settings;
 use pulselet_engine::time::Span;
 
-use super::{Broken, try_case};
+use super::{Broken, Covered};
 use crate::case::Case;
 use crate::faults::{Faults, Rates};
 use crate::scenario::{Hooks, Life};
@@ -12,8 +12,12 @@ use crate::scenario::{Hooks, Life};
 /// Trials spent on one case. Each takes about a millisecond.
 const MAX_TRIALS: usize = 3_000;
 
-/// The smallest case found that breaks the same rule.
-pub fn shrink(case: &Case, broken: Broken) -> (Case, Broken) {
+/// The smallest case found that breaks the same rule when it is tried again.
+pub fn shrink(
+    case: &Case,
+    broken: Broken,
+    attempt: impl Fn(&Case) -> Result<Covered, Box<Broken>>,
+) -> (Case, Broken) {
     let (mut smallest, mut broken) = (case.clone(), broken);
     let mut trials = 0;
     loop {
@@ -23,7 +27,7 @@ pub fn shrink(case: &Case, broken: Broken) -> (Case, Broken) {
             if trials > MAX_TRIALS {
                 return (smallest, broken);
             }
-            match try_case(&candidate) {
+            match attempt(&candidate) {
                 Err(found) if found.violation.rule == broken.violation.rule => {
                     smaller = Some((candidate, *found));
                     break;

@@ -1,0 +1,7 @@
+//! The engine in the simulator: named scenarios, random ones, and what holds for all of them.
+
+mod gates;
+mod promises;
+mod scenarios;
+mod seeds;
+mod stage;

@@ -1,0 +1,451 @@
+//! What the proposals promise, case by case. Each case is a manifest, a scenario and the event lines they give; each is
+//! run again with the agent restarted at every turn, which must change nothing.
+
+use pulselet_engine::time::{Span, Time};
+use pulselet_sim::scenario::{Ending, HookScript};
+
+use crate::stage::Stage;
+
+/// A case: its name, the pod's spec, the scenario and how long it is watched.
+macro_rules! scenario {
+    ($(#[$meta:meta])* $name:ident, $limit:literal, $spec:expr, $scenario:expr) => {
+        scenario!($(#[$meta])* $name, $limit, $spec, $scenario, |_| ());
+    };
+    ($(#[$meta:meta])* $name:ident, $limit:literal, $spec:expr, $scenario:expr, $change:expr) => {
+        $(#[$meta])*
+        #[test]
+        fn $name() {
+            let stage = Stage::new($spec, $scenario).with($change);
+            insta::assert_snapshot!(stringify!($name), stage.steadfast_trace($limit));
+        }
+    };
+}
+
+fn at(seconds: u64) -> Time {
+    Time::ZERO + Span::from_secs(seconds)
+}
+
+// initializationFailureThreshold
+
+const IFT: &str = "
+containers:
+- name: app
+  image: x
+  livenessProbe: {tcpSocket: {port: 80}, periodSeconds: 10, failureThreshold: 3, initializationFailureThreshold: 20}";
+
+scenario!(
+    /// Never up: condemned after 20 failures.
+    ift_never_up_is_killed_at_200_s, "230s", IFT, "containers: {app: {lives: [{startsAfter: 10h}, {}]}}"
+);
+scenario!(
+    /// Up at 100 s and dead right after: the third failure condemns, 30 s after the last good tick.
+    ift_dead_within_the_window_is_killed_after_30_s, "150s", IFT,
+    "containers: {app: {lives: [{startsAfter: 95s, failsAt: 101s}, {}]}}"
+);
+scenario!(
+    ift_dead_after_the_window_is_killed_after_30_s,
+    "300s",
+    IFT,
+    "containers: {app: {lives: [{startsAfter: 95s, failsAt: 245s}, {}]}}"
+);
+scenario!(
+    /// The larger of the two thresholds counts.
+    ift_below_the_failure_threshold, "70s",
+    "
+containers:
+- name: app
+  image: x
+  livenessProbe: {tcpSocket: {port: 80}, periodSeconds: 10, failureThreshold: 5, initializationFailureThreshold: 2}",
+    "containers: {app: {lives: [{startsAfter: 10h}, {}]}}"
+);
+scenario!(
+    /// One good answer ends the initial window also for readiness.
+    ift_of_readiness, "20s",
+    "
+containers:
+- name: app
+  image: x
+  readinessProbe: {tcpSocket: {port: 80}, periodSeconds: 1, failureThreshold: 2, initializationFailureThreshold: 5}",
+    "containers: {app: {lives: [{startsAfter: 3s, failsAt: 6s, recoversAt: 9s}]}}"
+);
+
+// startupProbe
+
+const STARTUP: &str = "
+containers:
+- name: app
+  image: x
+  startupProbe: {httpGet: {port: 80}, periodSeconds: 10, failureThreshold: 30}
+  livenessProbe: {httpGet: {port: 80}, periodSeconds: 10, failureThreshold: 1}
+  readinessProbe: {httpGet: {port: 80}, periodSeconds: 5}";
+
+scenario!(
+    /// Liveness would have killed it at 10 s; it is not asked before the start-up probe has succeeded.
+    startup_keeps_liveness_and_readiness_away, "80s", STARTUP, "containers: {app: {lives: [{startsAfter: 42s}]}}"
+);
+scenario!(
+    startup_kills_at_its_failure_threshold,
+    "310s",
+    STARTUP,
+    "containers: {app: {lives: [{startsAfter: 10h}, {}]}}"
+);
+scenario!(
+    up_one_second_before_the_budget_lives,
+    "310s",
+    STARTUP,
+    "containers: {app: {lives: [{startsAfter: 299s}]}}"
+);
+scenario!(
+    a_pod_deleted_before_it_started_is_never_started,
+    "60s",
+    STARTUP,
+    "{containers: {app: {lives: [{startsAfter: 25s, stopsIn: 8s}]}}, deleteAt: 22s}"
+);
+
+// sub-second periods and looks
+
+fn readiness(fields: &str) -> String {
+    format!("containers:\n- name: app\n  image: x\n  readinessProbe: {{{fields}}}")
+}
+
+scenario!(
+    /// 0.5 s until the first success, 1 s from there on, 0.5 s again in the next life.
+    half_a_second_becomes_one_after_success, "8s",
+    &readiness("tcpSocket: {port: 80}, periodSeconds: 1, periodMilliseconds: -500"),
+    "containers: {app: {lives: [{startsAfter: 1700ms, exitsAt: 5100ms, exitCode: 1}, {startsAfter: 1200ms}]}}"
+);
+scenario!(
+    a_second_and_a_half_stays,
+    "7s",
+    &readiness("tcpSocket: {port: 80}, periodSeconds: 1, periodMilliseconds: 500"),
+    "containers: {app: {lives: [{startsAfter: 2s}]}}"
+);
+scenario!(
+    exec_probes_have_a_floor_of_half_a_second,
+    "4s",
+    &readiness("exec: {command: [ok]}, periodSeconds: 1, periodMilliseconds: -500"),
+    "containers: {app: {lives: [{startsAfter: 1200ms}]}}"
+);
+scenario!(
+    up_after_60_ms_is_seen_at_100_ms,
+    "2s",
+    &readiness("tcpSocket: {port: 80}, periodSeconds: 10"),
+    "containers: {app: {lives: [{startsAfter: 60ms}]}}"
+);
+scenario!(
+    an_initial_delay_in_milliseconds,
+    "2s",
+    &readiness(
+        "tcpSocket: {port: 80}, periodSeconds: 1, initialDelaySeconds: 1, initialDelayMilliseconds: -250"
+    ),
+    "{}"
+);
+
+// The grace period
+
+const PATIENT: &str = "
+terminationGracePeriodSeconds: 3600
+containers:
+- name: app
+  image: x
+  livenessProbe: {httpGet: {port: 80}, periodSeconds: 10, failureThreshold: 1, terminationGracePeriodSeconds: 60}";
+
+scenario!(
+    a_wedged_container_gets_the_grace_of_its_probe,
+    "200s",
+    PATIENT,
+    "containers: {app: {lives: [{failsAt: 95s, handles: []}, {}]}}"
+);
+scenario!(
+    deletion_uses_the_grace_of_the_pod,
+    "2h",
+    PATIENT,
+    "{containers: {app: {lives: [{handles: []}]}}, deleteAt: 95s}"
+);
+scenario!(
+    deletion_with_its_own_grace,
+    "2h",
+    PATIENT,
+    "{containers: {app: {lives: [{handles: []}]}}, deleteAt: 95s, gracePeriodSeconds: 7}"
+);
+scenario!(
+    eviction_uses_the_grace_of_the_pod,
+    "2h",
+    PATIENT,
+    "{containers: {app: {lives: [{handles: []}]}}, evictAt: 95s}"
+);
+scenario!(
+    eviction_with_its_own_grace,
+    "200s",
+    PATIENT,
+    "{containers: {app: {lives: [{handles: []}]}}, evictAt: 95s, evictionGracePeriodSeconds: 3}"
+);
+scenario!(
+    /// The eviction's own grace cuts a kill short that a probe began; the other container is only evicted.
+    eviction_beside_a_kill, "200s",
+    "
+terminationGracePeriodSeconds: 600
+containers:
+- name: app
+  image: x
+  livenessProbe: {httpGet: {port: 80}, periodSeconds: 10, failureThreshold: 1, terminationGracePeriodSeconds: 60}
+- {name: other, image: x}",
+    "{containers: {app: {lives: [{failsAt: 15s, handles: []}]}, other: {lives: [{stopsIn: 2s}]}}, evictAt: 30s,
+      evictionGracePeriodSeconds: 5}"
+);
+scenario!(
+    without_a_probe_level_grace_the_pod_rules,
+    "120s",
+    "
+terminationGracePeriodSeconds: 12
+containers:
+- name: app
+  image: x
+  startupProbe: {httpGet: {port: 80}, periodSeconds: 10, failureThreshold: 2}",
+    "containers: {app: {lives: [{startsAfter: 10h, handles: []}, {}]}}"
+);
+scenario!(
+    the_startup_probe_has_its_own_grace, "120s",
+    "
+terminationGracePeriodSeconds: 12
+containers:
+- name: app
+  image: x
+  startupProbe: {httpGet: {port: 80}, periodSeconds: 10, failureThreshold: 2, terminationGracePeriodSeconds: 4}",
+    "containers: {app: {lives: [{startsAfter: 10h, handles: []}, {}]}}"
+);
+scenario!(
+    /// No stop signal and no hook: SIGKILL at once, which exceeds nothing.
+    grace_0_kills_at_once, "40s",
+    "
+terminationGracePeriodSeconds: 30
+containers:
+- name: app
+  image: x
+  lifecycle: {preStop: {sleep: {seconds: 5}}}
+  livenessProbe: {httpGet: {port: 80}, periodSeconds: 10, failureThreshold: 1, terminationGracePeriodSeconds: 0}",
+    "containers: {app: {lives: [{failsAt: 15s, stopsIn: 5s}, {}]}}"
+);
+
+// Hooks and signals
+
+scenario!(
+    a_pre_stop_hook_eats_from_the_grace,
+    "60s",
+    "
+terminationGracePeriodSeconds: 10
+containers: [{name: app, image: x, lifecycle: {preStop: {sleep: {seconds: 6}}}}]",
+    "{containers: {app: {lives: [{handles: []}]}}, deleteAt: 5s}"
+);
+scenario!(
+    a_pre_stop_hook_that_eats_it_all_leaves_2_s,
+    "60s",
+    "
+terminationGracePeriodSeconds: 10
+containers: [{name: app, image: x, lifecycle: {preStop: {exec: {command: [drain]}}}}]",
+    "{containers: {app: {lives: [{handles: []}]}}, deleteAt: 5s}",
+    |scenario| {
+        let lives = scenario.containers.get_mut("app").expect("the app");
+        lives[0].hooks.pre_stop = HookScript {
+            takes: Span::from_secs(3600),
+            fails: false,
+        };
+    }
+);
+scenario!(
+    a_failed_pre_stop_hook_stops_nothing,
+    "60s",
+    "
+terminationGracePeriodSeconds: 10
+containers: [{name: app, image: x, lifecycle: {preStop: {tcpSocket: {port: 80}}}}]",
+    "{containers: {app: {lives: [{stopsIn: 3s}]}}, deleteAt: 5s}"
+);
+scenario!(
+    the_stop_signal_of_the_manifest,
+    "60s",
+    "
+os: {name: linux}
+containers: [{name: app, image: x, lifecycle: {stopSignal: SIGUSR1}}]",
+    "{containers: {app: {lives: [{stopsIn: 3s}]}}, deleteAt: 5s}"
+);
+scenario!(
+    a_signal_that_is_ignored_ends_in_sigkill,
+    "60s",
+    "
+os: {name: linux}
+containers: [{name: app, image: x, lifecycle: {stopSignal: SIGUSR1}}]",
+    "{containers: {app: {lives: [{handles: [SIGTERM]}]}}, deleteAt: 5s}"
+);
+scenario!(
+    sigkill_as_the_stop_signal_exceeds_nothing,
+    "60s",
+    "
+os: {name: linux}
+containers: [{name: app, image: x, lifecycle: {stopSignal: SIGKILL}}]",
+    "{containers: {app: {lives: [{stopsIn: 3s}]}}, deleteAt: 5s}"
+);
+
+// The end of a pod
+
+const SIDECARS: &str = "
+terminationGracePeriodSeconds: 20
+initContainers:
+- {name: proxy, image: x, restartPolicy: Always}
+- {name: log, image: x, restartPolicy: Always}
+containers: [{name: app, image: x}]";
+
+scenario!(
+    sidecars_stop_after_the_mains_in_reverse_order, "60s", SIDECARS,
+    "{containers: {app: {lives: [{stopsIn: 5s}]}, log: {lives: [{stopsIn: 3s}]}, proxy: {lives: [{stopsIn: 1s}]}},
+      deleteAt: 10s}"
+);
+scenario!(
+    sidecars_do_not_wait_longer_than_the_grace, "60s", SIDECARS,
+    "{containers: {app: {lives: [{handles: []}]}, log: {lives: [{stopsIn: 1s}]}, proxy: {lives: [{handles: []}]}},
+      deleteAt: 10s}"
+);
+scenario!(
+    sidecars_go_when_the_mains_are_done,
+    "60s",
+    "
+restartPolicy: Never
+initContainers: [{name: proxy, image: x, restartPolicy: Always}]
+containers: [{name: app, image: x}]",
+    "containers: {app: {lives: [{exitsAt: 10s}]}, proxy: {lives: [{stopsIn: 2s}]}}"
+);
+scenario!(
+    /// Readiness fails and is told; liveness fails as well and is not asked.
+    readiness_goes_on_during_termination, "60s",
+    "
+terminationGracePeriodSeconds: 30
+containers:
+- name: app
+  image: x
+  livenessProbe: {httpGet: {port: 80}, periodSeconds: 5, failureThreshold: 1}
+  readinessProbe: {httpGet: {port: 80}, periodSeconds: 5, failureThreshold: 1}",
+    "{containers: {app: {lives: [{failsAt: 23s, stopsIn: 15s}]}}, deleteAt: 22s}"
+);
+scenario!(
+    /// The shorter of the two deadlines counts, and nothing is started again.
+    a_delete_during_a_liveness_kill, "120s", PATIENT,
+    "{containers: {app: {lives: [{failsAt: 15s, handles: []}]}}, deleteAt: 30s, gracePeriodSeconds: 10}"
+);
+scenario!(
+    a_longer_delete_during_a_liveness_kill,
+    "120s",
+    PATIENT,
+    "{containers: {app: {lives: [{failsAt: 15s, handles: []}]}}, deleteAt: 30s}"
+);
+scenario!(
+    a_second_shorter_delete,
+    "120s",
+    PATIENT,
+    "containers: {app: {lives: [{handles: []}]}}",
+    |scenario| {
+        let grace = Some(Span::from_secs(5));
+        scenario.deletes = vec![
+            Ending {
+                at: at(30),
+                grace: None,
+            },
+            Ending { at: at(40), grace },
+        ];
+    }
+);
+scenario!(
+    an_active_deadline_ends_the_pod,
+    "60s",
+    "
+activeDeadlineSeconds: 20
+terminationGracePeriodSeconds: 5
+containers: [{name: app, image: x}]",
+    "containers: {app: {lives: [{stopsIn: 2s}]}}"
+);
+
+// Restarts
+
+scenario!(
+    /// A probe's kill is a failure whatever the exit code is.
+    on_failure_restarts_after_a_probe_kill_with_exit_code_0, "40s",
+    "
+restartPolicy: OnFailure
+containers:
+- {name: app, image: x, livenessProbe: {httpGet: {port: 80}, periodSeconds: 10, failureThreshold: 1}}",
+    "containers: {app: {lives: [{failsAt: 5s}, {exitsAt: 20s}]}}"
+);
+scenario!(
+    never_ends_the_pod_after_a_probe_kill, "40s",
+    "
+restartPolicy: Never
+terminationGracePeriodSeconds: 20
+containers:
+- name: app
+  image: x
+  livenessProbe: {httpGet: {port: 80}, periodSeconds: 10, failureThreshold: 1, terminationGracePeriodSeconds: 3}",
+    "containers: {app: {lives: [{failsAt: 5s, handles: []}]}}"
+);
+scenario!(
+    exits_back_off,
+    "30m",
+    "containers: [{name: app, image: x}]",
+    "containers: {app: {lives: [{exitsAt: 2s, exitCode: 1}]}}"
+);
+scenario!(
+    a_long_life_resets_the_back_off,
+    "30m",
+    "containers: [{name: app, image: x}]",
+    "containers: {app: {lives: [{exitsAt: 2s}, {exitsAt: 2s}, {exitsAt: 11m}, {exitsAt: 2s}, {}]}}"
+);
+scenario!(
+    probe_kills_back_off_by_the_life_before,
+    "3m",
+    "
+containers:
+- {name: app, image: x, livenessProbe: {httpGet: {port: 80}, periodSeconds: 2, failureThreshold: 2}}",
+    "containers: {app: {lives: [{startsAfter: 10h}]}}"
+);
+scenario!(
+    /// It served longer than its back-off, so it is replaced at once.
+    a_container_that_served_is_replaced_at_once, "8m",
+    "
+containers:
+- {name: app, image: x, livenessProbe: {httpGet: {port: 80}, periodSeconds: 10, failureThreshold: 3}}",
+    "containers: {app: {lives: [{failsAt: 90s}, {failsAt: 90s}, {failsAt: 90s}, {}]}}"
+);
+scenario!(
+    failed_post_start_hooks_back_off,
+    "2m",
+    "containers: [{name: app, image: x, lifecycle: {postStart: {exec: {command: [warm]}}}}]",
+    "{}",
+    |scenario| {
+        let mut life = pulselet_sim::scenario::Life::default();
+        life.hooks.post_start = HookScript {
+            takes: Span::ZERO,
+            fails: true,
+        };
+        scenario.containers.insert("app".to_owned(), vec![life]);
+    }
+);
+scenario!(
+    init_containers_run_one_by_one, "60s",
+    "
+initContainers:
+- {name: first, image: x}
+- name: proxy
+  image: x
+  restartPolicy: Always
+  startupProbe: {tcpSocket: {port: 80}, periodSeconds: 2, failureThreshold: 10}
+- {name: second, image: x}
+containers: [{name: app, image: x}]",
+    "containers: {first: {lives: [{exitsAt: 3s, exitCode: 1}, {exitsAt: 3s}]}, proxy: {lives: [{startsAfter: 5s}]},
+      second: {lives: [{exitsAt: 1s}]}}"
+);
+scenario!(
+    only_the_condemned_container_is_replaced,
+    "60s",
+    "
+containers:
+- {name: app, image: x, livenessProbe: {httpGet: {port: 80}, periodSeconds: 10, failureThreshold: 1}}
+- {name: other, image: x, readinessProbe: {httpGet: {port: 80}, periodSeconds: 10}}",
+    "containers: {app: {lives: [{failsAt: 15s, stopsIn: 4s}, {}]}}"
+);
