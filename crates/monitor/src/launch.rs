@@ -25,6 +25,13 @@ pub trait Launcher {
     /// caller follows up on its descendants by itself.
     fn kill_exec(&mut self, _main: Pid) {}
 
+    /// Whether what [`launch_exec`](Launcher::launch_exec) returns is not the command itself but a process that waits
+    /// for it and exits with its code. Such a process is never killed before the command: told to end by SIGTERM, it
+    /// waits for everything that the command has left, and ends by itself.
+    fn reaps_exec(&self) -> bool {
+        false
+    }
+
     /// Whether the kernel killed a process of the container for want of memory. Asked once, after the end.
     fn oom_killed(&mut self) -> bool {
         false

@@ -15,7 +15,7 @@ use std::{
 };
 
 use pulselet_runtime::ExecOutcome;
-use pulselet_sys::{ChildSignals, Pid};
+use pulselet_sys::{ChildSignals, Pid, send_signal};
 use rustix::{
     event::{PollFd, PollFlags, poll},
     io::Errno,
@@ -39,6 +39,11 @@ const KILL_INTERVAL: Duration = Duration::from_millis(20);
 /// After this the client gets its answer although something is left that the kernel cannot kill now. The monitor
 /// inherits it.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
+
+/// After this a process that should wait for what the command has left is killed too: something holds it up.
+const REAPER_PATIENCE: Duration = Duration::from_secs(2);
+
+const SIGTERM: i32 = 15;
 
 /// Bytes a client may be behind before the command has to wait.
 const MAX_BACKLOG: usize = 256 * 1024;
@@ -407,10 +412,18 @@ fn reap(main: Pid) -> Children {
 
 /// Kills the command and all it has started, and waits for them.
 fn kill_tree<L: Launcher>(launcher: &mut L, main: Pid, signals: &ChildSignals) {
-    let give_up = Instant::now() + KILL_PATIENCE;
-    while reap(main).any_left && Instant::now() < give_up {
+    let begun = Instant::now();
+    let mut spared = HashSet::new();
+    if launcher.reaps_exec() {
+        let _ = send_signal(main, SIGTERM);
+        spared.insert(main);
+    }
+    while reap(main).any_left && begun.elapsed() < KILL_PATIENCE {
+        if begun.elapsed() > REAPER_PATIENCE {
+            spared.clear();
+        }
         launcher.kill_exec(main);
-        tree::kill_descendants(getpid(), &HashSet::new());
+        tree::kill_descendants(getpid(), &spared);
         wait_for(
             &mut [PollFd::new(signals, PollFlags::IN)],
             Some(Instant::now() + KILL_INTERVAL),
