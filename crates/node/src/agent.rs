@@ -1,0 +1,354 @@
+//! The agent: one task that owns all pods, feeds the engine and has its actions carried out.
+//!
+//! Everything that changes a pod passes through [`Agent::feed`] or [`Agent::advance`]. What always holds:
+//! - a pod's state is on disk before an action that follows from it begins, and before others hear of it;
+//! - nothing in the loop waits: runtimes, disks and readers are waited for elsewhere;
+//! - the engine decides, this carries out.
+
+mod actions;
+mod adopt;
+mod entry;
+mod journal;
+mod observe;
+mod pods;
+mod requests;
+mod starvation;
+mod tell;
+
+use std::collections::{BTreeMap, HashMap};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pulselet_engine::{Input, LifeKey, Outbox, PodKey, Pods, Time};
+use pulselet_plan::NodeConfig;
+use pulselet_runtime::{ContainerId, Events};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, Sleep};
+
+pub use adopt::AdoptError;
+pub(crate) use adopt::Findings;
+pub use requests::{AddError, Added, How, LogError, LogPlace, NoSuchPod, PodView, Shutdown};
+pub(crate) use requests::{REQUESTS, Request};
+
+use self::entry::{Entry, Held};
+use self::journal::{Journal, Verdict};
+use self::starvation::Starvation;
+use crate::jobs::{Answer, Tools};
+use crate::lines::LineHub;
+use crate::metrics::Metrics;
+use crate::store::{Note, Writer};
+
+/// How often the runtime is asked what there is, in case an event was missed.
+const RECONCILE_INTERVAL: Duration = Duration::from_secs(10);
+/// The same for a runtime that reports no events.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// How often states are saved that changed only by one more success. A crash costs them no more than that.
+const LIGHT_SAVE_INTERVAL: Duration = Duration::from_secs(10);
+/// Answers taken in one turn before timers and others get theirs.
+const ANSWERS_PER_TURN: usize = 256;
+/// Pods advanced in one turn before answers get theirs.
+const ADVANCES_PER_TURN: usize = 256;
+/// How long a shutdown waits for a disk that refuses.
+const LAST_SAVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The clock is looked at again after this long at the latest: a machine that slept has moved on.
+const LONGEST_SLEEP: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+pub(crate) struct Agent {
+    tools: Arc<Tools>,
+    config: NodeConfig,
+    metrics: Arc<Metrics>,
+    hub: LineHub,
+    pods: Pods,
+    entries: BTreeMap<PodKey, Entry>,
+    /// namespace/name
+    names: HashMap<Arc<str>, PodKey>,
+    containers: HashMap<ContainerId, (PodKey, LifeKey)>,
+    journal: Journal,
+    tasks: JoinSet<()>,
+    out: Outbox,
+    starvation: Option<Starvation>,
+    ending: Option<Shutdown>,
+    /// A listing is under way.
+    listing: bool,
+    findings: mpsc::Receiver<Findings>,
+    found: mpsc::Sender<Findings>,
+}
+
+/// What wakes the agent, owned by its loop.
+#[derive(Debug)]
+pub(crate) struct Inlets {
+    pub(crate) answers: mpsc::Receiver<Answer>,
+    pub(crate) requests: mpsc::Receiver<Request>,
+    pub(crate) events: Events,
+}
+
+/// Why the loop came round.
+enum Wake {
+    Note(Note),
+    Answer(Answer),
+    Event(Option<pulselet_runtime::RuntimeEvent>),
+    Findings(Findings),
+    Request(Option<Request>),
+    Timer,
+    Reconcile,
+    LightSave,
+    Beat,
+}
+
+impl Agent {
+    pub(crate) fn new(
+        tools: Arc<Tools>,
+        config: NodeConfig,
+        metrics: Arc<Metrics>,
+        hub: LineHub,
+        writer: Writer,
+    ) -> Self {
+        let now = tools.clock.now();
+        // One listing at a time.
+        let (found, findings) = mpsc::channel(1);
+        Self {
+            tools,
+            config,
+            metrics,
+            hub,
+            pods: Pods::default(),
+            entries: BTreeMap::new(),
+            names: HashMap::new(),
+            containers: HashMap::new(),
+            journal: Journal::new(writer),
+            tasks: JoinSet::new(),
+            out: Outbox::default(),
+            starvation: config.settings.overload_guard.then(|| Starvation::new(now)),
+            ending: None,
+            listing: false,
+            findings,
+            found,
+        }
+    }
+
+    /// Runs until a shutdown is done or nobody can ask for one any more.
+    pub(crate) async fn run(mut self, mut inlets: Inlets) {
+        let every = if self.tools.version.features.events {
+            RECONCILE_INTERVAL
+        } else {
+            POLL_INTERVAL
+        };
+        let start = Instant::now();
+        let mut reconcile = tokio::time::interval_at(start + every, every);
+        let mut light_save = tokio::time::interval_at(start + LIGHT_SAVE_INTERVAL, LIGHT_SAVE_INTERVAL);
+        let mut beat = tokio::time::interval(starvation::BEAT);
+        for interval in [&mut reconcile, &mut light_save, &mut beat] {
+            interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        }
+        let mut timer = Box::pin(tokio::time::sleep(Duration::ZERO));
+        let mut events_over = false;
+        while !self.is_done() {
+            self.turn();
+            self.arm(timer.as_mut());
+            let wake = tokio::select! {
+                biased;
+                note = self.journal.note() => Wake::Note(note),
+                Some(answer) = inlets.answers.recv() => Wake::Answer(answer),
+                event = inlets.events.next(), if !events_over => Wake::Event(event),
+                Some(findings) = self.findings.recv() => Wake::Findings(findings),
+                request = inlets.requests.recv() => Wake::Request(request),
+                () = timer.as_mut() => Wake::Timer,
+                _ = reconcile.tick() => Wake::Reconcile,
+                _ = light_save.tick() => Wake::LightSave,
+                _ = beat.tick(), if self.starvation.is_some() => Wake::Beat,
+            };
+            events_over |= matches!(wake, Wake::Event(None));
+            self.wake(wake, &mut inlets);
+        }
+        self.last_save().await;
+    }
+
+    fn wake(&mut self, wake: Wake, inlets: &mut Inlets) {
+        if let Some(starvation) = &mut self.starvation {
+            starvation.beat(self.tools.clock.now());
+        }
+        match wake {
+            Wake::Note(note) => self.judge(note),
+            Wake::Answer(answer) => {
+                self.answer(answer);
+                for _ in 1..ANSWERS_PER_TURN {
+                    let Ok(answer) = inlets.answers.try_recv() else {
+                        break;
+                    };
+                    self.answer(answer);
+                }
+            }
+            Wake::Event(Some(event)) => self.runtime_event(event),
+            // Runtimes end with the process; until then the listings go on.
+            Wake::Event(None) | Wake::Timer | Wake::Beat => {}
+            Wake::Findings(findings) => self.reconcile(&findings),
+            Wake::Request(Some(request)) => self.request(request),
+            // Every handle was dropped: nobody can ask for anything else.
+            Wake::Request(None) => self.ending = self.ending.max(Some(Shutdown::Leave)),
+            Wake::Reconcile => self.look(),
+            Wake::LightSave => self.mark_lightly_changed(),
+        }
+    }
+
+    /// Advances what is due, begins a batch, reaps ended tasks.
+    fn turn(&mut self) {
+        let now = self.tools.clock.now();
+        for _ in 0..ADVANCES_PER_TURN {
+            if !self.advance(now) {
+                break;
+            }
+        }
+        self.journal.flush(now, &self.pods, &mut self.entries);
+        while let Some(ended) = self.tasks.try_join_next() {
+            if let Err(error) = ended
+                && error.is_panic()
+            {
+                tracing::error!(%error, "a job panicked");
+            }
+        }
+    }
+
+    /// Advances the earliest pod that is due; false if none is.
+    fn advance(&mut self, now: Time) -> bool {
+        let Some(due) = self.pods.next_deadline() else {
+            return false;
+        };
+        let Some(key) = self.pods.advance_one(now, &mut self.out) else {
+            return false;
+        };
+        self.digest(key, due);
+        true
+    }
+
+    fn arm(&mut self, mut timer: Pin<&mut Sleep>) {
+        let next = self.pods.next_deadline();
+        let wait = next.map_or(LONGEST_SLEEP, |at| self.tools.clock.until(at).min(LONGEST_SLEEP));
+        let at = Instant::now() + wait;
+        if timer.is_elapsed() || timer.deadline() != at {
+            timer.as_mut().reset(at);
+        }
+    }
+
+    /// Gives an input to a pod and does what follows.
+    fn feed(&mut self, key: PodKey, input: Input) {
+        let now = self.tools.clock.now();
+        self.pods.handle(now, key, input, &mut self.out);
+        self.digest(key, now);
+    }
+
+    /// Sorts what a step produced: urgent things wait for the disk, the rest happens now.
+    fn digest(&mut self, key: PodKey, due: Time) {
+        let mut out = std::mem::take(&mut self.out);
+        self.take_note(key, &out.lines, &out.events);
+        if let Some(entry) = self.entries.get_mut(&key) {
+            let todos = out.actions.drain(..).map(|action| entry::Todo { action, due });
+            let waits = !entry.held.actions.is_empty() || !entry.held.lines.is_empty();
+            if out.dirty {
+                let held = &mut entry.held.actions;
+                for todo in todos {
+                    // Asked again while the disk refuses, an action is still one action.
+                    if !held.iter().any(|other| other.action == todo.action) {
+                        held.push(todo);
+                    }
+                }
+                entry.held.lines.append(&mut out.lines);
+                self.journal.mark(key);
+                if self.journal.is_failing() {
+                    let lines = std::mem::take(&mut entry.held.lines);
+                    self.publish(key, lines);
+                }
+            } else {
+                entry.changed_lightly = true;
+                let todos: Vec<_> = todos.collect();
+                if waits {
+                    entry.held.lines.append(&mut out.lines);
+                } else {
+                    self.publish(key, out.lines.drain(..));
+                }
+                for todo in todos {
+                    self.perform(key, &todo);
+                }
+            }
+        }
+        out.clear();
+        self.out = out;
+    }
+
+    fn judge(&mut self, note: Note) {
+        match self.journal.judge(note) {
+            Verdict::Saved(pods) => {
+                for (key, held) in pods {
+                    self.release(key, held);
+                }
+            }
+            Verdict::Refused { error } => {
+                for (key, lines) in self.journal.waiting_lines() {
+                    self.publish(key, lines);
+                }
+                let message = format!(
+                    "the node's state cannot be written ({error}): everything keeps running, but nothing is started \
+                     or stopped until it can; make room on the disk"
+                );
+                self.warn_all(&message);
+            }
+            Verdict::Nothing => {}
+        }
+    }
+
+    /// The state is on disk: others may know, and things may happen.
+    fn release(&mut self, key: PodKey, held: Held) {
+        self.publish(key, held.lines);
+        for todo in held.actions {
+            self.perform(key, &todo);
+        }
+        if self.pods.get(key).is_some_and(pulselet_engine::Pod::is_over) {
+            self.pods.remove(key);
+            self.clean_up(key);
+        }
+    }
+
+    fn mark_lightly_changed(&mut self) {
+        for (key, entry) in &self.entries {
+            if entry.changed_lightly {
+                self.journal.mark(*key);
+            }
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        match self.ending {
+            None => false,
+            Some(Shutdown::Leave) => true,
+            Some(Shutdown::StopPods | Shutdown::KillPods) => {
+                self.entries.is_empty() && self.journal.is_idle()
+            }
+        }
+    }
+
+    /// Writes down everything once more, as far as the disk allows.
+    async fn last_save(&mut self) {
+        self.tasks.abort_all();
+        self.mark_lightly_changed();
+        let deadline = Instant::now() + LAST_SAVE_TIMEOUT;
+        loop {
+            let now = self.tools.clock.now();
+            self.journal.flush(now, &self.pods, &mut self.entries);
+            if self.journal.is_idle() {
+                return;
+            }
+            let Ok(note) = tokio::time::timeout_at(deadline, self.journal.note()).await else {
+                tracing::error!("the last changes of the node's state could not be written");
+                return;
+            };
+            // What follows from these states is the next agent's to do.
+            if let Verdict::Saved(pods) = self.journal.judge(note) {
+                for (key, held) in pods {
+                    self.publish(key, held.lines);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The engine's actions, handed to jobs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pulselet_engine::io::{Action, Outcome, ProbeReport};
+use pulselet_engine::plan::{Hook, Kind};
+use pulselet_engine::{Input, LifeKey, PodKey, Span, Time};
+
+use super::Agent;
+use super::entry::{Entry, Todo};
+use crate::container::find_container;
+use crate::jobs::{CreateJob, HookJob, ImageJob, ProbeJob, RemoveJob, StopJob, Tools};
+
+/// What a stop is sent as when the runtime does not say.
+const DEFAULT_SIGNAL: &str = "SIGTERM";
+
+impl Agent {
+    /// Begins an action. It is answered through the queue of answers, never here.
+    pub(super) fn perform(&mut self, key: PodKey, todo: &Todo) {
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return;
+        };
+        let tools = Arc::clone(&self.tools);
+        let pod = entry.reference(key);
+        match todo.action {
+            Action::RunSandbox { attempt } => {
+                self.tasks
+                    .spawn(async move { tools.run_sandbox(pod, attempt).await });
+            }
+            Action::StopSandbox => {
+                entry.place = None;
+                self.tasks.spawn(async move { tools.stop_sandbox(pod).await });
+            }
+            Action::EnsureImage { container } => {
+                let job = image_job(entry, key, container);
+                self.tasks.spawn(async move { tools.ensure_image(job).await });
+            }
+            Action::Create { life } => {
+                let job = create_job(entry, key, life);
+                self.tasks.spawn(tools.create(job));
+            }
+            Action::Start { life } => {
+                let Some(known) = entry.life(life) else {
+                    return self.lost_life(key, life, "start");
+                };
+                let id = known.id.clone();
+                self.tasks.spawn(async move { tools.start(key, life, id).await });
+            }
+            Action::Probe { life, kind, timeout } => self.probe(key, life, kind, timeout, todo.due),
+            Action::Hook { life, hook, limit } => self.hook(key, life, hook, limit),
+            Action::CancelHook { life, hook } => {
+                if let Some(known) = entry.life_mut(life) {
+                    known.cancel_hook(hook);
+                }
+            }
+            Action::Stop { life, grace } => self.stop(key, life, grace.into()),
+            Action::Kill { life } => self.stop(key, life, Duration::ZERO),
+            Action::Remove { life } => self.remove(key, life),
+        }
+    }
+
+    fn probe(&mut self, key: PodKey, life: LifeKey, kind: Kind, timeout: Span, due: Time) {
+        let check = self
+            .entries
+            .get_mut(&key)
+            .and_then(|entry| entry.check(life, kind));
+        let Some((id, check)) = check else {
+            let report = ProbeReport {
+                outcome: Outcome::Error,
+                detail: "the probe is not in the pod's manifest".to_owned(),
+                latency: Span::ZERO,
+                timed_out: false,
+                starved: false,
+            };
+            return self.answer_soon(key, Input::ProbeDone { life, kind, report });
+        };
+        let job = ProbeJob {
+            pod: key,
+            life,
+            kind,
+            id,
+            check,
+            timeout: timeout.into(),
+            due,
+        };
+        let tools = Arc::clone(&self.tools);
+        self.tasks.spawn(async move { tools.probe(job).await });
+    }
+
+    fn hook(&mut self, key: PodKey, life: LifeKey, hook: Hook, limit: Option<Span>) {
+        let tools = Arc::clone(&self.tools);
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return;
+        };
+        let pod = entry.reference(key);
+        let name = entry.name_of(life.container);
+        let (Some(name), Some(known)) = (name, entry.life_mut(life)) else {
+            let result = Err("the container is not there".to_owned());
+            return self.answer_soon(key, Input::HookDone { life, hook, result });
+        };
+        let job = HookJob {
+            pod: known.reference(&pod),
+            life,
+            name,
+            id: known.id.clone(),
+            hook,
+            limit: limit.map(Into::into),
+        };
+        let task = self.tasks.spawn(async move { tools.hook(job).await });
+        known.set_hook(hook, task);
+    }
+
+    fn stop(&mut self, key: PodKey, life: LifeKey, grace: Duration) {
+        let entry = self.entries.get(&key);
+        let Some(known) = entry.and_then(|entry| entry.life(life)) else {
+            return self.lost_life(key, life, "stop");
+        };
+        let signal = if grace.is_zero() {
+            "SIGKILL".into()
+        } else {
+            let known = known.stop_signal.clone();
+            known.unwrap_or_else(|| DEFAULT_SIGNAL.into())
+        };
+        let job = StopJob {
+            pod: key,
+            life,
+            id: known.id.clone(),
+            grace,
+            signal,
+        };
+        let tools = Arc::clone(&self.tools);
+        self.tasks.spawn(async move { tools.stop(job).await });
+    }
+
+    fn remove(&mut self, key: PodKey, life: LifeKey) {
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return;
+        };
+        let Some(name) = entry.name_of(life.container) else {
+            return;
+        };
+        let index = entry.lives.iter().position(|known| known.key == life);
+        let known = index.map(|index| entry.lives.swap_remove(index));
+        let pod = entry.reference(key);
+        if let Some(known) = &known {
+            self.containers.remove(&known.id);
+            let generation = known.generation;
+            let needed = generation == entry.generation
+                || entry.lives.iter().any(|other| other.generation == generation);
+            if !needed {
+                self.journal.forget_spec(&entry.identity.uid, generation);
+            }
+        }
+        let job = RemoveJob {
+            pod,
+            name,
+            attempt: life.attempt,
+            id: known.map(|known| known.id),
+        };
+        let tools = Arc::clone(&self.tools);
+        self.tasks.spawn(async move { tools.remove(job).await });
+    }
+
+    /// The engine speaks of a life the runtime never confirmed: it counts as gone.
+    fn lost_life(&mut self, key: PodKey, life: LifeKey, wanted: &'static str) {
+        tracing::error!(?life, wanted, "the life is not known to the runtime");
+        let tools = Arc::clone(&self.tools);
+        self.tasks.spawn(async move { tools.lost(key, life).await });
+    }
+
+    fn answer_soon(&mut self, key: PodKey, input: Input) {
+        let tools: Arc<Tools> = Arc::clone(&self.tools);
+        self.tasks.spawn(async move { tools.say(key, input).await });
+    }
+}
+
+fn image_job(entry: &Entry, key: PodKey, container: usize) -> ImageJob {
+    let name = entry.name_of(container).unwrap_or_default();
+    let spec = find_container(&entry.spec, &name);
+    ImageJob {
+        pod: entry.reference(key),
+        container,
+        image: spec.map(|spec| spec.image.clone()).unwrap_or_default(),
+        policy: spec
+            .map(|spec| spec.image_pull_policy.clone())
+            .unwrap_or_default(),
+    }
+}
+
+fn create_job(entry: &Entry, key: PodKey, life: LifeKey) -> CreateJob {
+    let plan = entry.plan.containers.get(life.container);
+    CreateJob {
+        pod: entry.reference(key),
+        life,
+        name: plan.map(|plan| Arc::clone(&plan.name)).unwrap_or_default(),
+        image_id: entry.image_ids.get(life.container).cloned().unwrap_or_default(),
+        stop_signal: plan.and_then(|plan| plan.stop_signal.clone()),
+    }
+}

@@ -1,0 +1,279 @@
+//! What the agent knows about a pod besides the engine's state: its manifest, its place in the runtime, its lives.
+
+use std::sync::Arc;
+
+use pulselet_api::{Gate, GateSet, Pod};
+use pulselet_engine::io::Action;
+use pulselet_engine::line::{KillReason, Line};
+use pulselet_engine::plan::{Hook, Kind};
+use pulselet_engine::{Identity, LifeKey, PodKey, PodPlan, Time};
+use pulselet_runtime::ContainerId;
+use serde::{Deserialize, Serialize};
+use tokio::task::AbortHandle;
+
+use crate::container::find_container;
+use crate::history::History;
+use crate::identity::Origin;
+use crate::jobs::{Check, Place, PodRef};
+
+/// A pod beside the engine.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) identity: Identity,
+    /// namespace/name
+    pub(super) label: Arc<str>,
+    pub(super) origin: Origin,
+    pub(super) accepted_at: Time,
+    /// What the next life is made from.
+    pub(super) spec: Arc<Pod>,
+    pub(super) generation: u32,
+    pub(super) plan: Arc<PodPlan>,
+    pub(super) place: Option<Place>,
+    pub(super) lives: Vec<Life>,
+    /// Per container, what the runtime called its image; empty where it is not known.
+    pub(super) image_ids: Vec<String>,
+    pub(super) history: History,
+    /// Done once the state they follow from is on disk.
+    pub(super) held: Held,
+    /// Takes this pod's name once it is gone.
+    pub(super) successor: Option<Successor>,
+    /// The distinct stop signals the manifest asks for, as counted in the metrics.
+    pub(super) signals: Vec<Arc<str>>,
+    /// Its end needed SIGKILL, which is counted once.
+    pub(super) grace_exceeded: bool,
+    /// Only what a crash may lose has changed since the last save.
+    pub(super) changed_lightly: bool,
+    /// Others would see a difference: the spare copy is due.
+    pub(super) changed_visibly: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    pub(super) actions: Vec<Todo>,
+    pub(super) lines: Vec<Line>,
+}
+
+/// An action and when it was due.
+#[derive(Debug)]
+pub(super) struct Todo {
+    pub(super) action: Action,
+    pub(super) due: Time,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Successor {
+    pub(super) pod: Arc<Pod>,
+    pub(super) origin: Origin,
+}
+
+/// One life, from its creation until its record is removed.
+#[derive(Debug)]
+pub(super) struct Life {
+    pub(super) key: LifeKey,
+    pub(super) id: ContainerId,
+    /// The manifest it was created from.
+    pub(super) spec: Arc<Pod>,
+    pub(super) generation: u32,
+    pub(super) stop_signal: Option<Arc<str>>,
+    /// The signal that was sent and when.
+    pub(super) signalled: Option<(Arc<str>, Time)>,
+    pub(super) running_since: Option<Time>,
+    /// Why and since when it is being stopped, and whether SIGKILL was needed.
+    pub(super) stopping: Option<Stopping>,
+    /// One of its probes has succeeded.
+    pub(super) succeeded: bool,
+    /// It has ended and nobody saw how.
+    pub(super) unseen_end: bool,
+    checks: [Option<Arc<Check>>; 3],
+    hooks: [Option<AbortHandle>; 2],
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stopping {
+    pub(super) reason: KillReason,
+    pub(super) since: Time,
+    pub(super) forced: bool,
+}
+
+/// What is persisted of an entry, with the engine's state.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Record<E> {
+    pub(super) origin: Origin,
+    pub(super) generation: u32,
+    /// The lives that were made from an older manifest than the current one.
+    pub(super) older_lives: Vec<(LifeKey, u32)>,
+    pub(super) history: History,
+    pub(super) successor: Option<Successor>,
+    pub(super) grace_exceeded: bool,
+    pub(super) engine: E,
+}
+
+impl Entry {
+    pub(super) fn new(
+        identity: Identity,
+        origin: Origin,
+        spec: Arc<Pod>,
+        plan: Arc<PodPlan>,
+        accepted_at: Time,
+        gates: GateSet,
+    ) -> Self {
+        let label = format!("{}/{}", identity.namespace, identity.name).into();
+        let image_ids = vec![String::new(); plan.containers.len()];
+        let signals = stop_signals(&spec, gates);
+        Self {
+            identity,
+            label,
+            origin,
+            accepted_at,
+            spec,
+            generation: 0,
+            plan,
+            place: None,
+            lives: Vec::new(),
+            image_ids,
+            history: History::default(),
+            held: Held::default(),
+            successor: None,
+            signals,
+            grace_exceeded: false,
+            changed_lightly: false,
+            changed_visibly: true,
+        }
+    }
+
+    pub(super) fn record<'e>(&self, engine: &'e pulselet_engine::Pod) -> Record<&'e pulselet_engine::Pod> {
+        let older = self
+            .lives
+            .iter()
+            .filter(|life| life.generation != self.generation);
+        Record {
+            origin: self.origin.clone(),
+            generation: self.generation,
+            older_lives: older.map(|life| (life.key, life.generation)).collect(),
+            history: self.history.condensed(),
+            successor: self.successor.clone(),
+            grace_exceeded: self.grace_exceeded,
+            engine,
+        }
+    }
+
+    pub(super) fn name_of(&self, container: usize) -> Option<Arc<str>> {
+        self.plan
+            .containers
+            .get(container)
+            .map(|plan| Arc::clone(&plan.name))
+    }
+
+    pub(super) fn index_of(&self, container: &str) -> Option<usize> {
+        let mut plans = self.plan.containers.iter();
+        plans.position(|plan| &*plan.name == container)
+    }
+
+    pub(super) fn life(&self, key: LifeKey) -> Option<&Life> {
+        self.lives.iter().find(|life| life.key == key)
+    }
+
+    pub(super) fn life_mut(&mut self, key: LifeKey) -> Option<&mut Life> {
+        self.lives.iter_mut().find(|life| life.key == key)
+    }
+
+    /// The newest life of a container.
+    pub(super) fn newest(&mut self, container: &str) -> Option<&mut Life> {
+        let index = self.index_of(container)?;
+        let of_container = self.lives.iter_mut().filter(|life| life.key.container == index);
+        of_container.max_by_key(|life| life.key.attempt)
+    }
+
+    /// Takes note of a life the runtime has; true if it was not known.
+    pub(super) fn learn(&mut self, key: LifeKey, id: &ContainerId, stop_signal: Option<Arc<str>>) -> bool {
+        if let Some(life) = self.life_mut(key) {
+            life.stop_signal = stop_signal;
+            return false;
+        }
+        self.lives.push(Life {
+            key,
+            id: id.clone(),
+            spec: Arc::clone(&self.spec),
+            generation: self.generation,
+            stop_signal,
+            signalled: None,
+            running_since: None,
+            stopping: None,
+            succeeded: false,
+            unseen_end: false,
+            checks: [None, None, None],
+            hooks: [None, None],
+        });
+        true
+    }
+
+    /// The pod as a job sees it that concerns no life in particular.
+    pub(super) fn reference(&self, key: PodKey) -> PodRef {
+        PodRef {
+            key,
+            uid: Arc::clone(&self.identity.uid),
+            spec: Arc::clone(&self.spec),
+            place: self.place.clone(),
+        }
+    }
+
+    /// The prepared probe of a life.
+    pub(super) fn check(&mut self, key: LifeKey, kind: Kind) -> Option<(ContainerId, Arc<Check>)> {
+        let name = self.name_of(key.container)?;
+        let address = self.place.as_ref().and_then(|place| place.address);
+        let life = self.life_mut(key)?;
+        let slot = &mut life.checks[kind as usize];
+        if slot.is_none() {
+            let container = find_container(&life.spec, &name)?;
+            let probe = match kind {
+                Kind::Startup => container.startup_probe.as_ref(),
+                Kind::Liveness => container.liveness_probe.as_ref(),
+                Kind::Readiness => container.readiness_probe.as_ref(),
+            };
+            *slot = Some(Arc::new(Check::new(container, probe?, address)));
+        }
+        let check = slot.clone()?;
+        Some((life.id.clone(), check))
+    }
+
+    /// Addresses have changed: what was resolved with the old one is of no use.
+    pub(super) fn forget_checks(&mut self) {
+        for life in &mut self.lives {
+            life.checks = [None, None, None];
+        }
+    }
+}
+
+impl Life {
+    /// The pod as the jobs of this life see it: with the manifest it was created from.
+    pub(super) fn reference(&self, pod: &PodRef) -> PodRef {
+        PodRef {
+            spec: Arc::clone(&self.spec),
+            ..pod.clone()
+        }
+    }
+
+    pub(super) fn set_hook(&mut self, hook: Hook, task: AbortHandle) {
+        self.hooks[hook as usize] = Some(task);
+    }
+
+    pub(super) fn cancel_hook(&mut self, hook: Hook) {
+        if let Some(task) = self.hooks[hook as usize].take() {
+            task.abort();
+        }
+    }
+}
+
+fn stop_signals(spec: &Pod, gates: GateSet) -> Vec<Arc<str>> {
+    if !gates.enabled(Gate::ContainerStopSignals) {
+        return Vec::new();
+    }
+    let containers = spec.spec.init_containers.iter().chain(&spec.spec.containers);
+    let mut signals: Vec<Arc<str>> = containers
+        .filter_map(|container| container.lifecycle.as_ref()?.stop_signal.as_deref())
+        .map(Arc::from)
+        .collect();
+    signals.sort();
+    signals.dedup();
+    signals
+}

@@ -1,0 +1,209 @@
+//! What waits to be written, and what waits for the writing.
+//!
+//! One batch is under way at a time. Pods that change meanwhile are remembered by their key and written down as they
+//! are when the next batch is made, so the journal never holds more than one state per pod, however long the disk
+//! is full. Actions and lines follow once their pod's state is on disk; if the disk refuses, lines go ahead and
+//! actions wait.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pulselet_engine::{PodKey, Time};
+
+use super::entry::{Entry, Held};
+use crate::store::{Batch, EventRow, KillRow, Note, Spare, Write, Writer};
+
+/// Events and kills that wait while nothing can be written; beyond it events are dropped. Some megabytes.
+const MAX_ROWS: usize = 10_000;
+
+#[derive(Debug)]
+pub(super) struct Journal {
+    writer: Writer,
+    number: u64,
+    pending: BTreeSet<PodKey>,
+    rows: Vec<Write>,
+    flight: Option<Flight>,
+    failing: bool,
+}
+
+/// A batch under way and what follows it.
+#[derive(Debug)]
+struct Flight {
+    number: u64,
+    pods: Vec<(PodKey, Held)>,
+}
+
+/// What a note of the writer means for the agent.
+#[derive(Debug)]
+pub(super) enum Verdict {
+    /// These may go on.
+    Saved(Vec<(PodKey, Held)>),
+    /// The first of a row of failures.
+    Refused {
+        error: String,
+    },
+    Nothing,
+}
+
+impl Journal {
+    pub(super) fn new(writer: Writer) -> Self {
+        Self {
+            writer,
+            number: 0,
+            pending: BTreeSet::new(),
+            rows: Vec::new(),
+            flight: None,
+            failing: false,
+        }
+    }
+
+    /// The pod's state must be written.
+    pub(super) fn mark(&mut self, key: PodKey) {
+        self.pending.insert(key);
+    }
+
+    pub(super) fn is_failing(&self) -> bool {
+        self.failing
+    }
+
+    /// Nothing waits and nothing is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.flight.is_none() && self.pending.is_empty() && self.rows.is_empty()
+    }
+
+    pub(super) fn spec(&mut self, uid: &str, generation: u32, spec: &pulselet_api::Pod) {
+        let body = serde_json::to_vec(spec).expect("a pod is plain data");
+        let uid = uid.to_owned();
+        self.rows.push(Write::Spec {
+            uid,
+            generation,
+            body,
+        });
+    }
+
+    pub(super) fn forget_spec(&mut self, uid: &str, generation: u32) {
+        let uid = uid.to_owned();
+        self.rows.push(Write::ForgetSpec { uid, generation });
+    }
+
+    /// Counts an event, on top of an equal one that still waits.
+    pub(super) fn event(&mut self, event: EventRow) {
+        let same = |row: &mut Write| match row {
+            Write::Event(waiting) if is_same(waiting, &event) => {
+                waiting.count += event.count;
+                waiting.last = event.last;
+                true
+            }
+            _ => false,
+        };
+        if self.rows.iter_mut().rev().any(same) {
+            return;
+        }
+        if self.rows.len() < MAX_ROWS {
+            self.rows.push(Write::Event(event));
+        }
+    }
+
+    /// Saves a kill, in the place of what still waits of its earlier story.
+    pub(super) fn kill(&mut self, kill: KillRow) {
+        let same = |row: &&mut Write| match row {
+            Write::Kill(waiting) => {
+                (&waiting.uid, &waiting.container, waiting.attempt)
+                    == (&kill.uid, &kill.container, kill.attempt)
+            }
+            _ => false,
+        };
+        match self.rows.iter_mut().rev().find(same) {
+            Some(row) => *row = Write::Kill(kill),
+            None => self.rows.push(Write::Kill(kill)),
+        }
+    }
+
+    /// Begins a batch if there is something to write and none is under way.
+    pub(super) fn flush(
+        &mut self,
+        now: Time,
+        pods: &pulselet_engine::Pods,
+        entries: &mut BTreeMap<PodKey, Entry>,
+    ) {
+        if self.flight.is_some() || (self.pending.is_empty() && self.rows.is_empty()) {
+            return;
+        }
+        let mut writes = std::mem::take(&mut self.rows);
+        let mut held = Vec::with_capacity(self.pending.len());
+        for key in std::mem::take(&mut self.pending) {
+            if let Some(entry) = entries.get_mut(&key) {
+                write_pod(entry, pods.get(key), &mut writes);
+                held.push((key, std::mem::take(&mut entry.held)));
+            }
+        }
+        self.number += 1;
+        let number = self.number;
+        self.flight = Some(Flight { number, pods: held });
+        self.writer.submit(Batch { number, now, writes });
+    }
+
+    /// Waits for the writer. Dropping the future loses nothing.
+    pub(super) async fn note(&mut self) -> Note {
+        self.writer.note().await
+    }
+
+    pub(super) fn judge(&mut self, note: Note) -> Verdict {
+        match note {
+            Note::Committed { number } => {
+                let flight = self.flight.take_if(|flight| flight.number == number);
+                self.failing = false;
+                flight.map_or(Verdict::Nothing, |flight| Verdict::Saved(flight.pods))
+            }
+            Note::Failed { error } if !self.failing => {
+                self.failing = true;
+                Verdict::Refused { error }
+            }
+            Note::Failed { .. } => Verdict::Nothing,
+        }
+    }
+
+    /// The lines that wait for a batch that cannot be written.
+    pub(super) fn waiting_lines(&mut self) -> Vec<(PodKey, Vec<pulselet_engine::Line>)> {
+        let flight = self.flight.iter_mut().flat_map(|flight| &mut flight.pods);
+        flight
+            .map(|(key, held)| (*key, std::mem::take(&mut held.lines)))
+            .collect()
+    }
+}
+
+fn is_same(a: &EventRow, b: &EventRow) -> bool {
+    (&a.uid, &a.container, &a.reason, &a.message) == (&b.uid, &b.container, &b.reason, &b.message)
+}
+
+fn write_pod(entry: &mut Entry, engine: Option<&pulselet_engine::Pod>, writes: &mut Vec<Write>) {
+    let uid = entry.identity.uid.to_string();
+    let Some(engine) = engine.filter(|engine| !engine.is_over()) else {
+        writes.push(Write::Forget { uid });
+        return;
+    };
+    let record = serde_json::to_string(&entry.record(engine)).expect("a record is plain data");
+    entry.changed_lightly = false;
+    if std::mem::take(&mut entry.changed_visibly) {
+        writes.push(spare(entry, uid.clone(), &record));
+    }
+    let body = record.into_bytes();
+    writes.push(Write::Record { uid, body });
+}
+
+fn spare(entry: &Entry, uid: String, record: &str) -> Write {
+    let raw = |text: String| serde_json::value::RawValue::from_string(text).expect("it was just made");
+    let spec = |spec: &pulselet_api::Pod| raw(serde_json::to_string(spec).expect("a pod is plain data"));
+    let mut specs = vec![(entry.generation, spec(&entry.spec))];
+    for life in &entry.lives {
+        if specs.iter().all(|(generation, _)| *generation != life.generation) {
+            specs.push((life.generation, spec(&life.spec)));
+        }
+    }
+    let file = Spare {
+        uid: uid.clone(),
+        record: raw(record.to_owned()),
+        specs,
+    };
+    let body = serde_json::to_vec(&file).expect("a spare is plain data");
+    Write::Spare { uid, body }
+}

@@ -1,0 +1,302 @@
+//! What the runtime says, turned into the engine's inputs.
+//!
+//! The same observation may come several times, from an event, an answer and a listing: the engine drops what it knows.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use pulselet_engine::io::{Exit, ProbeReport, StopRecord};
+use pulselet_engine::plan::Kind;
+use pulselet_engine::{Input, LifeKey, PodKey, Time};
+use pulselet_runtime::{
+    ContainerEvent, ContainerId, ContainerState, ContainerStatus, EventKind, ExitReason, RuntimeEvent,
+    SandboxState,
+};
+
+use super::Agent;
+use super::adopt::{Findings, Listing};
+use super::tell::probe_name;
+use crate::jobs::{Answer, News, Place};
+use crate::termination;
+
+/// What a life counts as whose end nobody saw.
+const UNSEEN_EXIT_CODE: i32 = 255;
+
+impl Agent {
+    pub(super) fn answer(&mut self, answer: Answer) {
+        let key = answer.pod;
+        match answer.news {
+            News::Engine(input) => self.feed(key, input),
+            News::Sandbox(place) => self.sandbox_is(key, place),
+            News::Image {
+                container,
+                image_id,
+                pulled,
+                bad_signal,
+            } => {
+                self.image_is(key, container, image_id, bad_signal);
+                self.feed(key, Input::ImageReady { container, pulled });
+            }
+            News::Container(status) => self.observe(key, &status),
+            News::ProbeDone {
+                life,
+                kind,
+                report,
+                began,
+                late,
+            } => {
+                self.metrics.lateness(late);
+                self.probe_done(key, life, kind, report, began);
+            }
+            News::Signalled { life, signal, at } => {
+                let entry = self.entries.get_mut(&key);
+                if let Some(life) = entry.and_then(|entry| entry.life_mut(life)) {
+                    life.signalled.get_or_insert((Arc::clone(&signal), at));
+                }
+                self.feed(key, Input::Signalled { life, signal, at });
+            }
+            News::CleanedUp => self.forget(key),
+        }
+    }
+
+    fn sandbox_is(&mut self, key: PodKey, place: Place) {
+        if let Some(entry) = self.entries.get_mut(&key) {
+            entry.place = Some(place);
+            entry.forget_checks();
+        }
+        self.feed(key, Input::SandboxReady);
+    }
+
+    fn image_is(&mut self, key: PodKey, container: usize, image_id: String, bad_signal: Option<String>) {
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return;
+        };
+        if let Some(slot) = entry.image_ids.get_mut(container) {
+            *slot = image_id;
+        }
+        let plan = entry.plan.containers.get(container);
+        if let (Some(why), Some(plan)) = (bad_signal, plan.filter(|plan| plan.stop_signal.is_none())) {
+            let message = format!("The image's STOPSIGNAL cannot be understood, SIGTERM is used: {why}");
+            let name = Arc::clone(&plan.name);
+            self.warn(key, name, "InvalidStopSignal", message);
+        }
+    }
+
+    fn probe_done(&mut self, key: PodKey, life: LifeKey, kind: Kind, mut report: ProbeReport, began: Time) {
+        if let Some(entry) = self.entries.get(&key)
+            && let Some(plan) = entry.plan.containers.get(life.container)
+            && entry.life(life).is_some_and(|life| life.running_since.is_some())
+        {
+            let name = probe_name(entry, &plan.name, kind);
+            self.metrics.probe(&name, report.outcome, report.latency.into());
+            if let (Some(starvation), Some(probe)) = (&self.starvation, plan.probe(kind)) {
+                report.starved = starvation.was_late(began, probe.period);
+            }
+        }
+        self.feed(key, Input::ProbeDone { life, kind, report });
+    }
+
+    pub(super) fn runtime_event(&mut self, event: RuntimeEvent) {
+        let event = match event {
+            RuntimeEvent::Container(event) => event,
+            RuntimeEvent::Resync => return self.look(),
+        };
+        let Some(&(key, life)) = self.containers.get(&event.container) else {
+            // Not known yet: the job that made it will tell.
+            return;
+        };
+        match event {
+            ContainerEvent {
+                status: Some(status), ..
+            } => self.observe(key, &status),
+            ContainerEvent {
+                kind: EventKind::Deleted,
+                ..
+            } => self.vanished(key, life),
+            ContainerEvent {
+                kind: EventKind::Created | EventKind::Started | EventKind::Stopped,
+                container,
+                ..
+            } => {
+                let tools = Arc::clone(&self.tools);
+                self.tasks
+                    .spawn(async move { tools.describe(key, container).await });
+            }
+        }
+    }
+
+    /// A container as it is now.
+    pub(super) fn observe(&mut self, key: PodKey, status: &ContainerStatus) {
+        let clock = self.tools.clock;
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return;
+        };
+        let Some(container) = entry.index_of(&status.name) else {
+            return;
+        };
+        let life = LifeKey {
+            container,
+            attempt: status.attempt,
+        };
+        let stop_signal: Option<Arc<str>> = status.stop_signal.map(|signal| signal.name().into());
+        if entry.learn(life, &status.id, stop_signal.clone()) {
+            self.containers.insert(status.id.clone(), (key, life));
+        }
+        let id = status.id.as_str().into();
+        self.feed(
+            key,
+            Input::Created {
+                life,
+                id,
+                stop_signal,
+            },
+        );
+        match &status.state {
+            ContainerState::Created | ContainerState::Unknown => {}
+            ContainerState::Running { started_at } => {
+                let at = clock.engine(*started_at);
+                self.feed(key, Input::Running { life, at });
+            }
+            ContainerState::Exited(exit) => self.exited(key, life, status, exit),
+        }
+    }
+
+    fn exited(
+        &mut self,
+        key: PodKey,
+        life: LifeKey,
+        status: &ContainerStatus,
+        exit: &pulselet_runtime::Exit,
+    ) {
+        let clock = self.tools.clock;
+        let at = clock.engine(exit.finished_at);
+        match exit.started_at {
+            Some(started) => {
+                let at = clock.engine(started).min(at);
+                self.feed(key, Input::Running { life, at });
+            }
+            None if exit.reason == ExitReason::StartError => {
+                let message = exit.message.clone();
+                return self.feed(key, Input::StartFailed { life, message });
+            }
+            None => {}
+        }
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return;
+        };
+        let forced = exit.killed_after_grace;
+        let name = &status.name;
+        let message =
+            termination::message(&self.tools.layout, &entry.identity.uid, &entry.spec, status, exit);
+        let Some(known) = entry.life_mut(life) else { return };
+        known.unseen_end = exit.reason == ExitReason::Unknown;
+        let signalled = known.signalled.clone().or_else(|| {
+            // The agent that stopped it is gone; the runtime remembers that there was a stop.
+            let signal = status.stop_signal.map_or("SIGTERM", |signal| signal.name());
+            forced.map(|_| (signal.into(), at))
+        });
+        let stop = signalled.map(|(signal, at)| StopRecord {
+            signal,
+            at,
+            forced: forced == Some(true),
+        });
+        tracing::debug!(container = name, code = exit.code, "exit observed");
+        let exit = Exit {
+            code: exit.code,
+            at,
+            oom_killed: exit.reason == ExitReason::OomKilled,
+            message,
+            stop,
+        };
+        self.feed(key, Input::Exited { life, exit });
+    }
+
+    /// The runtime has no record of this life any more. One that had ended is not missed.
+    pub(super) fn vanished(&mut self, key: PodKey, life: LifeKey) {
+        let at = self.tools.clock.now();
+        if let Some(known) = self.entries.get_mut(&key).and_then(|entry| entry.life_mut(life)) {
+            known.unseen_end = true;
+        }
+        let exit = Exit {
+            code: UNSEEN_EXIT_CODE,
+            at,
+            oom_killed: false,
+            message: Some("The container could not be located when the pod was looked at".to_owned()),
+            stop: None,
+        };
+        self.feed(key, Input::Exited { life, exit });
+    }
+
+    /// Asks the runtime what there is, unless that is under way.
+    pub(super) fn look(&mut self) {
+        if self.listing {
+            return;
+        }
+        self.listing = true;
+        let known = Known {
+            containers: self.containers.keys().cloned().collect(),
+            pods: self.placed_pods(),
+        };
+        let tools = Arc::clone(&self.tools);
+        let found = self.found.clone();
+        self.tasks.spawn(async move {
+            let listing = Listing::take(&*tools.runtime).await;
+            // The agent is gone only when the node shuts down.
+            let _ = found.send(Findings { known, listing }).await;
+        });
+    }
+
+    fn placed_pods(&self) -> Vec<PodKey> {
+        let placed = self.entries.iter().filter(|(_, entry)| entry.place.is_some());
+        placed.map(|(key, _)| *key).collect()
+    }
+
+    /// Compares a listing with what was known when it was begun.
+    pub(super) fn reconcile(&mut self, findings: &Findings) {
+        self.listing = false;
+        let listing = match &findings.listing {
+            Ok(listing) => listing,
+            Err(error) => {
+                tracing::warn!(%error, "cannot list the runtime's containers");
+                return;
+            }
+        };
+        let mut there = HashSet::with_capacity(listing.containers.len());
+        for status in &listing.containers {
+            there.insert(&status.id);
+            if let Some(&(key, _)) = self.containers.get(&status.id) {
+                self.observe(key, status);
+            }
+        }
+        for id in findings.known.containers.iter().filter(|id| !there.contains(id)) {
+            if let Some(&(key, life)) = self.containers.get(id) {
+                self.vanished(key, life);
+            }
+        }
+        for key in &findings.known.pods {
+            self.check_sandbox(*key, listing);
+        }
+    }
+
+    pub(super) fn check_sandbox(&mut self, key: PodKey, listing: &Listing) {
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return;
+        };
+        let Some(place) = &entry.place else { return };
+        let is_there = listing
+            .sandboxes
+            .iter()
+            .any(|sandbox| sandbox.id == place.sandbox && sandbox.state == SandboxState::Ready);
+        if !is_there {
+            entry.place = None;
+            self.feed(key, Input::SandboxLost);
+        }
+    }
+}
+
+/// What the agent knew when it began to list: only that can be missing.
+#[derive(Debug)]
+pub(crate) struct Known {
+    containers: Vec<ContainerId>,
+    pods: Vec<PodKey>,
+}

@@ -1,0 +1,255 @@
+//! Pods as they come and go: taking, replacing, deleting, cleaning up; and what requests ask about them.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use pulselet_api::Pod;
+use pulselet_engine::plan::Kind;
+use pulselet_engine::{Identity, Input, PodKey};
+
+use super::Agent;
+use super::entry::{Entry, Successor};
+use super::requests::{
+    AddError, Added, How, LogError, LogPlace, MAX_PODS, NoSuchPod, PodView, Request, Shutdown,
+};
+use super::tell::probe_name;
+use crate::identity::{Origin, uid_of};
+use crate::status::{Surroundings, pod_status};
+
+impl Agent {
+    pub(super) fn request(&mut self, request: Request) {
+        // Whoever asked may have stopped waiting; that is no reason to stop.
+        match request {
+            Request::Add { pod, origin, reply } => {
+                let _ = reply.send(self.add(Arc::from(pod), origin));
+            }
+            Request::Delete { pod, grace, reply } => {
+                let _ = reply.send(self.delete(&pod, grace));
+            }
+            Request::List { reply } => {
+                let _ = reply.send(self.entries.keys().filter_map(|key| self.view(*key)).collect());
+            }
+            Request::Log {
+                pod,
+                container,
+                previous,
+                reply,
+            } => {
+                let _ = reply.send(self.log(&pod, container.as_deref(), previous));
+            }
+            Request::Shutdown { mode } => self.shut_down(mode),
+        }
+    }
+
+    /// Takes a pod, adopts the same one, or lets it wait for the one that has its name.
+    fn add(&mut self, pod: Arc<Pod>, origin: Origin) -> Result<Added, AddError> {
+        if self.ending.is_some() {
+            return Err(AddError::ShuttingDown);
+        }
+        pulselet_plan::plan(&pod, self.config.gates)?;
+        let label: Arc<str> = format!("{}/{}", pod.namespace(), pod.name()).into();
+        let uid = uid_of(&pod);
+        let added = |how| Added {
+            uid: uid.clone(),
+            pod: label.to_string(),
+            how,
+        };
+        let Some(key) = self.names.get(&label).copied() else {
+            if self.entries.len() >= MAX_PODS {
+                return Err(AddError::Full);
+            }
+            self.accept(pod, origin)?;
+            return Ok(added(How::Created));
+        };
+        let leaving = self.pods.get(key).is_none_or(pulselet_engine::Pod::is_deleting);
+        if let Some(entry) = self.entries.get_mut(&key) {
+            if *entry.identity.uid == *uid && !leaving {
+                entry.origin = origin;
+                self.journal.mark(key);
+                return Ok(added(How::Adopted));
+            }
+            entry.successor = Some(Successor { pod, origin });
+            self.journal.mark(key);
+        }
+        self.feed(key, Input::Delete { grace: None });
+        Ok(added(How::Replacing))
+    }
+
+    fn accept(&mut self, pod: Arc<Pod>, origin: Origin) -> Result<PodKey, AddError> {
+        let plan = Arc::new(pulselet_plan::plan(&pod, self.config.gates)?);
+        let identity = Identity {
+            namespace: pod.namespace().into(),
+            name: pod.name().into(),
+            uid: uid_of(&pod).into(),
+        };
+        let now = self.tools.clock.now();
+        let settings = self.config.settings;
+        let engine = match pod.spec.os.as_ref().map(|os| &*os.name) {
+            None | Some("linux") => {
+                let seed = RandomState::new().hash_one(&*identity.uid);
+                let (identity, plan) = (identity.clone(), Arc::clone(&plan));
+                pulselet_engine::Pod::new(identity, plan, settings, seed, now, &mut self.out)
+            }
+            Some(os) => {
+                let why = format!("the pod asks for {os}, and this node runs linux");
+                let (identity, plan) = (identity.clone(), Arc::clone(&plan));
+                let why = ("PodOSNotSupported", why);
+                pulselet_engine::Pod::rejected(identity, plan, settings, why, now, &mut self.out)
+            }
+        };
+        self.journal.spec(&identity.uid, 0, &pod);
+        let entry = Entry::new(identity, origin, pod, plan, now, self.config.gates);
+        let key = self.insert(engine, entry);
+        self.digest(key, now);
+        Ok(key)
+    }
+
+    pub(super) fn insert(&mut self, engine: pulselet_engine::Pod, entry: Entry) -> PodKey {
+        for signal in &entry.signals {
+            self.metrics.signal_asked(signal);
+        }
+        let key = self.pods.insert(engine);
+        self.names.insert(Arc::clone(&entry.label), key);
+        self.entries.insert(key, entry);
+        key
+    }
+
+    fn delete(&mut self, pod: &str, grace: Option<Duration>) -> Result<(), NoSuchPod> {
+        let key = self.find(pod)?;
+        if let Some(entry) = self.entries.get_mut(&key) {
+            entry.successor = None;
+        }
+        let grace = grace.map(Into::into);
+        self.feed(key, Input::Delete { grace });
+        Ok(())
+    }
+
+    fn find(&self, pod: &str) -> Result<PodKey, NoSuchPod> {
+        let pod = pod.to_owned();
+        self.names.get(pod.as_str()).copied().ok_or(NoSuchPod { pod })
+    }
+
+    fn shut_down(&mut self, mode: Shutdown) {
+        self.ending = self.ending.max(Some(mode));
+        let grace = match mode {
+            Shutdown::Leave => return,
+            Shutdown::StopPods => None,
+            Shutdown::KillPods => Some(pulselet_engine::Span::ZERO),
+        };
+        let keys: Vec<_> = self.entries.keys().copied().collect();
+        for key in keys {
+            if let Some(entry) = self.entries.get_mut(&key) {
+                entry.successor = None;
+            }
+            self.feed(key, Input::Delete { grace });
+        }
+    }
+
+    /// The pod is over and the store has forgotten it: removes its files.
+    pub(super) fn clean_up(&mut self, key: PodKey) {
+        let Some(entry) = self.entries.get(&key) else {
+            return;
+        };
+        let pod = entry.reference(key);
+        let tools = Arc::clone(&self.tools);
+        self.tasks.spawn(async move { tools.clean_up(pod).await });
+    }
+
+    /// Nothing of the pod is left: forgets it, and takes the one that waited for its name.
+    pub(super) fn forget(&mut self, key: PodKey) {
+        let Some(entry) = self.entries.remove(&key) else {
+            return;
+        };
+        self.names.remove(&entry.label);
+        for life in &entry.lives {
+            self.containers.remove(&life.id);
+        }
+        for signal in &entry.signals {
+            self.metrics.signal_gone(signal);
+        }
+        for container in &entry.plan.containers {
+            for kind in Kind::ALL {
+                self.metrics
+                    .forget_probe(&probe_name(&entry, &container.name, kind));
+            }
+        }
+        if let Some(Successor { pod, origin }) = entry.successor.filter(|_| self.ending.is_none())
+            && let Err(error) = self.accept(pod, origin)
+        {
+            tracing::error!(pod = &*entry.label, %error, "cannot take the pod that was to replace this one");
+        }
+    }
+
+    fn view(&self, key: PodKey) -> Option<PodView> {
+        let entry = self.entries.get(&key)?;
+        // One that is over but not cleaned up is not shown any more.
+        let pod = self.pods.get(key)?;
+        let clock = self.tools.clock;
+        let around = Surroundings {
+            spec: &entry.spec,
+            image_ids: &entry.image_ids,
+            pod_ip: entry.place.as_ref().and_then(|place| place.address),
+            host_ip: self.tools.facts.address,
+            clock,
+            gates: self.config.gates,
+            runtime: &self.tools.version.name,
+        };
+        Some(PodView {
+            namespace: entry.identity.namespace.to_string(),
+            name: entry.identity.name.to_string(),
+            uid: entry.identity.uid.to_string(),
+            origin: entry.origin.clone(),
+            accepted_at: clock.wall(entry.accepted_at),
+            deleting: pod.is_deleting(),
+            status: pod_status(&pod.status(), &around),
+        })
+    }
+
+    fn log(&self, pod: &str, container: Option<&str>, previous: bool) -> Result<LogPlace, LogError> {
+        let key = self.find(pod)?;
+        let entry = self.entries.get(&key).expect("a name leads to an entry");
+        let choices = || {
+            entry
+                .plan
+                .containers
+                .iter()
+                .map(|plan| plan.name.to_string())
+                .collect()
+        };
+        let pod = pod.to_owned();
+        let index = match container {
+            Some(name) => entry.index_of(name).ok_or_else(|| LogError::NoSuchContainer {
+                pod: pod.clone(),
+                container: name.to_owned(),
+                choices: choices(),
+            })?,
+            None if entry.spec.spec.containers.len() == 1 => entry.plan.containers.len() - 1,
+            None => {
+                let choices = choices();
+                return Err(LogError::Ambiguous { pod, choices });
+            }
+        };
+        let container = entry.plan.containers[index].name.to_string();
+        let mut lives: Vec<_> = entry
+            .lives
+            .iter()
+            .filter(|life| life.key.container == index)
+            .collect();
+        lives.sort_by_key(|life| std::cmp::Reverse(life.key.attempt));
+        let life = match (lives.get(usize::from(previous)), previous) {
+            (Some(life), _) => life,
+            (None, true) => return Err(LogError::NoPrevious { pod, container }),
+            (None, false) => return Err(LogError::NotYet { pod, container }),
+        };
+        let Identity { namespace, name, uid } = &entry.identity;
+        let attempt = life.key.attempt;
+        let directory = self.tools.layout.pod_logs(namespace, name, uid);
+        Ok(LogPlace {
+            path: directory.join(&container).join(format!("{attempt}.log")),
+            container,
+            attempt,
+            running: !previous && life.running_since.is_some(),
+        })
+    }
+}

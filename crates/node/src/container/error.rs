@@ -1,0 +1,39 @@
+//! Why a container cannot be made from its manifest on this node.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// The text goes into the container's status and event, so it speaks of the manifest.
+#[derive(Debug, Error)]
+pub(crate) enum ConfigError {
+    #[error("{kind} {name:?} not found: this node has no source of {kind}s, mark the reference as optional")]
+    MissingObject { kind: &'static str, name: String },
+    #[error("environment variable {variable:?}: unsupported field path {path:?}")]
+    FieldPath { variable: String, path: String },
+    #[error("environment variable {variable:?}: unsupported resource {resource:?}")]
+    Resource { variable: String, resource: String },
+    #[error("environment variable {variable:?}: container {container:?} not found")]
+    ResourceContainer { variable: String, container: String },
+    #[error("environment variable {variable:?}: its source is not supported on this node")]
+    EnvSource { variable: String },
+    #[error("volume {volume:?} of mount {path:?} is not among the pod's volumes")]
+    UnknownVolume { volume: String, path: String },
+    #[error("volume {volume:?}: only emptyDir and hostPath volumes are supported on this node")]
+    VolumeKind { volume: String },
+    #[error("volume {volume:?}: hostPath type check failed: {path} is not a {wanted}", path = path.display())]
+    HostPathType {
+        volume: String,
+        path: PathBuf,
+        wanted: &'static str,
+    },
+    #[error("volume {volume:?}: unknown hostPath type {kind:?}")]
+    UnknownHostPathType { volume: String, kind: String },
+    #[error("volume {volume:?}: subPath {sub_path:?} leads out of the volume")]
+    SubPath { volume: String, sub_path: String },
+    #[error("cannot prepare {path}: {source}", path = path.display())]
+    Prepare { path: PathBuf, source: io::Error },
+    #[error("container {container:?} is not in the pod")]
+    UnknownContainer { container: String },
+}

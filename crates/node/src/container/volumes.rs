@@ -1,0 +1,261 @@
+//! Volumes as host paths: `emptyDir` in the pod's own directory, `hostPath` where the manifest says.
+//!
+//! A subPath never leads out of its volume, also not through a symbolic link that a container made.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, PermissionsExt as _};
+use std::path::{Component, Path, PathBuf};
+
+use pulselet_api::openapi::api::core::v1 as core;
+use pulselet_api::{Container, Pod};
+use pulselet_runtime::{EnvVar, Mount, Propagation};
+
+use super::error::ConfigError;
+use super::expansion::expand;
+use crate::layout::Layout;
+
+/// The mounts of a container, with every host path made or checked.
+pub(super) fn mounts(
+    layout: &Layout,
+    uid: &str,
+    pod: &Pod,
+    container: &Container,
+    env: &[EnvVar],
+) -> Result<Vec<Mount>, ConfigError> {
+    let mount = |mount| resolve(layout, uid, pod, mount, env);
+    container.volume_mounts.iter().map(mount).collect()
+}
+
+fn resolve(
+    layout: &Layout,
+    uid: &str,
+    pod: &Pod,
+    mount: &core::VolumeMount,
+    env: &[EnvVar],
+) -> Result<Mount, ConfigError> {
+    let volume = pod
+        .spec
+        .volumes
+        .iter()
+        .find(|volume| volume.name == mount.name)
+        .ok_or_else(|| ConfigError::UnknownVolume {
+            volume: mount.name.clone(),
+            path: mount.mount_path.clone(),
+        })?;
+    let root = host_path(layout, uid, volume)?;
+    let sub_path = match (mount.sub_path.as_deref(), mount.sub_path_expr.as_deref()) {
+        (Some(path), _) if !path.is_empty() => Some(path.to_owned()),
+        (_, Some(text)) if !text.is_empty() => Some(expand(text, |name| value(env, name))),
+        _ => None,
+    };
+    let host_path = match sub_path {
+        Some(path) => below(&root, &path, &volume.name)?,
+        None => root,
+    };
+    Ok(Mount {
+        volume: mount.name.clone(),
+        container_path: PathBuf::from(&mount.mount_path),
+        host_path,
+        read_only: mount.read_only.unwrap_or(false),
+        propagation: match mount.mount_propagation.as_deref() {
+            Some("HostToContainer") => Propagation::HostToContainer,
+            Some("Bidirectional") => Propagation::Bidirectional,
+            _ => Propagation::Private,
+        },
+    })
+}
+
+fn value<'a>(env: &'a [EnvVar], name: &str) -> Option<&'a str> {
+    let found = env.iter().rev().find(|variable| variable.name == name);
+    found.map(|variable| variable.value.as_str())
+}
+
+fn host_path(layout: &Layout, uid: &str, volume: &core::Volume) -> Result<PathBuf, ConfigError> {
+    if volume.empty_dir.is_some() {
+        let path = layout.empty_dir(uid, &volume.name);
+        make_directory(&path, 0o777).map_err(|source| prepare(&path, source))?;
+        return Ok(path);
+    }
+    if let Some(host) = &volume.host_path {
+        let path = PathBuf::from(&host.path);
+        check_host_path(&volume.name, &path, host.type_.as_deref().unwrap_or_default())?;
+        return Ok(path);
+    }
+    Err(ConfigError::VolumeKind {
+        volume: volume.name.clone(),
+    })
+}
+
+fn prepare(path: &Path, source: io::Error) -> ConfigError {
+    ConfigError::Prepare {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+/// Makes the directory with exactly this mode, whatever the process's mask is.
+fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+}
+
+fn check_host_path(volume: &str, path: &Path, kind: &str) -> Result<(), ConfigError> {
+    let metadata = fs::metadata(path);
+    match (kind, &metadata) {
+        ("DirectoryOrCreate", Err(error)) if error.kind() == io::ErrorKind::NotFound => {
+            return make_directory(path, 0o755).map_err(|source| prepare(path, source));
+        }
+        ("FileOrCreate", Err(error)) if error.kind() == io::ErrorKind::NotFound => {
+            return fs::File::create_new(path)
+                .map(drop)
+                .map_err(|source| prepare(path, source));
+        }
+        _ => {}
+    }
+    let is = |test: fn(&fs::FileType) -> bool| metadata.as_ref().is_ok_and(|m| test(&m.file_type()));
+    let (wanted, fits) = match kind {
+        "" => return Ok(()),
+        "Directory" | "DirectoryOrCreate" => ("directory", is(fs::FileType::is_dir)),
+        "File" | "FileOrCreate" => ("file", is(fs::FileType::is_file)),
+        "Socket" => ("socket", is(fs::FileType::is_socket)),
+        "CharDevice" => ("character device", is(fs::FileType::is_char_device)),
+        "BlockDevice" => ("block device", is(fs::FileType::is_block_device)),
+        _ => {
+            return Err(ConfigError::UnknownHostPathType {
+                volume: volume.to_owned(),
+                kind: kind.to_owned(),
+            });
+        }
+    };
+    if fits {
+        return Ok(());
+    }
+    Err(ConfigError::HostPathType {
+        volume: volume.to_owned(),
+        path: path.to_owned(),
+        wanted,
+    })
+}
+
+/// The path below a volume, made as a directory if nothing is there.
+fn below(root: &Path, sub_path: &str, volume: &str) -> Result<PathBuf, ConfigError> {
+    let outside = || ConfigError::SubPath {
+        volume: volume.to_owned(),
+        sub_path: sub_path.to_owned(),
+    };
+    let plain = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
+    if !Path::new(sub_path).components().all(plain) {
+        return Err(outside());
+    }
+    let root = root.canonicalize().map_err(|source| prepare(root, source))?;
+    let mut path = root.clone();
+    for part in Path::new(sub_path).components() {
+        path.push(part);
+        if let Err(error) = fs::symlink_metadata(&path) {
+            if error.kind() != io::ErrorKind::NotFound {
+                return Err(prepare(&path, error));
+            }
+            fs::create_dir(&path).map_err(|source| prepare(&path, source))?;
+        }
+        path = path.canonicalize().map_err(|source| prepare(&path, source))?;
+        if !path.starts_with(&root) {
+            return Err(outside());
+        }
+    }
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn mounted(
+        directory: &Path,
+        volume: &serde_json::Value,
+        mount: &serde_json::Value,
+    ) -> Result<PathBuf, ConfigError> {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "web"},
+            "spec": {"volumes": [volume], "containers": [{"name": "app", "volumeMounts": [mount]}]},
+        }))
+        .unwrap();
+        let layout = Layout::new(directory.join("data"));
+        let env = [EnvVar {
+            name: "PART".into(),
+            value: "seven".into(),
+        }];
+        let mounts = mounts(&layout, "u", &pod, &pod.spec.containers[0], &env)?;
+        Ok(mounts[0].host_path.clone())
+    }
+
+    #[test]
+    fn an_empty_dir_is_made_for_everyone() {
+        let directory = tempfile::tempdir().unwrap();
+        let volume = json!({"name": "v", "emptyDir": {}});
+        let path = mounted(
+            directory.path(),
+            &volume,
+            &json!({"name": "v", "mountPath": "/v"}),
+        )
+        .unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o777);
+        let mount = json!({"name": "v", "mountPath": "/v", "subPathExpr": "a/$(PART)"});
+        let sub = mounted(directory.path(), &volume, &mount).unwrap();
+        assert!(sub.ends_with("v/a/seven") && sub.is_dir());
+    }
+
+    #[test]
+    fn a_sub_path_cannot_leave_its_volume() {
+        let directory = tempfile::tempdir().unwrap();
+        let host = directory.path().join("host");
+        fs::create_dir(&host).unwrap();
+        std::os::unix::fs::symlink("/etc", host.join("link")).unwrap();
+        let volume = json!({"name": "v", "hostPath": {"path": host}});
+        for sub_path in ["../x", "link", "link/ssh", "/etc"] {
+            let mount = json!({"name": "v", "mountPath": "/v", "subPath": sub_path});
+            let result = mounted(directory.path(), &volume, &mount);
+            assert!(matches!(result, Err(ConfigError::SubPath { .. })), "{sub_path}");
+        }
+    }
+
+    #[test]
+    fn host_paths_are_what_their_type_says() {
+        let directory = tempfile::tempdir().unwrap();
+        let mount = json!({"name": "v", "mountPath": "/v"});
+        let cases = [
+            ("Directory", "none", false),
+            ("DirectoryOrCreate", "made", true),
+            ("FileOrCreate", "made-file", true),
+            ("Directory", "made-file", false),
+            ("File", "made-file", true),
+            ("Socket", "made-file", false),
+            ("Nonsense", "made", false),
+        ];
+        for (kind, name, fits) in cases {
+            let path = directory.path().join(name);
+            let volume = json!({"name": "v", "hostPath": {"path": path, "type": kind}});
+            let result = mounted(directory.path(), &volume, &mount);
+            assert_eq!(result.is_ok(), fits, "{kind} {name}: {result:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_supported_says_so() {
+        let directory = tempfile::tempdir().unwrap();
+        let volume = json!({"name": "v", "secret": {"secretName": "s"}});
+        let result = mounted(
+            directory.path(),
+            &volume,
+            &json!({"name": "v", "mountPath": "/v"}),
+        );
+        assert!(matches!(result, Err(ConfigError::VolumeKind { .. })));
+        let result = mounted(
+            directory.path(),
+            &volume,
+            &json!({"name": "w", "mountPath": "/v"}),
+        );
+        assert!(matches!(result, Err(ConfigError::UnknownVolume { .. })));
+    }
+}

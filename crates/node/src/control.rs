@@ -1,0 +1,87 @@
+//! The local door: HTTP and JSON over a unix socket that only its owner may open.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `GET /v1/pods` | [`PodView`]s as a JSON array |
+//! | `POST /v1/pods` | a Pod that was admitted; [`Added`] |
+//! | `DELETE /v1/pods/NAMESPACE/NAME?gracePeriodSeconds=N` | 202, nothing |
+//! | `GET /v1/pods/NAMESPACE/NAME/log?container=C&previous=true` | [`LogPlace`] |
+//! | `GET /v1/events/UID` | [`EventRow`]s as a JSON array |
+//! | `GET /v1/history?pod=NAMESPACE/NAME&container=C` | event lines, one a line |
+//! | `GET /v1/lines` | event lines as they come, one a line |
+//!
+//! An error is a status of 4xx or 5xx with a [`Refusal`]. Pods are admitted by whoever sends them and checked again
+//! for what this node can run.
+//!
+//! [`PodView`]: crate::PodView
+//! [`Added`]: crate::Added
+//! [`LogPlace`]: crate::LogPlace
+//! [`EventRow`]: crate::EventRow
+
+mod client;
+mod server;
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+pub use client::{Client, ClientError, LineStream};
+pub(crate) use server::Control;
+
+/// Why a request was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    pub error: String,
+}
+
+/// Percent-encodes what stands in a query or a path.
+fn encode(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            // Writing to a string does not fail.
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}
+
+/// The inverse of [`encode`]; none where it is not the encoding of a text.
+fn decode(text: &str) -> Option<String> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte == b'%' {
+            let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
+            let (high, low) = (digit(bytes.next())?, digit(bytes.next())?);
+            out.push(u8::try_from(high * 16 + low).ok()?);
+        } else {
+            out.push(byte);
+        }
+    }
+    String::from_utf8(out).ok()
+}
+
+/// The value of a query's key.
+fn query(query: Option<&str>, key: &str) -> Option<String> {
+    let pairs = query?.split('&').filter_map(|pair| pair.split_once('='));
+    let (_, value) = pairs.into_iter().find(|(found, _)| *found == key)?;
+    decode(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_carry_any_text() {
+        let text = "a b&c=d/ü%";
+        let encoded = format!("x=1&pod={}", encode(text));
+        assert_eq!(query(Some(&encoded), "pod").as_deref(), Some(text));
+        assert_eq!(query(Some("pod=%zz"), "pod"), None);
+        assert_eq!(query(Some("pod=%f"), "pod"), None);
+        assert_eq!(query(None, "pod"), None);
+    }
+}

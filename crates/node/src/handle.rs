@@ -1,0 +1,116 @@
+//! A running node, seen by whoever started it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pulselet_api::Pod;
+use thiserror::Error;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::agent::{AddError, Added, LogError, LogPlace, NoSuchPod, PodView, Request, Shutdown};
+use crate::identity::Origin;
+use crate::lines::LineHub;
+use crate::store::{EventRow, Reader, StoreError};
+
+/// The node has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the node has shut down")]
+pub struct Gone;
+
+/// Asks things of a node. Clones ask the same node, which runs until it is shut down.
+#[derive(Clone, Debug)]
+pub struct NodeHandle {
+    pub(crate) requests: mpsc::Sender<Request>,
+    pub(crate) lines: LineHub,
+    pub(crate) reader: Arc<Reader>,
+    pub(crate) ended: watch::Receiver<bool>,
+}
+
+impl NodeHandle {
+    /// Takes an admitted pod. One with the same name and content is adopted, one with the same name only is replaced.
+    pub async fn add_pod(&self, pod: Pod, origin: Origin) -> Result<Result<Added, AddError>, Gone> {
+        let pod = Box::new(pod);
+        self.ask(|reply| Request::Add { pod, origin, reply }).await
+    }
+
+    /// Deletes a pod; without a grace period its own counts. A second call can only shorten the first.
+    pub async fn delete_pod(
+        &self,
+        namespace: &str,
+        name: &str,
+        grace: Option<Duration>,
+    ) -> Result<Result<(), NoSuchPod>, Gone> {
+        let pod = format!("{namespace}/{name}");
+        self.ask(|reply| Request::Delete { pod, grace, reply }).await
+    }
+
+    /// All pods, in the order in which they were taken.
+    pub async fn pods(&self) -> Result<Vec<PodView>, Gone> {
+        self.ask(|reply| Request::List { reply }).await
+    }
+
+    /// Where the log of a container is, or that of the life before; without a name the pod's only container is meant.
+    pub async fn log(
+        &self,
+        namespace: &str,
+        name: &str,
+        container: Option<String>,
+        previous: bool,
+    ) -> Result<Result<LogPlace, LogError>, Gone> {
+        let pod = format!("{namespace}/{name}");
+        self.ask(|reply| Request::Log {
+            pod,
+            container,
+            previous,
+            reply,
+        })
+        .await
+    }
+
+    /// The events of a pod, aggregated, oldest first.
+    pub async fn events(&self, uid: &str) -> Result<Vec<EventRow>, StoreError> {
+        let uid = uid.to_owned();
+        self.read(move |reader| reader.events(&uid)).await
+    }
+
+    /// Kills and what led to them, as event lines in JSON. `pod` is namespace/name.
+    pub async fn history(
+        &self,
+        pod: Option<String>,
+        container: Option<String>,
+    ) -> Result<String, StoreError> {
+        self.read(move |reader| reader.kills(pod.as_deref(), container.as_deref()))
+            .await
+    }
+
+    /// Where event lines can be subscribed to.
+    pub fn lines(&self) -> &LineHub {
+        &self.lines
+    }
+
+    /// Ends the node. Asked again, the harsher way counts. Returns when it has ended.
+    pub async fn shutdown(&self, mode: Shutdown) {
+        // A node that is gone has ended.
+        let _ = self.requests.send(Request::Shutdown { mode }).await;
+        self.ended().await;
+    }
+
+    /// Waits for the end of the node.
+    pub async fn ended(&self) {
+        // An error means that the node's task is gone, which is an end too.
+        let _ = self.ended.clone().wait_for(|ended| *ended).await;
+    }
+
+    async fn ask<T>(&self, request: impl FnOnce(oneshot::Sender<T>) -> Request) -> Result<T, Gone> {
+        let (reply, answer) = oneshot::channel();
+        self.requests.send(request(reply)).await.map_err(|_| Gone)?;
+        answer.await.map_err(|_| Gone)
+    }
+
+    async fn read<T: Send + 'static>(&self, read: impl FnOnce(&Reader) -> T + Send + 'static) -> T {
+        let reader = Arc::clone(&self.reader);
+        tokio::task::spawn_blocking(move || read(&reader))
+            .await
+            .expect("reading does not panic")
+    }
+}

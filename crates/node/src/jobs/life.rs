@@ -1,0 +1,211 @@
+//! One life of a container in the runtime: create, start, stop, remove.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pulselet_engine::io::{CreateError, Exit, Input};
+use pulselet_engine::{LifeKey, PodKey};
+use pulselet_runtime::{
+    ContainerConfig, ContainerFilter, ContainerId, ContainerState, ContainerStatus, Error, Operation, Result,
+};
+
+use super::{News, PodRef, Retry, Tools, bounded};
+use crate::container::container_config;
+
+#[derive(Debug)]
+pub(crate) struct CreateJob {
+    pub(crate) pod: PodRef,
+    pub(crate) life: LifeKey,
+    pub(crate) name: Arc<str>,
+    pub(crate) image_id: String,
+    pub(crate) stop_signal: Option<Arc<str>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct StopJob {
+    pub(crate) pod: PodKey,
+    pub(crate) life: LifeKey,
+    pub(crate) id: ContainerId,
+    pub(crate) grace: Duration,
+    /// The signal the runtime will send.
+    pub(crate) signal: Arc<str>,
+}
+
+#[derive(Debug)]
+pub(crate) struct RemoveJob {
+    pub(crate) pod: PodRef,
+    pub(crate) name: Arc<str>,
+    pub(crate) attempt: u32,
+    pub(crate) id: Option<ContainerId>,
+}
+
+impl Tools {
+    pub(crate) async fn create(self: Arc<Self>, job: CreateJob) {
+        let _permit = self.limits.operations.acquire().await;
+        let key = job.pod.key;
+        let life = job.life;
+        let failed = |reason, message| Input::CreateFailed {
+            life,
+            reason,
+            message,
+        };
+        let tools = Arc::clone(&self);
+        // Volumes may be on a disk that does not answer.
+        let made = tokio::task::spawn_blocking(move || {
+            let signal = job.stop_signal.as_deref();
+            let config = job.pod.with_context(&tools, |context| {
+                container_config(context, &job.name, life.attempt, signal, job.image_id)
+            });
+            (job.pod, config)
+        });
+        let (pod, config) = made.await.expect("making a configuration does not panic");
+        let config = match config {
+            Ok(config) => config,
+            Err(error) => {
+                let input = failed(CreateError::CreateContainerConfigError, error.to_string());
+                return self.tell(key, input).await;
+            }
+        };
+        match self.create_container(&pod, &config).await {
+            Ok(status) => self.answer(key, News::Container(Box::new(status))).await,
+            Err(error) => {
+                let input = failed(CreateError::CreateContainerError, error.to_string());
+                self.tell(key, input).await;
+            }
+        }
+    }
+
+    async fn create_container(&self, pod: &PodRef, config: &ContainerConfig) -> Result<ContainerStatus> {
+        let Some(place) = &pod.place else {
+            return Err(Error::no_sandbox(&pod.uid));
+        };
+        let created = self.runtime.create_container(&place.sandbox, config);
+        let id = match bounded(Operation::CreateContainer, created).await {
+            // An earlier agent made it and died before it could say so.
+            Err(Error::AlreadyExists { .. }) => return self.find_container(pod, config).await,
+            other => other?,
+        };
+        bounded(Operation::ContainerStatus, self.runtime.container_status(&id)).await
+    }
+
+    async fn find_container(&self, pod: &PodRef, config: &ContainerConfig) -> Result<ContainerStatus> {
+        let filter = ContainerFilter {
+            pod_uid: Some(pod.uid.to_string()),
+            ..ContainerFilter::default()
+        };
+        let all = bounded(Operation::List, self.runtime.list_containers(&filter)).await?;
+        let wanted =
+            |status: &ContainerStatus| status.name == config.name && status.attempt == config.attempt;
+        all.into_iter()
+            .find(wanted)
+            .ok_or_else(|| Error::no_container(&config.name))
+    }
+
+    pub(crate) async fn start(&self, pod: PodKey, life: LifeKey, id: ContainerId) {
+        let _permit = self.limits.operations.acquire().await;
+        let started = bounded(Operation::StartContainer, self.runtime.start_container(&id)).await;
+        let status = bounded(Operation::ContainerStatus, self.runtime.container_status(&id)).await;
+        let message = match (started, status) {
+            (Err(Error::CannotRun { message }), _) => message,
+            // Whatever the call said, it runs or has run: an answer was lost, or an earlier agent started it.
+            (_, Ok(status)) if !matches!(status.state, ContainerState::Created | ContainerState::Unknown) => {
+                return self.answer(pod, News::Container(Box::new(status))).await;
+            }
+            (Err(error), _) | (Ok(()), Err(error)) => error.to_string(),
+            (Ok(()), Ok(_)) => "the runtime did not start it".to_owned(),
+        };
+        // A start that failed must not happen after all once the engine has gone on.
+        self.kill(&id, Duration::ZERO).await;
+        self.tell(pod, Input::StartFailed { life, message }).await;
+    }
+
+    /// Stops a container, however long that takes: there is no other way on.
+    async fn kill(&self, id: &ContainerId, grace: Duration) {
+        let began = self.clock.now();
+        let mut retry = Retry::new();
+        loop {
+            let spent = Duration::from(self.clock.now().since(began));
+            match self.runtime.stop_container(id, grace.saturating_sub(spent)).await {
+                Ok(()) | Err(Error::NotFound { .. }) => return,
+                Err(error) => {
+                    tracing::warn!(container = %id, %error, "cannot stop the container, will try again");
+                }
+            }
+            retry.wait().await;
+        }
+    }
+
+    /// Stops a container, with grace zero at once. The exit itself comes as an event of the runtime.
+    pub(crate) async fn stop(&self, job: StopJob) {
+        let StopJob {
+            pod,
+            life,
+            id,
+            grace,
+            signal,
+        } = job;
+        // Said before the call, so that it is always heard before the exit that follows from it.
+        let at = self.clock.now();
+        self.answer(pod, News::Signalled { life, signal, at }).await;
+        self.kill(&id, grace).await;
+        // The event may have been missed; saying it twice does no harm.
+        if let Ok(status) = bounded(Operation::ContainerStatus, self.runtime.container_status(&id)).await {
+            self.answer(pod, News::Container(Box::new(status))).await;
+        }
+    }
+
+    /// Asks how a container is.
+    pub(crate) async fn describe(&self, pod: PodKey, id: ContainerId) {
+        // One that cannot be described now is found by the next listing.
+        if let Ok(status) = bounded(Operation::ContainerStatus, self.runtime.container_status(&id)).await {
+            self.answer(pod, News::Container(Box::new(status))).await;
+        }
+    }
+
+    /// Says that a life is gone that the runtime never had.
+    pub(crate) async fn lost(&self, pod: PodKey, life: LifeKey) {
+        let exit = Exit {
+            code: 255,
+            at: self.clock.now(),
+            oom_killed: false,
+            message: Some("The container could not be located when the pod was looked at".to_owned()),
+            stop: None,
+        };
+        self.tell(pod, Input::Exited { life, exit }).await;
+    }
+
+    /// Removes the files of a pod that is over.
+    pub(crate) async fn clean_up(&self, pod: PodRef) {
+        let spec = &pod.spec;
+        let logs = self.layout.pod_logs(spec.namespace(), spec.name(), &pod.uid);
+        for path in [self.layout.pod(&pod.uid), logs] {
+            if let Err(error) = tokio::fs::remove_dir_all(&path).await
+                && error.kind() != std::io::ErrorKind::NotFound
+            {
+                tracing::warn!(path = %path.display(), %error, "cannot remove what is left of a pod");
+            }
+        }
+        self.answer(pod.key, News::CleanedUp).await;
+    }
+
+    /// Removes the record of a life and its log.
+    pub(crate) async fn remove(&self, job: RemoveJob) {
+        let _permit = self.limits.operations.acquire().await;
+        if let Some(id) = &job.id
+            && let Err(error) = bounded(Operation::RemoveContainer, self.runtime.remove_container(id)).await
+            && !error.is_not_found()
+        {
+            tracing::warn!(container = %id, %error, "cannot remove the container; it goes with its pod");
+        }
+        let log = job
+            .pod
+            .with_context(self, |context| context.log_path(&job.name, job.attempt));
+        let message = self
+            .layout
+            .termination_message(&job.pod.uid, &job.name, job.attempt);
+        for path in [log, message] {
+            // Rotated pieces and what is gone already are not worth a word.
+            let _ = tokio::fs::remove_file(path).await;
+        }
+    }
+}

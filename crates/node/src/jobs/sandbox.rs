@@ -1,0 +1,60 @@
+//! Making and removing a pod's sandbox.
+
+use pulselet_engine::io::Input;
+use pulselet_runtime::{Error, Operation, Result, SandboxState, SandboxStatus};
+
+use super::{News, Place, PodRef, Retry, Tools, bounded};
+use crate::container::sandbox_config;
+
+impl Tools {
+    pub(crate) async fn run_sandbox(&self, pod: PodRef, attempt: u32) {
+        let _permit = self.limits.operations.acquire().await;
+        match self.make_sandbox(&pod, attempt).await {
+            Ok(place) => self.answer(pod.key, News::Sandbox(place)).await,
+            Err(error) => {
+                let message = error.to_string();
+                self.tell(pod.key, Input::SandboxFailed { message }).await;
+            }
+        }
+    }
+
+    async fn make_sandbox(&self, pod: &PodRef, attempt: u32) -> Result<Place> {
+        let config = pod.with_context(self, |context| sandbox_config(context, attempt));
+        let id = match bounded(Operation::RunSandbox, self.runtime.run_sandbox(&config)).await {
+            // An earlier agent made it and died before it could say so.
+            Err(Error::AlreadyExists { .. }) => self.find_sandbox(&pod.uid, attempt).await?.id,
+            other => other?,
+        };
+        let status = bounded(Operation::SandboxStatus, self.runtime.sandbox_status(&id)).await?;
+        Ok(Place::from(&status))
+    }
+
+    async fn find_sandbox(&self, uid: &str, attempt: u32) -> Result<SandboxStatus> {
+        let sandboxes = bounded(Operation::List, self.runtime.list_sandboxes()).await?;
+        let mut found = sandboxes.into_iter().filter(|sandbox| sandbox.pod.uid == uid);
+        found
+            .find(|sandbox| sandbox.attempt == attempt && sandbox.state == SandboxState::Ready)
+            .ok_or_else(|| Error::no_sandbox(uid))
+    }
+
+    /// Removes every sandbox of the pod, however long that takes: there is no other way on.
+    pub(crate) async fn stop_sandbox(&self, pod: PodRef) {
+        let mut retry = Retry::new();
+        while let Err(error) = self.remove_sandboxes(&pod).await {
+            tracing::warn!(pod = %pod.uid, %error, "cannot remove the sandbox, will try again");
+            retry.wait().await;
+        }
+        self.tell(pod.key, Input::SandboxStopped).await;
+    }
+
+    async fn remove_sandboxes(&self, pod: &PodRef) -> Result<()> {
+        let _permit = self.limits.operations.acquire().await;
+        for sandbox in bounded(Operation::List, self.runtime.list_sandboxes()).await? {
+            if *sandbox.pod.uid == *pod.uid {
+                bounded(Operation::StopSandbox, self.runtime.stop_sandbox(&sandbox.id)).await?;
+                bounded(Operation::RemoveSandbox, self.runtime.remove_sandbox(&sandbox.id)).await?;
+            }
+        }
+        Ok(())
+    }
+}

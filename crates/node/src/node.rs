@@ -1,0 +1,217 @@
+//! Starting a node: the data directory, the store, adoption, then the tasks that make it up.
+
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use pulselet_plan::NodeConfig;
+use pulselet_runtime::Runtime;
+use thiserror::Error;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use crate::agent::{AdoptError, Agent, Inlets, REQUESTS};
+use crate::clock::Continuity;
+use crate::control::Control;
+use crate::facts::NodeFacts;
+use crate::handle::NodeHandle;
+use crate::health::Health;
+use crate::http::serve;
+use crate::jobs::Tools;
+use crate::layout::{DirectoryLock, Layout, LayoutError};
+use crate::lines::LineHub;
+use crate::manifests;
+use crate::metrics::Metrics;
+use crate::notify::ServiceManager;
+use crate::store::{self, Opened, Reader, StoreError};
+
+/// What a node is made of.
+#[derive(Debug)]
+pub struct NodeOptions {
+    pub data_dir: PathBuf,
+    pub runtime: Arc<dyn Runtime>,
+    pub config: NodeConfig,
+    pub facts: NodeFacts,
+    /// Where `/metrics`, `/healthz` and `/readyz` are served.
+    pub metrics: Option<TcpListener>,
+    /// A directory of static pods.
+    pub manifests: Option<PathBuf>,
+    /// Subscribe before starting to see every line.
+    pub lines: LineHub,
+    pub service_manager: ServiceManager,
+}
+
+impl NodeOptions {
+    /// A node with default settings that serves nothing but its socket.
+    pub fn new(data_dir: impl Into<PathBuf>, runtime: Arc<dyn Runtime>) -> Self {
+        Self {
+            data_dir: data_dir.into(),
+            runtime,
+            config: NodeConfig::default(),
+            facts: NodeFacts::detect(),
+            metrics: None,
+            manifests: None,
+            lines: LineHub::default(),
+            service_manager: ServiceManager::new(None, None),
+        }
+    }
+}
+
+#[derive(Debug, Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("the container runtime does not answer: {0}")]
+    Version(pulselet_runtime::Error),
+    #[error(transparent)]
+    Adopt(#[from] AdoptError),
+    #[error("cannot listen on {path}: {source}", path = path.display())]
+    Listen { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Manifests(#[from] manifests::WatchError),
+}
+
+/// The node. Its methods make one; a [`NodeHandle`] is what is left of it.
+#[derive(Debug)]
+pub struct Node;
+
+impl Node {
+    /// Starts a node: when this returns, the pods of the last agent are adopted and requests are answered.
+    pub async fn start(options: NodeOptions) -> Result<NodeHandle, StartError> {
+        let layout = Layout::new(&options.data_dir);
+        layout.create()?;
+        let lock = DirectoryLock::acquire(&layout)?;
+        raise_descriptor_limit();
+        let version = options.runtime.version().await.map_err(StartError::Version)?;
+        let opened = open_store(&layout).await?;
+        let metrics = Arc::new(Metrics::new(options.config.gates));
+        // Subscribed before listing, so that nothing falls between the two.
+        let events = options.runtime.events();
+        let runtime = Arc::clone(&options.runtime);
+        let (tools, answers) = Tools::new(runtime, version, layout.clone(), options.facts, opened.clock);
+        let mut agent = Agent::new(
+            Arc::new(tools),
+            options.config,
+            Arc::clone(&metrics),
+            options.lines.clone(),
+            opened.writer,
+        );
+        agent.adopt(opened.pods).await?;
+        if let Some(path) = &opened.kept_aside {
+            agent.state_was_lost(path);
+        }
+        let (requests, receiver) = mpsc::channel(REQUESTS);
+        let (over, ended) = watch::channel(false);
+        let handle = NodeHandle {
+            requests,
+            lines: options.lines,
+            reader: Arc::new(Reader::new(&layout)),
+            ended,
+        };
+        let health = Health {
+            metrics,
+            runtime: options.runtime,
+        };
+        let mut services = Services::default();
+        services.control(&layout, &handle)?;
+        if let Some(listener) = options.metrics {
+            services.spawn(serve(listener, Arc::new(health)));
+        }
+        if let Some(directory) = options.manifests {
+            let gates = options.config.gates;
+            services.spawn(manifests::watch(directory, gates, handle.clone())?);
+        }
+        let inlets = Inlets {
+            answers,
+            requests: receiver,
+            events,
+        };
+        let manager = options.service_manager;
+        tokio::spawn(async move {
+            manager.ready();
+            run_watched(agent.run(inlets), &manager).await;
+            manager.stopping();
+            drop(services);
+            // The lock outlives everything that touches the directory.
+            drop(lock);
+            over.send_replace(true);
+        });
+        Ok(handle)
+    }
+}
+
+/// The tasks around the agent; they end with it.
+#[derive(Debug, Default)]
+struct Services(JoinSet<()>);
+
+impl Services {
+    fn spawn(&mut self, service: impl Future<Output = ()> + Send + 'static) {
+        self.0.spawn(service);
+    }
+
+    /// Opens the socket, in the place of what a dead agent left.
+    fn control(&mut self, layout: &Layout, handle: &NodeHandle) -> Result<(), StartError> {
+        let path = layout.socket();
+        let listener = bind(&path).map_err(|source| StartError::Listen { path, source })?;
+        let node = handle.clone();
+        self.spawn(serve(listener, Arc::new(Control { node })));
+        Ok(())
+    }
+}
+
+/// The directory is its owner's alone, so nobody can connect before the mode is set.
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+/// Opening may have to check a large file, so it does not hold up the other tasks.
+async fn open_store(layout: &Layout) -> Result<Opened, StartError> {
+    let layout = layout.clone();
+    let opened = tokio::task::spawn_blocking(move || store::open(&layout))
+        .await
+        .expect("opening the store does not panic")?;
+    match opened.continuity {
+        Continuity::New => {}
+        Continuity::SameBoot => tracing::info!(pods = opened.pods.len(), "going on where the last agent was"),
+        Continuity::Rebooted => tracing::info!(pods = opened.pods.len(), "the machine was restarted"),
+    }
+    Ok(opened)
+}
+
+/// Every probe and every container needs descriptors; the soft limit is often 1024.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, "cannot raise the limit of open files");
+    }
+}
+
+/// Runs the agent and tells the service manager that it does. The two share a task, so a stuck agent goes quiet.
+async fn run_watched(agent: impl Future<Output = ()>, manager: &ServiceManager) {
+    let mut agent = std::pin::pin!(agent);
+    let Some(every) = manager.watchdog() else {
+        return agent.await;
+    };
+    let mut beat = tokio::time::interval(every);
+    loop {
+        tokio::select! {
+            () = &mut agent => return,
+            _ = beat.tick() => manager.alive(),
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! A node on a scripted runtime: what the agent does around the engine.
+
+mod adoption;
+mod harness;
+mod lifecycle;
+mod manifests;
+mod socket;
+mod trouble;
