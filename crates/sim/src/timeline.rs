@@ -7,6 +7,7 @@
 mod html;
 mod svg;
 mod text;
+pub mod wording;
 
 use std::sync::Arc;
 
@@ -119,7 +120,7 @@ impl ProbeResult {
         Self::Error,
     ];
 
-    fn of(outcome: LineOutcome, counted: bool) -> Self {
+    pub const fn of(outcome: LineOutcome, counted: bool) -> Self {
         match outcome {
             LineOutcome::Success => Self::Success,
             LineOutcome::Warning => Self::Warning,
@@ -231,7 +232,7 @@ impl Timeline {
             LineBody::Unready => (MarkSort::Note, "pod not ready".to_owned()),
             LineBody::Deleted => (MarkSort::Exit, "deleted".to_owned()),
             LineBody::AgentRestarted => (MarkSort::Agent, "agent restarted".to_owned()),
-            other => (MarkSort::Note, text::describe(other)),
+            other => (MarkSort::Note, wording::describe(other)),
         };
         if self.kept_marks < MAX_MARKS {
             self.kept_marks += 1;
@@ -340,7 +341,7 @@ impl Lane {
                 Some((MarkSort::ForcedKill, format!("{signal}: grace exceeded")))
             }
             LineBody::Exited { exit_code, .. } => Some((MarkSort::Exit, format!("exit {exit_code}"))),
-            LineBody::Hook { .. } => Some((MarkSort::Hook, text::describe(&line.body))),
+            LineBody::Hook { .. } => Some((MarkSort::Hook, wording::describe(&line.body))),
             LineBody::Warning { message } => Some((MarkSort::Note, message.clone())),
             LineBody::Running { .. }
             | LineBody::Created { .. }
@@ -366,7 +367,7 @@ impl Lane {
             | KillReason::Deadline
             | KillReason::SandboxChanged
             | KillReason::PostStartHook
-            | KillReason::Completed => return format!("kill: {}, grace {grace}", text::reason(reason)),
+            | KillReason::Completed => return format!("kill: {}, grace {grace}", wording::reason(reason)),
         };
         let failed = self.probes.iter().rev().find(|run| run.kind == kind);
         match failed {
