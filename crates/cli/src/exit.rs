@@ -15,6 +15,10 @@ pub(crate) enum Exit {
     No,
     /// Usage error or unreadable input.
     Usage,
+    /// The environment is missing something.
+    Environment,
+    /// What a workload of ours leaves with; any code.
+    Workload(u8),
 }
 
 impl Exit {
@@ -23,6 +27,8 @@ impl Exit {
             Self::Done => 0,
             Self::No => 1,
             Self::Usage => 2,
+            Self::Environment => 3,
+            Self::Workload(code) => code,
         }
     }
 }
@@ -46,6 +52,15 @@ impl Failure {
     pub(crate) fn usage(message: impl Display) -> Self {
         Self {
             exit: Exit::Usage,
+            message: message.to_string(),
+            hint: None,
+        }
+    }
+
+    /// Something this machine should have is not there.
+    pub(crate) fn environment(message: impl Display) -> Self {
+        Self {
+            exit: Exit::Environment,
             message: message.to_string(),
             hint: None,
         }
