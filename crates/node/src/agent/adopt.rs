@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use pulselet_api::Pod;
+use pulselet_engine::status::ContainerState;
 use pulselet_engine::{Input, LifeKey, PodKey};
 use pulselet_runtime::{ContainerFilter, ContainerId, ContainerStatus, Runtime, SandboxState, SandboxStatus};
 use thiserror::Error;
@@ -213,18 +214,15 @@ impl Agent {
 fn learn_lives(entry: &mut Entry, engine: &pulselet_engine::Pod) {
     for (container, status) in engine.status().containers.iter().enumerate() {
         let attempt = status.restart_count;
-        if let Some(id) = &status.id {
-            let life = LifeKey { container, attempt };
-            entry.learn(
-                life,
-                &ContainerId::new(id.to_string()),
-                status.stop_signal.clone(),
-            );
-            if let pulselet_engine::status::ContainerState::Running { started_at } = status.state
-                && let Some(life) = entry.life_mut(life)
-            {
+        let Some(id) = &status.id else { continue };
+        let key = LifeKey { container, attempt };
+        let id = ContainerId::new(id.to_string());
+        entry.learn(key, &id, status.stop_signal.clone());
+        if let Some(life) = entry.life_mut(key) {
+            life.confirmed = true;
+            life.succeeded = status.started;
+            if let ContainerState::Running { started_at } = status.state {
                 life.running_since = Some(started_at);
-                life.succeeded = status.started;
             }
         }
     }

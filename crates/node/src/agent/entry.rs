@@ -80,6 +80,8 @@ pub(super) struct Life {
     pub(super) running_since: Option<Time>,
     /// Why and since when it is being stopped, and whether SIGKILL was needed.
     pub(super) stopping: Option<Stopping>,
+    /// The engine knows of it.
+    pub(super) confirmed: bool,
     /// One of its probes has succeeded.
     pub(super) succeeded: bool,
     /// It has ended and nobody saw how.
@@ -199,6 +201,7 @@ impl Entry {
             signalled: None,
             running_since: None,
             stopping: None,
+            confirmed: false,
             succeeded: false,
             unseen_end: false,
             checks: [None, None, None],

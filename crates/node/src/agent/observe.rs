@@ -142,15 +142,17 @@ impl Agent {
         if entry.learn(life, &status.id, stop_signal.clone()) {
             self.containers.insert(status.id.clone(), (key, life));
         }
-        let id = status.id.as_str().into();
-        self.feed(
-            key,
-            Input::Created {
-                life,
-                id,
-                stop_signal,
-            },
-        );
+        if entry.life(life).is_some_and(|life| !life.confirmed) {
+            let id = status.id.as_str().into();
+            self.feed(
+                key,
+                Input::Created {
+                    life,
+                    id,
+                    stop_signal,
+                },
+            );
+        }
         match &status.state {
             ContainerState::Created | ContainerState::Unknown => {}
             ContainerState::Running { started_at } => {

@@ -218,8 +218,13 @@ fn measure(entry: &mut Entry, line: &Line, metrics: &Metrics) {
                 exited(life, at, metrics);
             }
         }
-        LineBody::Created { .. }
-        | LineBody::Started
+        LineBody::Created { id, .. } => {
+            let mut lives = entry.lives.iter_mut();
+            if let Some(life) = lives.find(|life| life.id.as_str() == &**id) {
+                life.confirmed = true;
+            }
+        }
+        LineBody::Started
         | LineBody::Ready
         | LineBody::Unready
         | LineBody::Phase { .. }

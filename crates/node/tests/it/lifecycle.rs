@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use pulselet_engine::Span;
 use pulselet_node::{How, Shutdown};
 use pulselet_runtime::{ContainerFilter, Runtime as _};
 use pulselet_runtime_fake::{ExecAnswer, LifeScript};
 use serde_json::json;
 
-use crate::harness::{Bench, eventually, pod, pod_of};
+use crate::harness::{Bench, eventually, pod, pod_of, runtime};
 
 fn exec_probe(extra: &serde_json::Value) -> serde_json::Value {
     let mut probe = json!({"exec": {"command": ["check"]}, "periodSeconds": 1});
@@ -201,16 +202,21 @@ async fn the_second_way_to_shut_down_is_harsher() {
 
 #[tokio::test]
 async fn a_fallible_runtime_gets_everything_done_in_the_end() {
-    let mut bench = Bench::new().await;
+    let directory = tempfile::tempdir().unwrap();
+    let mut bench = Bench::on(directory, runtime(), |options| {
+        options.config.settings.backoff_initial = Span::from_secs(1);
+        options.config.settings.backoff_max = Span::from_secs(1);
+    })
+    .await;
     bench.runtime.set_faults(pulselet_runtime_fake::Faults {
         seed: 7,
-        fails: 0.1,
-        loses_answer: 0.1,
+        fails: 0.04,
+        loses_answer: 0.04,
         loses_event: 0.2,
         resync_after: Duration::from_millis(100),
         slowness: Duration::from_millis(5),
     });
-    for n in 0..10 {
+    for n in 0..8 {
         bench.add(pod(&format!("p{n}"), &json!({}))).await;
     }
     let node = bench.node.clone();
@@ -224,5 +230,5 @@ async fn a_fallible_runtime_gets_everything_done_in_the_end() {
     bench.runtime.set_faults(pulselet_runtime_fake::Faults::default());
     assert!(bench.runtime.list_sandboxes().await.unwrap().is_empty());
     bench.drain();
-    assert_eq!(bench.types().iter().filter(|kind| *kind == "deleted").count(), 10);
+    assert_eq!(bench.types().iter().filter(|kind| *kind == "deleted").count(), 8);
 }
