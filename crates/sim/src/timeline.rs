@@ -302,7 +302,8 @@ impl Lane {
     /// The state of a running life changes; a life that is being stopped, or is over, keeps its state.
     fn change(&mut self, at: Time, state: LaneState) {
         let current = self.segments.last().filter(|segment| segment.until.is_none());
-        let Some(life) = current.map(|segment| segment.life) else {
+        let running = current.filter(|segment| segment.state != LaneState::BackingOff);
+        let Some(life) = running.map(|segment| segment.life) else {
             return;
         };
         if !self.stopping {

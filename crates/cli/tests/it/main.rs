@@ -4,3 +4,4 @@ mod architecture;
 mod check;
 mod command;
 mod explain;
+mod simulate;

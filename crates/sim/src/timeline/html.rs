@@ -13,6 +13,8 @@ pub fn html(timeline: &Timeline) -> String {
         .replace("@LEFT@", &svg::LEFT.to_string())
         .replace("@RIGHT@", &svg::RIGHT.to_string())
         .replace("@LABEL@", &svg::LABEL_HEIGHT.to_string())
+        .replace("@LIFT@", &svg::LABEL_LIFT.to_string())
+        .replace("@GAP@", &svg::LABEL_GAP.to_string())
         .replace("@END@", &timeline.end.as_micros().max(1_000_000).to_string())
         .replace("@STEPS@", &format!("{:?}", svg::AXIS_STEPS))
         .replace("@MAX_STEPS@", &svg::MAX_AXIS_STEPS.to_string());
@@ -38,7 +40,7 @@ font-size:12px;pointer-events:none;white-space:pre-wrap;z-index:9}\
 
 /// Keeps a window of time and lays everything out for it: points by `data-t`, stretches by `data-a` and `data-b`.
 const SCRIPT: &str = r##""use strict";
-const LEFT = @LEFT@, RIGHT = @RIGHT@, LABEL = @LABEL@, END = @END@, STEPS = @STEPS@, MAX_STEPS = @MAX_STEPS@;
+const LEFT = @LEFT@, RIGHT = @RIGHT@, LABEL = @LABEL@, LIFT = @LIFT@, GAP = @GAP@, END = @END@, STEPS = @STEPS@, MAX_STEPS = @MAX_STEPS@;
 const SMALLEST = 10000;
 const NS = "http://www.w3.org/2000/svg";
 const svg = document.querySelector("svg");
@@ -94,16 +96,18 @@ function layoutTags() {
     const at = x(+tag.dataset.t), y = +tag.dataset.y, width = +tag.dataset.w;
     if (!lanes.has(y)) lanes.set(y, new Array(+tag.dataset.rows).fill(-1e9));
     const ends = lanes.get(y);
-    const left = at + width + 6 > RIGHT ? Math.max(at - width - 5, LEFT) : at + 5;
-    const row = inside(at) ? ends.findIndex(end => end < Math.min(left, at)) : -1;
+    const leftwards = at + width + GAP > RIGHT;
+    const left = leftwards ? at - width - GAP : at;
+    const row = inside(at) ? ends.findIndex(end => end < left) : -1;
     show(tag, row >= 0);
     if (row < 0) continue;
-    ends[row] = Math.max(left + width + 8, at + 2);
-    const textY = y - 5 - row * LABEL, [line, text] = tag.children;
+    ends[row] = leftwards ? at : at + width + 2 * GAP;
+    const textY = y - LIFT - row * LABEL, [line, text] = tag.children;
     line.setAttribute("x1", at);
     line.setAttribute("x2", at);
     line.setAttribute("y2", textY - 7);
-    text.setAttribute("x", left);
+    text.setAttribute("x", leftwards ? at - GAP : at + GAP);
+    text.setAttribute("text-anchor", leftwards ? "end" : "start");
     text.setAttribute("y", textY);
   }
 }

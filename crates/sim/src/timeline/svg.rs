@@ -16,9 +16,12 @@ pub(super) const WIDTH: f64 = 1000.0;
 pub(super) const LEFT: f64 = 132.0;
 pub(super) const RIGHT: f64 = 984.0;
 const TITLE_HEIGHT: f64 = 34.0;
-const POD_ROW_HEIGHT: f64 = 34.0;
+const POD_ROW_HEIGHT: f64 = 38.0;
 pub(super) const LABEL_ROWS: usize = 4;
 pub(super) const LABEL_HEIGHT: f64 = 13.0;
+/// From a mark up to its first label, and from its line sideways to the text.
+pub(super) const LABEL_LIFT: f64 = 7.0;
+pub(super) const LABEL_GAP: f64 = 4.0;
 const BAR_HEIGHT: f64 = 20.0;
 const PROBE_ROW_HEIGHT: f64 = 15.0;
 const LANE_GAP: f64 = 12.0;
@@ -160,7 +163,7 @@ impl Canvas {
     }
 
     fn lane(&mut self, lane: &Lane, index: usize, top: f64) -> f64 {
-        let bar = top + LABEL_HEIGHT * 4.0 + 6.0;
+        let bar = top + LABEL_HEIGHT * 4.0 + 8.0;
         put!(self, "<g data-lane=\"{index}\">");
         let name = Escaped(&lane.container);
         put!(
@@ -356,29 +359,28 @@ impl Canvas {
     fn label(&mut self, mark: &Mark, x: f64, y: f64, ends: &mut [f64]) {
         #[expect(clippy::cast_precision_loss, reason = "a short text")]
         let width = mark.label.chars().count() as f64 * CHARACTER;
-        let left = if x + width + 6.0 > RIGHT {
-            (x - width - 5.0).max(LEFT)
+        let (class, label) = (mark_class(mark.sort), Escaped(&mark.label));
+        let leftwards = x + width + LABEL_GAP > RIGHT;
+        let (left, text_x, anchor) = if leftwards {
+            (x - width - LABEL_GAP, x - LABEL_GAP, "end")
         } else {
-            x + 5.0
+            (x, x + LABEL_GAP, "start")
         };
-        let row = ends.iter().position(|end| *end < left.min(x));
-        let hidden = row.is_none();
-        if hidden && self.detail == Detail::Still {
+        let row = ends.iter().position(|end| *end < left);
+        if row.is_none() && self.detail == Detail::Still {
             return;
         }
-        let row = row.unwrap_or(0);
-        if !hidden {
-            ends[row] = (left + width + 8.0).max(x + 2.0);
+        if let Some(row) = row {
+            ends[row] = if leftwards { x } else { x + width + 2.0 * LABEL_GAP };
         }
         #[expect(clippy::cast_precision_loss, reason = "a handful of rows")]
-        let text_y = y - 5.0 - row as f64 * LABEL_HEIGHT;
-        let display = if hidden { " display=\"none\"" } else { "" };
-        let (class, label) = (mark_class(mark.sort), Escaped(&mark.label));
+        let text_y = y - LABEL_LIFT - row.unwrap_or(0) as f64 * LABEL_HEIGHT;
+        let display = if row.is_none() { " display=\"none\"" } else { "" };
         put!(
             self,
             "<g class=\"tag\" data-t=\"{}\" data-y=\"{y:.1}\" data-rows=\"{}\" data-w=\"{width:.0}\"{display}>\
              <line class=\"{class} lead\" x1=\"{x:.2}\" y1=\"{:.1}\" x2=\"{x:.2}\" y2=\"{:.1}\"/>\
-             <text class=\"label {class}\" x=\"{left:.2}\" y=\"{text_y:.1}\">{label}</text></g>",
+             <text class=\"label {class}\" x=\"{text_x:.2}\" y=\"{text_y:.1}\" text-anchor=\"{anchor}\">{label}</text></g>",
             mark.at.as_micros(),
             ends.len(),
             y - 3.0,
@@ -462,14 +464,16 @@ impl Canvas {
         for (sort, word) in [
             (MarkSort::Kill, "kill decided"),
             (MarkSort::Signal, "stop signal"),
-            (MarkSort::ForcedKill, "SIGKILL, too late"),
+            (MarkSort::ForcedKill, "SIGKILL after grace"),
             (MarkSort::Exit, "exit"),
             (MarkSort::Restart, "restart"),
             (MarkSort::Hook, "hook"),
             (MarkSort::Agent, "agent restarted"),
         ] {
             self.legend_shape(x, y, mark_class(sort), mark_shape(sort), word);
-            x += 122.0;
+            #[expect(clippy::cast_precision_loss, reason = "a short word")]
+            let width = word.len() as f64 * CHARACTER;
+            x += width + 36.0;
         }
         y + LEGEND_ROW_HEIGHT + 4.0
     }
