@@ -414,6 +414,8 @@ impl<L: Launcher> Monitor<L> {
     }
 
     fn main_ended(&mut self, status: WaitStatus) {
+        // What is left may not be below this process, and then nobody else would notice it.
+        self.launcher.kill_all();
         let now = Instant::now();
         let code = exit_code(status);
         let after_grace = matches!(

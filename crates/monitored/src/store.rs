@@ -23,7 +23,7 @@ use pulselet_runtime::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 pub use pulselet_monitor::record::CONTAINER_FILE;
-const SANDBOX_FILE: &str = "sandbox.json";
+pub const SANDBOX_FILE: &str = "sandbox.json";
 
 /// Bytes of randomness in an id.
 const ID_BYTES: usize = 16;

@@ -1,0 +1,511 @@
+//! The cgroups of containers and pods: limits, membership, killing, accounts.
+//!
+//! Both versions of the interface are known. With version 1 a cgroup is one directory in each controller's hierarchy,
+//! with version 2 one directory in the only hierarchy. Where a machine has both, a controller is used where it is.
+//!
+//! A process joins by itself, and with version 1 by way of the `tasks` file: for a process with one thread the kernel
+//! then takes no machine-wide lock, whose wait (ten milliseconds here) an exec probe every second would feel.
+
+use std::{
+    collections::HashSet,
+    fs, io,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use pulselet_runtime::{ContainerStats, Resources};
+use pulselet_sys::{Pid, send_signal};
+
+const SIGKILL: i32 = 9;
+
+/// Between two rounds of killing.
+const KILL_INTERVAL: Duration = Duration::from_millis(2);
+
+/// Processes of a container at most, where its pod gives no number: enough for any server, not enough to starve the
+/// machine of process ids.
+const DEFAULT_PIDS_LIMIT: u64 = 4096;
+
+/// Controllers of version 1 that containers use, by their names as mount options.
+const V1_CONTROLLERS: [&str; 5] = ["cpu", "cpuacct", "memory", "pids", "cpuset"];
+
+/// Controllers of version 2 that are handed down to containers where the machine has them.
+const V2_CONTROLLERS: [&str; 4] = ["cpu", "memory", "pids", "cpuset"];
+
+/// Largest cpu.weight, and the span of cpu.shares it stands for.
+const MAX_WEIGHT: u64 = 10_000;
+const MIN_SHARES: u64 = 2;
+const MAX_SHARES: u64 = 262_144;
+
+/// Directories below one cgroup that are removed with it; more are somebody else's mistake.
+const MAX_DEPTH: usize = 8;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CgroupError {
+    #[error("this machine has no cgroups that can be used")]
+    NoHierarchy,
+    #[error("cannot read the mounts: {0}")]
+    ReadMounts(io::Error),
+    #[error("cannot make cgroup {path}: {source}", path = path.display())]
+    Create { path: PathBuf, source: io::Error },
+    #[error("cannot set {file}: {source}", file = file.display())]
+    Limit { file: PathBuf, source: io::Error },
+}
+
+/// Where the hierarchies are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Hierarchies {
+    /// The controllers that are there, each with its mount.
+    V1(Vec<(&'static str, PathBuf)>),
+    V2(PathBuf),
+}
+
+/// One cgroup, in all hierarchies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Cgroup {
+    hierarchies: Hierarchies,
+    path: PathBuf,
+}
+
+impl Hierarchies {
+    pub(crate) fn find() -> Result<Self, CgroupError> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(CgroupError::ReadMounts)?;
+        Self::find_in(&mounts, |root| {
+            fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default()
+        })
+    }
+
+    fn find_in(mounts: &str, controllers: impl Fn(&Path) -> String) -> Result<Self, CgroupError> {
+        let mut v1 = Vec::new();
+        let mut v2 = None;
+        for line in mounts.lines() {
+            let Some((front, back)) = line.split_once(" - ") else {
+                continue;
+            };
+            let mount = PathBuf::from(front.split(' ').nth(4).unwrap_or_default());
+            let mut back = back.split(' ');
+            match (back.next(), back.nth(1)) {
+                (Some("cgroup"), Some(options)) => {
+                    let here = V1_CONTROLLERS
+                        .into_iter()
+                        .filter(|name| options.split(',').any(|option| option == *name));
+                    for name in here {
+                        if !v1.iter().any(|(known, _)| *known == name) {
+                            v1.push((name, mount.clone()));
+                        }
+                    }
+                }
+                (Some("cgroup2"), _) => v2 = v2.or(Some(mount)),
+                _ => {}
+            }
+        }
+        match v2 {
+            Some(root) if controllers(&root).split(' ').any(|name| name.trim() == "memory") => {
+                Ok(Self::V2(root))
+            }
+            _ if v1.is_empty() => Err(CgroupError::NoHierarchy),
+            _ => Ok(Self::V1(v1)),
+        }
+    }
+
+    /// The cgroup of that path below the root; it need not be there.
+    pub(crate) fn cgroup(&self, path: &Path) -> Cgroup {
+        Cgroup {
+            hierarchies: self.clone(),
+            path: path.to_owned(),
+        }
+    }
+
+    fn mounts(&self) -> Vec<&Path> {
+        match self {
+            Self::V1(controllers) => {
+                let mut seen = HashSet::new();
+                let mounts = controllers.iter().map(|(_, mount)| mount.as_path());
+                mounts.filter(|mount| seen.insert(*mount)).collect()
+            }
+            Self::V2(root) => vec![root.as_path()],
+        }
+    }
+}
+
+impl Cgroup {
+    pub(crate) fn is_v2(&self) -> bool {
+        matches!(self.hierarchies, Hierarchies::V2(_))
+    }
+
+    /// Its directory in each hierarchy, with the hierarchy's own place as containers are to see it.
+    pub(crate) fn views(&self) -> Vec<(PathBuf, PathBuf)> {
+        let mounts = self.hierarchies.mounts().into_iter();
+        mounts
+            .map(|mount| (mount.join(&self.path), mount.to_owned()))
+            .collect()
+    }
+
+    fn directories(&self) -> Vec<PathBuf> {
+        self.views().into_iter().map(|(directory, _)| directory).collect()
+    }
+
+    /// Makes it, with its parents. What is there already stays.
+    pub(crate) fn create(&self) -> Result<(), CgroupError> {
+        for mount in self.hierarchies.mounts() {
+            let mut directory = mount.to_owned();
+            for part in self.path.components() {
+                self.hand_down(&directory);
+                let parent = directory.clone();
+                directory.push(part);
+                match fs::create_dir(&directory) {
+                    Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
+                        return Err(CgroupError::Create {
+                            path: directory,
+                            source,
+                        });
+                    }
+                    Ok(()) | Err(_) => inherit_cpuset(&parent, &directory),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// With version 2 a parent says which controllers its children have. One it does not have itself is refused, and
+    /// then the limit that needs it fails.
+    fn hand_down(&self, parent: &Path) {
+        if self.is_v2() {
+            for name in V2_CONTROLLERS {
+                let _ = fs::write(parent.join("cgroup.subtree_control"), format!("+{name}"));
+            }
+        }
+    }
+
+    /// The limits of a container: those given, and a number of processes in any case.
+    pub(crate) fn limit(&self, resources: &Resources) -> Result<(), CgroupError> {
+        let pids_limit = resources.pids_limit.or(Some(DEFAULT_PIDS_LIMIT));
+        self.limit_pod(&Resources {
+            pids_limit,
+            ..resources.clone()
+        })
+    }
+
+    /// The limits of a pod as a whole: those given.
+    pub(crate) fn limit_pod(&self, resources: &Resources) -> Result<(), CgroupError> {
+        let mut settings = match &self.hierarchies {
+            Hierarchies::V1(_) => v1_settings(resources),
+            Hierarchies::V2(_) => v2_settings(resources),
+        };
+        settings.extend(
+            resources
+                .pids_limit
+                .map(|limit| ("pids", "pids.max", limit.to_string())),
+        );
+        for (controller, file, value) in settings {
+            let Some(directory) = self.directory(controller) else {
+                continue;
+            };
+            let file = directory.join(file);
+            fs::write(&file, value).map_err(|source| CgroupError::Limit { file, source })?;
+        }
+        self.bound_swap(resources);
+        Ok(())
+    }
+
+    /// Memory that is swapped out is not to come on top of the limit. Kernels without an account of swap have no file
+    /// for it.
+    fn bound_swap(&self, resources: &Resources) {
+        let (Some(limit), Some(directory)) = (resources.memory_limit, self.directory("memory")) else {
+            return;
+        };
+        if self.is_v2() {
+            let _ = fs::write(directory.join("memory.swap.max"), "0");
+            let _ = fs::write(directory.join("memory.oom.group"), "1");
+        } else {
+            let _ = fs::write(directory.join("memory.memsw.limit_in_bytes"), limit.to_string());
+        }
+    }
+
+    fn directory(&self, controller: &str) -> Option<PathBuf> {
+        let mount = match &self.hierarchies {
+            Hierarchies::V1(controllers) => controllers
+                .iter()
+                .find(|(name, _)| *name == controller)?
+                .1
+                .as_path(),
+            Hierarchies::V2(root) => root,
+        };
+        Some(mount.join(&self.path))
+    }
+
+    /// Moves the calling process, which has one thread, into it.
+    pub(crate) fn join(&self) -> io::Result<()> {
+        let file = if self.is_v2() { "cgroup.procs" } else { "tasks" };
+        for directory in self.directories() {
+            fs::write(directory.join(file), "0")?;
+        }
+        Ok(())
+    }
+
+    /// Sends SIGKILL to all in it. Returns how many there were; called again until there are none.
+    pub(crate) fn kill(&self) -> usize {
+        if self.is_v2() {
+            let members = self.members();
+            let killed = self
+                .directories()
+                .iter()
+                .all(|directory| fs::write(directory.join("cgroup.kill"), "1").is_ok());
+            if killed {
+                return members.len();
+            }
+        }
+        let members = self.members();
+        for pid in &members {
+            let _ = send_signal(*pid, SIGKILL);
+        }
+        members.len()
+    }
+
+    /// Kills all in it again and again. Returns whether none is left.
+    pub(crate) fn kill_until_empty(&self, patience: Duration) -> bool {
+        let give_up = Instant::now() + patience;
+        while self.kill() > 0 {
+            if Instant::now() > give_up {
+                return false;
+            }
+            std::thread::sleep(KILL_INTERVAL);
+        }
+        true
+    }
+
+    fn members(&self) -> HashSet<Pid> {
+        let mut members = HashSet::new();
+        for directory in self.directories() {
+            let text = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
+            members.extend(text.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)));
+        }
+        members
+    }
+
+    /// Whether the kernel has killed a process in it for want of memory.
+    pub(crate) fn oom_killed(&self) -> bool {
+        let file = if self.is_v2() {
+            "memory.events"
+        } else {
+            "memory.oom_control"
+        };
+        self.directory("memory")
+            .and_then(|directory| fs::read_to_string(directory.join(file)).ok())
+            .and_then(|text| field(&text, "oom_kill"))
+            .is_some_and(|count| count > 0)
+    }
+
+    /// None if it is not there (any more).
+    pub(crate) fn stats(&self) -> Option<ContainerStats> {
+        let memory = self.directory("memory")?;
+        let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+        let (usage, inactive) = if self.is_v2() {
+            ("memory.current", "inactive_file")
+        } else {
+            ("memory.usage_in_bytes", "total_inactive_file")
+        };
+        let memory_usage = number(memory.join(usage))?;
+        let details = fs::read_to_string(memory.join("memory.stat")).ok()?;
+        let cpu_nanos = if self.is_v2() {
+            let text = fs::read_to_string(self.directory("cpu")?.join("cpu.stat")).ok()?;
+            field(&text, "usage_usec")?.saturating_mul(1000)
+        } else {
+            number(self.directory("cpuacct")?.join("cpuacct.usage"))?
+        };
+        Some(ContainerStats {
+            cpu_nanos,
+            memory_working_set: memory_usage.saturating_sub(field(&details, inactive).unwrap_or(0)),
+            memory_usage,
+        })
+    }
+
+    /// Removes it and what is below it, as far as no process is in there.
+    pub(crate) fn remove(&self) {
+        for directory in self.directories() {
+            remove_tree(&directory, MAX_DEPTH);
+        }
+    }
+
+    pub(crate) fn remove_if_empty(&self) {
+        for directory in self.directories() {
+            let _ = fs::remove_dir(directory);
+        }
+    }
+
+    /// The names of those directly below it.
+    pub(crate) fn children(&self) -> HashSet<String> {
+        self.directories()
+            .iter()
+            .filter_map(|directory| fs::read_dir(directory).ok())
+            .flatten()
+            .flatten()
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect()
+    }
+}
+
+/// With version 1 a new cpuset has no processors, and nothing can join it before it has.
+fn inherit_cpuset(parent: &Path, child: &Path) {
+    for file in ["cpuset.cpus", "cpuset.mems"] {
+        let empty = fs::read_to_string(child.join(file)).is_ok_and(|text| text.trim().is_empty());
+        if empty && let Ok(value) = fs::read_to_string(parent.join(file)) {
+            let _ = fs::write(child.join(file), value.trim());
+        }
+    }
+}
+
+fn remove_tree(directory: &Path, depth: usize) {
+    if depth > 0
+        && let Ok(entries) = fs::read_dir(directory)
+    {
+        for entry in entries
+            .flatten()
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        {
+            remove_tree(&entry.path(), depth - 1);
+        }
+    }
+    let _ = fs::remove_dir(directory);
+}
+
+type Setting = (&'static str, &'static str, String);
+
+fn v1_settings(resources: &Resources) -> Vec<Setting> {
+    let numbers = [
+        ("cpu", "cpu.shares", resources.cpu_shares.map(|n| n.to_string())),
+        (
+            "cpu",
+            "cpu.cfs_period_us",
+            resources.cpu_period.map(|n| n.to_string()),
+        ),
+        (
+            "cpu",
+            "cpu.cfs_quota_us",
+            resources.cpu_quota.map(|n| n.to_string()),
+        ),
+        (
+            "memory",
+            "memory.limit_in_bytes",
+            resources.memory_limit.map(|n| n.to_string()),
+        ),
+        ("cpuset", "cpuset.cpus", resources.cpuset_cpus.clone()),
+        ("cpuset", "cpuset.mems", resources.cpuset_mems.clone()),
+    ];
+    given(numbers)
+}
+
+fn v2_settings(resources: &Resources) -> Vec<Setting> {
+    let quota = resources.cpu_quota.filter(|quota| *quota > 0).map(|quota| {
+        let period = resources.cpu_period.unwrap_or(100_000);
+        format!("{quota} {period}")
+    });
+    let numbers = [
+        (
+            "cpu",
+            "cpu.weight",
+            resources.cpu_shares.map(|shares| weight(shares).to_string()),
+        ),
+        ("cpu", "cpu.max", quota),
+        (
+            "memory",
+            "memory.max",
+            resources.memory_limit.map(|n| n.to_string()),
+        ),
+        ("cpuset", "cpuset.cpus", resources.cpuset_cpus.clone()),
+        ("cpuset", "cpuset.mems", resources.cpuset_mems.clone()),
+    ];
+    given(numbers)
+}
+
+fn given(settings: impl IntoIterator<Item = (&'static str, &'static str, Option<String>)>) -> Vec<Setting> {
+    settings
+        .into_iter()
+        .filter_map(|(controller, file, value)| Some((controller, file, value?)))
+        .collect()
+}
+
+/// Shares of version 1 as a weight of version 2, as a kubelet converts them.
+fn weight(shares: u64) -> u64 {
+    let shares = shares.clamp(MIN_SHARES, MAX_SHARES);
+    1 + (shares - MIN_SHARES) * (MAX_WEIGHT - 1) / (MAX_SHARES - MIN_SHARES)
+}
+
+/// The number after a name, in files of one name and number a line.
+fn field(text: &str, name: &str) -> Option<u64> {
+    text.lines()
+        .filter_map(|line| line.split_once(' '))
+        .find(|(key, _)| *key == name)
+        .and_then(|(_, value)| value.trim().parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HYBRID: &str = "30 25 0:26 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n\
+        31 30 0:27 / /sys/fs/cgroup/cpu,cpuacct rw shared:1 - cgroup cgroup rw,cpu,cpuacct\n\
+        32 30 0:28 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+        33 30 0:29 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n\
+        34 30 0:30 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+
+    #[test]
+    fn both_versions_are_recognised() {
+        let found = Hierarchies::find_in(HYBRID, |_| String::new()).expect("has controllers");
+        let cpu = PathBuf::from("/sys/fs/cgroup/cpu,cpuacct");
+        assert_eq!(
+            found,
+            Hierarchies::V1(vec![
+                ("cpu", cpu.clone()),
+                ("cpuacct", cpu),
+                ("memory", "/sys/fs/cgroup/memory".into()),
+            ])
+        );
+        assert_eq!(
+            found.mounts().len(),
+            2,
+            "controllers that share a mount are one hierarchy"
+        );
+        let pure = "31 22 0:27 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+        let found =
+            Hierarchies::find_in(pure, |_| "cpuset cpu io memory pids\n".into()).expect("has controllers");
+        assert_eq!(found, Hierarchies::V2("/sys/fs/cgroup".into()));
+        assert!(Hierarchies::find_in("", |_| String::new()).is_err());
+    }
+
+    #[test]
+    fn limits_of_version_2_are_written_to_its_files() {
+        let root = tempfile::tempdir().expect("a directory");
+        let cgroup = Hierarchies::V2(root.path().to_owned()).cgroup(Path::new("a/b"));
+        cgroup.create().expect("makes directories");
+        let resources = Resources {
+            cpu_shares: Some(1024),
+            cpu_quota: Some(50_000),
+            cpu_period: Some(100_000),
+            memory_limit: Some(1 << 20),
+            ..Resources::default()
+        };
+        cgroup.limit(&resources).expect("writes");
+        let read = |name: &str| fs::read_to_string(root.path().join("a/b").join(name)).expect("was written");
+        assert_eq!(read("cpu.weight"), "39");
+        assert_eq!(read("cpu.max"), "50000 100000");
+        assert_eq!(read("memory.max"), "1048576");
+        assert_eq!(read("memory.swap.max"), "0");
+        assert_eq!(read("pids.max"), DEFAULT_PIDS_LIMIT.to_string());
+        fs::write(root.path().join("a/b/memory.events"), "oom 1\noom_kill 1\n").expect("writes");
+        assert!(cgroup.oom_killed());
+        assert_eq!(
+            root.path().join("a").read_dir().expect("lists").count(),
+            2,
+            "b and the controllers for it"
+        );
+    }
+
+    #[test]
+    fn shares_become_weights() {
+        assert_eq!(
+            [weight(0), weight(2), weight(1024), weight(262_144)],
+            [1, 1, 39, 10_000]
+        );
+    }
+}

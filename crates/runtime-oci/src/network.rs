@@ -1,0 +1,287 @@
+//! The pods' network: one bridge, a pair of links per sandbox, addresses from one range.
+//!
+//! An address belongs to a sandbox as long as the sandbox's record says so; there is no other list that could differ
+//! from it. The bridge and the firewall's rules are there while some sandbox uses them. Everything has a name made
+//! from a sandbox's id or from the settings, so that what a killed agent left is recognised and removed.
+
+mod firewall;
+mod netlink;
+mod subnet;
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    fs, io,
+    net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket},
+    os::fd::BorrowedFd,
+    path::Path,
+    sync::Mutex,
+};
+
+use pulselet_runtime::{PortMapping, Protocol, SandboxId};
+
+use firewall::FirewallError;
+pub(crate) use firewall::Forward;
+use netlink::Netlink;
+pub use subnet::{InvalidSubnet, Subnet};
+
+/// What the pod sees its link as.
+const POD_LINK: &str = "eth0";
+
+/// Before the name of the host's end of a pair of links; twelve digits of the sandbox's id follow, which makes the
+/// longest name that the kernel takes.
+const LINK_PREFIX: &str = "plt";
+const LINK_DIGITS: usize = 12;
+
+/// Second bytes of 10.x.0.0/16 that are tried in turn where no range is given.
+const CANDIDATES: std::ops::RangeInclusive<u8> = 88..=127;
+
+/// How the pods' network is set up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NetworkOptions {
+    /// The bridge's name, at most 15 bytes. Runtimes with different roots need different bridges.
+    pub bridge: String,
+    /// None: the first of 10.88.0.0/16 to 10.127.0.0/16 into which no route of the machine leads.
+    pub subnet: Option<Subnet>,
+}
+
+impl Default for NetworkOptions {
+    fn default() -> Self {
+        Self {
+            bridge: "pulselet0".into(),
+            subnet: None,
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NetworkError {
+    #[error("cannot talk to the kernel about networks: {0}")]
+    OpenSocket(io::Error),
+    #[error("cannot make the bridge {bridge}: {source}")]
+    Bridge { bridge: String, source: io::Error },
+    #[error("cannot make a link for the pod: {0}")]
+    Pair(io::Error),
+    #[error("cannot set up the pod's address {address}: {source}")]
+    Configure { address: Ipv4Addr, source: io::Error },
+    #[error("cannot remove the link {link}: {source}")]
+    RemoveLink { link: String, source: io::Error },
+    #[error("host port {port} is taken by another pod or program")]
+    PortTaken { port: u16 },
+    #[error("host ports of protocol SCTP are not supported")]
+    UnsupportedProtocol,
+    #[error(transparent)]
+    Firewall(#[from] FirewallError),
+}
+
+#[derive(Debug)]
+pub(crate) struct Network {
+    bridge: String,
+    pub(crate) subnet: Subnet,
+    /// Locked while the bridge or the firewall's rules change.
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Sandboxes on the bridge, or about to be, with their ports.
+    users: BTreeMap<SandboxId, Vec<Forward>>,
+    /// The rules that are in force.
+    installed: Option<Vec<Forward>>,
+}
+
+impl Network {
+    pub(crate) fn new(options: &NetworkOptions) -> Self {
+        let routes = fs::read_to_string("/proc/net/route").unwrap_or_default();
+        let candidate = |second| Subnet::new(Ipv4Addr::new(10, second, 0, 0), 16);
+        let free = || {
+            CANDIDATES
+                .filter_map(candidate)
+                .find(|subnet| !subnet.clashes(&routes, &options.bridge))
+        };
+        // Where every range has a route the first is as good as any: the pods' own routes are more exact.
+        let subnet = options
+            .subnet
+            .or_else(free)
+            .or_else(|| candidate(*CANDIDATES.start()))
+            .expect("the prefix is in range");
+        Self {
+            bridge: options.bridge.clone(),
+            subnet,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Counts a sandbox as a user of the bridge, which is made if it is missing, and opens its ports.
+    pub(crate) fn register(&self, id: &SandboxId, forwards: Vec<Forward>) -> Result<(), NetworkError> {
+        let mut state = self.state.lock().expect("no holder panics");
+        check_ports(&forwards, &state.users)?;
+        state.users.insert(id.clone(), forwards);
+        let netlink = Netlink::open().map_err(NetworkError::OpenSocket)?;
+        self.ensure_bridge(&netlink)?;
+        self.update_rules(&mut state)
+    }
+
+    /// As `register`, for a sandbox that an earlier agent made.
+    pub(crate) fn adopt(&self, id: &SandboxId, forwards: Vec<Forward>) {
+        let mut state = self.state.lock().expect("no holder panics");
+        state.users.insert(id.clone(), forwards);
+    }
+
+    /// Connects a registered sandbox's network namespace to the bridge. `host` was opened in the host's.
+    pub(crate) fn connect(
+        &self,
+        host: &Socket,
+        id: &SandboxId,
+        namespace: BorrowedFd<'_>,
+    ) -> Result<(), NetworkError> {
+        let bridge = self.ensure_bridge(&host.0)?;
+        host.0
+            .add_pair(&link_name(id), bridge, POD_LINK, namespace)
+            .map_err(NetworkError::Pair)
+    }
+
+    /// Takes a sandbox's link and ports away, and with the last one the bridge.
+    pub(crate) fn disconnect(&self, id: &SandboxId) -> Result<(), NetworkError> {
+        let netlink = Netlink::open().map_err(NetworkError::OpenSocket)?;
+        remove_link(&netlink, &link_name(id))?;
+        let mut state = self.state.lock().expect("no holder panics");
+        if state.users.remove(id).is_some() {
+            self.update_rules(&mut state)?;
+        }
+        if state.users.is_empty() {
+            remove_link(&netlink, &self.bridge)?;
+        }
+        Ok(())
+    }
+
+    fn update_rules(&self, state: &mut State) -> Result<(), NetworkError> {
+        if state.users.is_empty() {
+            if state.installed.take().is_some() {
+                firewall::remove(&self.bridge);
+            }
+            return Ok(());
+        }
+        let wanted: Vec<Forward> = state.users.values().flatten().cloned().collect();
+        if state.installed.as_ref() != Some(&wanted) {
+            firewall::install(&self.bridge, self.subnet, &wanted)?;
+            state.installed = Some(wanted);
+        }
+        Ok(())
+    }
+
+    fn ensure_bridge(&self, netlink: &Netlink) -> Result<u32, NetworkError> {
+        let make = || -> io::Result<u32> {
+            if let Some(index) = netlink.link(&self.bridge)? {
+                return Ok(index);
+            }
+            netlink.add_bridge(&self.bridge)?;
+            let index = netlink
+                .link(&self.bridge)?
+                .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+            netlink.add_address(index, self.subnet.gateway(), self.subnet.prefix())?;
+            netlink.set_up(index)?;
+            Ok(index)
+        };
+        let index = make().map_err(|source| NetworkError::Bridge {
+            bridge: self.bridge.clone(),
+            source,
+        })?;
+        Ok(index)
+    }
+
+    /// After all were adopted: removes links of sandboxes that nobody knows any more, and a bridge that nobody uses.
+    pub(crate) fn remove_strays(&self) -> Result<(), NetworkError> {
+        let mut state = self.state.lock().expect("no holder panics");
+        let expected: HashSet<String> = state.users.keys().map(link_name).collect();
+        let ports = Path::new("/sys/class/net").join(&self.bridge).join("brif");
+        let netlink = Netlink::open().map_err(NetworkError::OpenSocket)?;
+        for entry in fs::read_dir(ports).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.starts_with(LINK_PREFIX) && !expected.contains(&name) {
+                remove_link(&netlink, &name)?;
+            }
+        }
+        if !state.users.is_empty() {
+            return self.update_rules(&mut state);
+        }
+        if netlink.link(&self.bridge).is_ok_and(|link| link.is_some()) {
+            firewall::remove(&self.bridge);
+            remove_link(&netlink, &self.bridge)?;
+        }
+        Ok(())
+    }
+}
+
+/// Configures the network of the calling thread's namespace from inside.
+pub(crate) fn configure_pod(subnet: Subnet, address: Option<Ipv4Addr>) -> Result<(), NetworkError> {
+    let netlink = Netlink::open().map_err(NetworkError::OpenSocket)?;
+    let configure = || -> io::Result<()> {
+        if let Some(loopback) = netlink.link("lo")? {
+            netlink.set_up(loopback)?;
+        }
+        if let Some(address) = address {
+            let missing = || io::Error::from(io::ErrorKind::NotFound);
+            let link = netlink.link(POD_LINK)?.ok_or_else(missing)?;
+            netlink.add_address(link, address, subnet.prefix())?;
+            netlink.set_up(link)?;
+            netlink.add_default_route(subnet.gateway())?;
+        }
+        Ok(())
+    };
+    configure().map_err(|source| NetworkError::Configure {
+        address: address.unwrap_or(Ipv4Addr::LOCALHOST),
+        source,
+    })
+}
+
+/// A connection to the network namespace in which it was opened.
+#[derive(Debug)]
+pub(crate) struct Socket(Netlink);
+
+impl Socket {
+    pub(crate) fn open() -> Result<Self, NetworkError> {
+        Netlink::open().map(Self).map_err(NetworkError::OpenSocket)
+    }
+}
+
+fn remove_link(netlink: &Netlink, link: &str) -> Result<(), NetworkError> {
+    netlink
+        .delete_link(link)
+        .map_err(|source| NetworkError::RemoveLink {
+            link: link.to_owned(),
+            source,
+        })
+}
+
+fn link_name(id: &SandboxId) -> String {
+    let digits: String = id.as_str().chars().take(LINK_DIGITS).collect();
+    format!("{LINK_PREFIX}{digits}")
+}
+
+/// Refuses ports that another pod or a program of the host has. The program could still come later.
+fn check_ports(wanted: &[Forward], users: &BTreeMap<SandboxId, Vec<Forward>>) -> Result<(), NetworkError> {
+    for PortMapping {
+        protocol,
+        host_port,
+        host_ip,
+        ..
+    } in wanted.iter().map(|forward| &forward.mapping)
+    {
+        let same = |other: &Forward| {
+            let other = &other.mapping;
+            other.protocol == *protocol
+                && other.host_port == *host_port
+                && (other.host_ip == *host_ip || other.host_ip.is_none() || host_ip.is_none())
+        };
+        let address = (host_ip.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)), *host_port);
+        let free = match protocol {
+            Protocol::Tcp => TcpListener::bind(address).is_ok(),
+            Protocol::Udp => UdpSocket::bind(address).is_ok(),
+            Protocol::Sctp => return Err(NetworkError::UnsupportedProtocol),
+        };
+        if !free || users.values().flatten().any(same) {
+            return Err(NetworkError::PortTaken { port: *host_port });
+        }
+    }
+    Ok(())
+}

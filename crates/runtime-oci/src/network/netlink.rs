@@ -1,0 +1,247 @@
+//! The few requests to the kernel's network configuration that sandboxes need: links, addresses, routes.
+//!
+//! A socket belongs to the network namespace in which its thread was when it was opened, for as long as it is open. All
+//! calls wait for the kernel's answer, which comes at once.
+
+use std::{
+    io,
+    net::Ipv4Addr,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+};
+
+use rustix::{
+    io::Errno,
+    net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with},
+};
+
+/// Answers are an error number with the request's head, or one link.
+const ANSWER_SIZE: usize = 32 * 1024;
+
+/// Bytes of the head of every message.
+const HEAD: usize = 16;
+
+// Numbers of the kernel's interface, under its own names.
+const RTM_NEWLINK: u16 = 16;
+const RTM_DELLINK: u16 = 17;
+const RTM_GETLINK: u16 = 18;
+const RTM_NEWADDR: u16 = 20;
+const RTM_NEWROUTE: u16 = 24;
+const NLMSG_ERROR: u16 = 2;
+const NLM_F_REQUEST: u16 = 1;
+const NLM_F_ACK: u16 = 4;
+const NLM_F_EXCL: u16 = 0x200;
+const NLM_F_CREATE: u16 = 0x400;
+const NLA_F_NESTED: u16 = 0x8000;
+const IFLA_IFNAME: u16 = 3;
+const IFLA_MASTER: u16 = 10;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_NET_NS_FD: u16 = 28;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
+const VETH_INFO_PEER: u16 = 1;
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const RTA_GATEWAY: u16 = 5;
+const AF_INET: u8 = 2;
+const IFF_UP: u32 = 1;
+const RT_TABLE_MAIN: u8 = 254;
+const RTPROT_BOOT: u8 = 3;
+const RT_SCOPE_UNIVERSE: u8 = 0;
+const RTN_UNICAST: u8 = 1;
+
+#[derive(Debug)]
+pub(crate) struct Netlink(OwnedFd);
+
+impl Netlink {
+    /// For the network namespace of the calling thread.
+    pub(crate) fn open() -> io::Result<Self> {
+        let socket = socket_with(
+            AddressFamily::NETLINK,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC,
+            // The protocol for links, addresses and routes is number zero.
+            None,
+        )?;
+        Ok(Self(socket))
+    }
+
+    /// None if there is no such link.
+    pub(crate) fn link(&self, name: &str) -> io::Result<Option<u32>> {
+        let mut message = Message::new(RTM_GETLINK, 0);
+        message.link_head(0, false);
+        message.text(IFLA_IFNAME, name);
+        match self.exchange(message) {
+            Ok(answer) => Ok(answer.get(HEAD + 4..HEAD + 8).map(number)),
+            Err(error) if error.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes a bridge that is up. One that is there already stays.
+    pub(crate) fn add_bridge(&self, name: &str) -> io::Result<()> {
+        let mut message = Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL);
+        message.link_head(0, true);
+        message.text(IFLA_IFNAME, name);
+        message.nested(IFLA_LINKINFO, |info| info.text(IFLA_INFO_KIND, "bridge"));
+        unless_there(self.exchange(message))
+    }
+
+    /// Makes a pair of links: `name`, up and in the bridge, here, and `peer` in the other network namespace. Both appear
+    /// together or not at all, and vanish together.
+    pub(crate) fn add_pair(
+        &self,
+        name: &str,
+        bridge: u32,
+        peer: &str,
+        peer_namespace: BorrowedFd<'_>,
+    ) -> io::Result<()> {
+        let mut message = Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL);
+        message.link_head(0, true);
+        message.text(IFLA_IFNAME, name);
+        message.bytes(IFLA_MASTER, &bridge.to_ne_bytes());
+        message.nested(IFLA_LINKINFO, |info| {
+            info.text(IFLA_INFO_KIND, "veth");
+            info.nested(IFLA_INFO_DATA, |data| {
+                data.nested(VETH_INFO_PEER, |other| {
+                    other.link_head(0, false);
+                    other.text(IFLA_IFNAME, peer);
+                    let namespace = peer_namespace.as_fd().as_raw_fd();
+                    other.bytes(IFLA_NET_NS_FD, &namespace.to_ne_bytes());
+                });
+            });
+        });
+        self.exchange(message).map(drop)
+    }
+
+    pub(crate) fn set_up(&self, link: u32) -> io::Result<()> {
+        let mut message = Message::new(RTM_NEWLINK, 0);
+        message.link_head(link, true);
+        self.exchange(message).map(drop)
+    }
+
+    /// One that is gone already is no error.
+    pub(crate) fn delete_link(&self, name: &str) -> io::Result<()> {
+        let mut message = Message::new(RTM_DELLINK, 0);
+        message.link_head(0, false);
+        message.text(IFLA_IFNAME, name);
+        match self.exchange(message) {
+            Err(error) if error.raw_os_error() != Some(Errno::NODEV.raw_os_error()) => Err(error),
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
+    /// One that is there already stays.
+    pub(crate) fn add_address(&self, link: u32, address: Ipv4Addr, prefix: u8) -> io::Result<()> {
+        let mut message = Message::new(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL);
+        message.raw(&[AF_INET, prefix, 0, RT_SCOPE_UNIVERSE]);
+        message.raw(&link.to_ne_bytes());
+        message.bytes(IFA_LOCAL, &address.octets());
+        message.bytes(IFA_ADDRESS, &address.octets());
+        unless_there(self.exchange(message))
+    }
+
+    pub(crate) fn add_default_route(&self, gateway: Ipv4Addr) -> io::Result<()> {
+        let mut message = Message::new(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL);
+        let head = [
+            AF_INET,
+            0,
+            0,
+            0,
+            RT_TABLE_MAIN,
+            RTPROT_BOOT,
+            RT_SCOPE_UNIVERSE,
+            RTN_UNICAST,
+        ];
+        message.raw(&head);
+        message.raw(&0_u32.to_ne_bytes());
+        message.bytes(RTA_GATEWAY, &gateway.octets());
+        unless_there(self.exchange(message))
+    }
+
+    /// Sends a request and returns what answers it, an acknowledgement or the thing asked for.
+    fn exchange(&self, message: Message) -> io::Result<Vec<u8>> {
+        send(&self.0, &message.finish(), SendFlags::empty())?;
+        let mut answer = vec![0; ANSWER_SIZE];
+        let (count, _) = recv(&self.0, answer.as_mut_slice(), RecvFlags::empty())?;
+        answer.truncate(count);
+        let kind = answer
+            .get(4..6)
+            .map(|bytes| u16::from_ne_bytes([bytes[0], bytes[1]]));
+        if kind == Some(NLMSG_ERROR) {
+            let code = answer.get(HEAD..HEAD + 4).map_or(0, number).cast_signed();
+            if code != 0 {
+                return Err(io::Error::from_raw_os_error(-code));
+            }
+        }
+        Ok(answer)
+    }
+}
+
+fn number(bytes: &[u8]) -> u32 {
+    bytes.try_into().map_or(0, u32::from_ne_bytes)
+}
+
+fn unless_there(result: io::Result<Vec<u8>>) -> io::Result<()> {
+    match result {
+        Err(error) if error.raw_os_error() != Some(Errno::EXIST.raw_os_error()) => Err(error),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+/// A message under construction.
+struct Message(Vec<u8>);
+
+impl Message {
+    fn new(kind: u16, flags: u16) -> Self {
+        let mut bytes = vec![0; HEAD];
+        bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
+        // A question is answered by what it asks for; everything else is to be acknowledged.
+        let acknowledge = if kind == RTM_GETLINK { 0 } else { NLM_F_ACK };
+        bytes[6..8].copy_from_slice(&(NLM_F_REQUEST | acknowledge | flags).to_ne_bytes());
+        Self(bytes)
+    }
+
+    fn raw(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    /// What a message about a link begins with.
+    fn link_head(&mut self, index: u32, up: bool) {
+        let flags = if up { IFF_UP } else { 0 };
+        self.raw(&[0; 4]);
+        self.raw(&index.to_ne_bytes());
+        self.raw(&flags.to_ne_bytes());
+        self.raw(&flags.to_ne_bytes());
+    }
+
+    fn text(&mut self, kind: u16, text: &str) {
+        let mut bytes = text.as_bytes().to_vec();
+        bytes.push(0);
+        self.bytes(kind, &bytes);
+    }
+
+    fn bytes(&mut self, kind: u16, bytes: &[u8]) {
+        self.attribute(kind, |message| message.raw(bytes));
+    }
+
+    fn nested(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
+        self.attribute(kind | NLA_F_NESTED, fill);
+    }
+
+    /// Length, kind, content, and zeroes up to a multiple of four.
+    fn attribute(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
+        let start = self.0.len();
+        self.raw(&[0; 2]);
+        self.raw(&kind.to_ne_bytes());
+        fill(self);
+        let length = u16::try_from(self.0.len() - start).expect("names and addresses are short");
+        self.0[start..start + 2].copy_from_slice(&length.to_ne_bytes());
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+    }
+
+    fn finish(mut self) -> Vec<u8> {
+        let length = u32::try_from(self.0.len()).expect("messages are short");
+        self.0[..4].copy_from_slice(&length.to_ne_bytes());
+        self.0
+    }
+}

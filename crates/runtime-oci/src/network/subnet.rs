@@ -1,0 +1,170 @@
+//! Addresses of pods: a range, and the next free one in it.
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr},
+    str::FromStr,
+};
+
+use serde::{Deserialize, Serialize};
+
+/// A range of IPv4 addresses, `10.88.0.0/16`. The first is the bridge's, the others are for pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Subnet {
+    base: u32,
+    prefix: u8,
+}
+
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{0:?} is not a range of addresses for pods, for example 10.88.0.0/16 (8 to 29 bits)")]
+pub struct InvalidSubnet(String);
+
+/// Room for the whole machine's pods, and for at least five.
+const PREFIXES: std::ops::RangeInclusive<u8> = 8..=29;
+
+impl Subnet {
+    /// `base` with its host part cut off.
+    pub(crate) fn new(base: Ipv4Addr, prefix: u8) -> Option<Self> {
+        PREFIXES.contains(&prefix).then(|| Self {
+            base: u32::from(base) & mask(prefix),
+            prefix,
+        })
+    }
+
+    pub(crate) fn prefix(self) -> u8 {
+        self.prefix
+    }
+
+    pub(crate) fn gateway(self) -> Ipv4Addr {
+        Ipv4Addr::from(self.base + 1)
+    }
+
+    /// The lowest address that nobody has.
+    pub(crate) fn free_address(self, taken: &[IpAddr]) -> Option<Ipv4Addr> {
+        let last = self.base | !mask(self.prefix);
+        let taken: std::collections::HashSet<&IpAddr> = taken.iter().collect();
+        (self.base + 2..last)
+            .map(Ipv4Addr::from)
+            .find(|address| !taken.contains(&IpAddr::V4(*address)))
+    }
+
+    pub(crate) fn overlaps(self, other: Self) -> bool {
+        let common = mask(self.prefix.min(other.prefix));
+        self.base & common == other.base & common
+    }
+
+    /// Of the lines of /proc/net/route: whether one that is not ours leads into this range.
+    pub(crate) fn clashes(self, routes: &str, own_link: &str) -> bool {
+        routes.lines().skip(1).any(|line| {
+            let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+            let address = |index: usize| {
+                let text = fields.get(index)?;
+                Some(u32::from_be(u32::from_str_radix(text, 16).ok()?))
+            };
+            let (Some(link), Some(base), Some(mask)) = (fields.first(), address(1), address(7)) else {
+                return false;
+            };
+            // The default route leads everywhere and clashes with nothing.
+            let prefix = u8::try_from(mask.leading_ones()).unwrap_or(32);
+            *link != own_link && prefix > 0 && self.overlaps(Self { base, prefix })
+        })
+    }
+}
+
+fn mask(prefix: u8) -> u32 {
+    u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0)
+}
+
+impl fmt::Display for Subnet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", Ipv4Addr::from(self.base), self.prefix)
+    }
+}
+
+impl FromStr for Subnet {
+    type Err = InvalidSubnet;
+
+    fn from_str(text: &str) -> Result<Self, InvalidSubnet> {
+        text.split_once('/')
+            .and_then(|(base, prefix)| Self::new(base.parse().ok()?, prefix.parse().ok()?))
+            .ok_or_else(|| InvalidSubnet(text.to_owned()))
+    }
+}
+
+impl TryFrom<String> for Subnet {
+    type Error = InvalidSubnet;
+
+    fn try_from(text: String) -> Result<Self, InvalidSubnet> {
+        text.parse()
+    }
+}
+
+impl From<Subnet> for String {
+    fn from(subnet: Subnet) -> Self {
+        subnet.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn subnet(text: &str) -> Subnet {
+        text.parse().expect("a range")
+    }
+
+    #[test]
+    fn addresses_are_given_from_the_bottom_until_none_is_left() {
+        let range = subnet("10.1.2.77/29");
+        assert_eq!(
+            (range.to_string(), range.gateway().to_string()),
+            ("10.1.2.72/29".into(), "10.1.2.73".into())
+        );
+        let mut taken = Vec::new();
+        while let Some(address) = range.free_address(&taken) {
+            taken.push(IpAddr::V4(address));
+        }
+        let last: Vec<u8> = taken
+            .iter()
+            .map(|ip| {
+                ip.to_string()
+                    .rsplit('.')
+                    .next()
+                    .unwrap_or("0")
+                    .parse()
+                    .unwrap_or(0)
+            })
+            .collect();
+        assert_eq!(last, [74, 75, 76, 77, 78]);
+        taken.remove(1);
+        assert_eq!(range.free_address(&taken), Some(Ipv4Addr::new(10, 1, 2, 75)));
+    }
+
+    #[test]
+    fn what_is_no_range_is_refused() {
+        for text in [
+            "",
+            "10.0.0.0",
+            "10.0.0.0/30",
+            "10.0.0.0/7",
+            "10.0.0/16",
+            "::/16",
+            "10.0.0.0/-1",
+        ] {
+            assert!(text.parse::<Subnet>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn routes_of_others_clash() {
+        let routes = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\n\
+            eth0\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\n\
+            eth0\t0001580A\t00000000\t0001\t0\t0\t0\t00FFFFFF\n";
+        // The second line is 10.88.1.0/24.
+        assert!(subnet("10.88.0.0/16").clashes(routes, "pulselet0"));
+        assert!(!subnet("10.88.0.0/16").clashes(routes, "eth0"));
+        assert!(!subnet("10.89.0.0/16").clashes(routes, "pulselet0"));
+        assert!(subnet("10.88.1.128/25").clashes(routes, "pulselet0"));
+    }
+}

@@ -1,0 +1,553 @@
+//! [`OciRuntime`]: the runtime's verbs for containers.
+
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, UdpSocket},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use pulselet_monitor::Handshake;
+use pulselet_monitored::{ContainerRecord, Kind, MonitorCommand, Monitored, SandboxRecord};
+use pulselet_runtime::{
+    AttachOptions, BoxError, Condition, ContainerConfig, ContainerFilter, ContainerId, ContainerStats,
+    ContainerStatus, Credentials, DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest,
+    ExecStreams, Features, Health, Image, Operation, PidNamespace, Result, Runtime, SandboxConfig, SandboxId,
+    SandboxState, SandboxStatus, Version, async_trait,
+};
+
+use crate::{
+    cgroup::{Cgroup, CgroupError, Hierarchies},
+    image::{self, Template},
+    network::{Network, NetworkOptions},
+    resolve::{Parts, stop_signal},
+    sandbox::{self, Plan, SandboxError},
+    seal,
+};
+
+/// How long a pod's first process may take to be gone after it was killed.
+const KILL_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Where and how containers are run.
+#[derive(Debug, Clone)]
+pub struct OciOptions {
+    /// The runtime's own directory. Only one runtime at a time may use it; the caller sees to that.
+    pub root: PathBuf,
+    /// What containers of the built-in image do not see: the agent's data, `root` included.
+    pub data_dir: PathBuf,
+    pub monitor: MonitorCommand,
+    /// The program that the built-in image has.
+    pub program: PathBuf,
+    pub network: NetworkOptions,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("containers need root; use sudo, or --runtime process")]
+    NotRoot,
+    #[error("cannot make {path}: {source}", path = path.display())]
+    MakeRoot { path: PathBuf, source: io::Error },
+    #[error("containers need cgroups: {0}")]
+    Cgroups(#[source] BoxError),
+    #[error("cannot protect {path} from containers: {source}", path = path.display())]
+    Seal { path: PathBuf, source: io::Error },
+    #[error("cannot clean up what an earlier agent left: {0}")]
+    CleanUp(#[source] BoxError),
+    #[error(transparent)]
+    Records(#[from] pulselet_monitored::OpenError),
+}
+
+/// Containers of images. Clones are the same runtime.
+#[derive(Debug, Clone)]
+pub struct OciRuntime(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    options: OciOptions,
+    monitor: MonitorCommand,
+    monitored: Monitored,
+    cgroups: Cgroups,
+    network: Network,
+}
+
+/// The cgroups of one runtime: `pulselet-<tag>/<sandbox>/<container>`, the tag made from the root's path.
+#[derive(Debug, Clone)]
+struct Cgroups {
+    hierarchies: Hierarchies,
+    base: PathBuf,
+}
+
+impl Cgroups {
+    fn container_path(&self, sandbox: &SandboxId, id: &str) -> PathBuf {
+        self.base.join(sandbox.as_str()).join(id)
+    }
+
+    fn container(&self, record: &ContainerRecord) -> Cgroup {
+        self.hierarchies
+            .cgroup(&self.container_path(&record.sandbox, record.id.as_str()))
+    }
+
+    fn sandbox(&self, id: &SandboxId) -> Cgroup {
+        self.hierarchies.cgroup(&self.base.join(id.as_str()))
+    }
+
+    fn pod_process(&self, id: &SandboxId) -> PathBuf {
+        self.container_path(id, "pod")
+    }
+
+    fn all(&self) -> Cgroup {
+        self.hierarchies.cgroup(&self.base)
+    }
+}
+
+impl Kind for Cgroups {
+    fn kill_leftovers(&self, record: &ContainerRecord, _dir: &Path) -> bool {
+        self.container(record).kill() == 0
+    }
+
+    fn clean_up(&self, record: &ContainerRecord, _dir: &Path) {
+        self.container(record).remove();
+    }
+}
+
+impl OciRuntime {
+    /// Opens the root, adopts what is there and removes what belongs to nothing any more.
+    pub async fn open(options: OciOptions) -> std::result::Result<Self, OpenError> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(OpenError::NotRoot);
+        }
+        let prepared = tokio::task::spawn_blocking(move || prepare(options));
+        let (options, monitor, cgroups) = prepared.await.expect("preparing does not panic")?;
+        let kind = Arc::new(cgroups.clone());
+        let monitored = Monitored::open(&options.root, monitor.clone(), kind).await?;
+        let network = Network::new(&options.network);
+        let runtime = Self(Arc::new(Inner {
+            options,
+            monitor,
+            monitored,
+            cgroups,
+            network,
+        }));
+        let inner = Arc::clone(&runtime.0);
+        let cleaned = tokio::task::spawn_blocking(move || inner.clean_up()).await;
+        cleaned
+            .expect("cleaning up does not panic")
+            .map_err(|error| OpenError::CleanUp(error.into()))?;
+        Ok(runtime)
+    }
+}
+
+/// What has to be known before the records are read.
+fn prepare(mut options: OciOptions) -> std::result::Result<(OciOptions, MonitorCommand, Cgroups), OpenError> {
+    let made = std::fs::create_dir_all(&options.root).and_then(|()| options.root.canonicalize());
+    let path = options.root.clone();
+    options.root = made.map_err(|source| OpenError::MakeRoot { path, source })?;
+    let absolute = std::path::absolute(&options.data_dir);
+    options.data_dir = absolute.map_err(|source| OpenError::MakeRoot {
+        path: options.data_dir.clone(),
+        source,
+    })?;
+    let hierarchies = Hierarchies::find().map_err(|error| OpenError::Cgroups(error.into()))?;
+    let base = PathBuf::from(format!("pulselet-{:016x}", tag(&options.root)));
+    let cgroups = Cgroups { hierarchies, base };
+    let program = seal::read_only_program(&options.monitor.program).map_err(|source| OpenError::Seal {
+        path: options.monitor.program.clone(),
+        source,
+    })?;
+    let monitor = MonitorCommand {
+        program,
+        args: options.monitor.args.clone(),
+    };
+    sandbox::unmount_forgotten(&options.root).map_err(|error| OpenError::CleanUp(error.into()))?;
+    Ok((options, monitor, cgroups))
+}
+
+/// A number for a path that no other build computes differently (FNV-1a).
+fn tag(path: &Path) -> u64 {
+    path.as_os_str()
+        .as_encoded_bytes()
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        })
+}
+
+/// The one IPv4 address of a sandbox on the bridge.
+fn pod_address(record: &SandboxRecord) -> Option<Ipv4Addr> {
+    if record.config.namespaces.host_network {
+        return None;
+    }
+    record.addresses.iter().find_map(|address| match address {
+        IpAddr::V4(address) => Some(*address),
+        IpAddr::V6(_) => None,
+    })
+}
+
+/// The address under which this machine talks to others; nothing is sent to find it.
+fn host_address() -> IpAddr {
+    let somewhere = (Ipv4Addr::new(192, 0, 2, 1), 9);
+    let address = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
+        .and_then(|socket| socket.connect(somewhere).and_then(|()| socket.local_addr()))
+        .map(|address| address.ip());
+    address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+}
+
+/// All of these may block.
+impl Inner {
+    /// Takes away what an agent that was killed has left of sandboxes and containers that are gone or half made.
+    fn clean_up(&self) -> std::result::Result<(), SandboxError> {
+        let sandboxes = self.monitored.sandboxes();
+        for record in &sandboxes {
+            match (record.state, pod_address(record)) {
+                (SandboxState::Ready, Some(address)) => {
+                    let forwards = sandbox::forwards(&record.config, address);
+                    self.network.adopt(&record.id, forwards);
+                }
+                (SandboxState::Ready, None) => {}
+                (SandboxState::NotReady, _) => sandbox::unmount_all(&self.monitored.sandbox_dir(&record.id))?,
+            }
+        }
+        self.network.remove_strays()?;
+        let known: Vec<&str> = sandboxes.iter().map(|record| record.id.as_str()).collect();
+        for name in self.cgroups.all().children() {
+            if !known.contains(&name.as_str()) {
+                let id = SandboxId::new(name);
+                self.kill_pod_process(&id);
+                self.cgroups.sandbox(&id).remove();
+            }
+        }
+        if sandboxes.is_empty() {
+            self.cgroups.all().remove();
+        }
+        Ok(())
+    }
+
+    fn make_sandbox(&self, record: &SandboxRecord) -> std::result::Result<(), MakeError> {
+        let cgroup = self.cgroups.sandbox(&record.id);
+        cgroup.create()?;
+        cgroup.limit_pod(&record.config.resources)?;
+        let plan = Plan {
+            id: &record.id,
+            dir: &self.monitored.sandbox_dir(&record.id),
+            config: &record.config,
+            address: pod_address(record),
+            network: &self.network,
+        };
+        plan.make()?;
+        if record.config.namespaces.pid == PidNamespace::Pod {
+            self.start_pod_process(&record.id)?;
+        }
+        Ok(())
+    }
+
+    fn start_pod_process(&self, id: &SandboxId) -> std::result::Result<(), MakeError> {
+        let MonitorCommand { program, args } = &self.monitor;
+        let output = Command::new(program)
+            .args(args)
+            .arg(self.monitored.sandbox_dir(id))
+            .arg(self.cgroups.pod_process(id))
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .output()
+            .map_err(MakeError::RunPodProcess)?;
+        match serde_json::from_slice(&output.stdout) {
+            Ok(Handshake::Started { .. }) => Ok(()),
+            Ok(Handshake::Failed { detail } | Handshake::CannotRun { message: detail }) => {
+                Err(MakeError::PodProcess { detail })
+            }
+            Ok(Handshake::AlreadyStarted) | Err(_) => Err(MakeError::PodProcess {
+                detail: "it gave no report".to_owned(),
+            }),
+        }
+    }
+
+    /// What runs in a sandbox's cgroups without a monitor: a pod's first process.
+    fn kill_pod_process(&self, id: &SandboxId) {
+        let cgroup = self.cgroups.hierarchies.cgroup(&self.cgroups.pod_process(id));
+        if !cgroup.kill_until_empty(KILL_PATIENCE) {
+            tracing::warn!(sandbox = %id, "its first process cannot be killed");
+        }
+        cgroup.remove();
+    }
+
+    fn take_down_sandbox(&self, record: &SandboxRecord) -> std::result::Result<(), SandboxError> {
+        self.kill_pod_process(&record.id);
+        if pod_address(record).is_some() {
+            self.network.disconnect(&record.id)?;
+        }
+        sandbox::unmount_all(&self.monitored.sandbox_dir(&record.id))?;
+        self.cgroups.sandbox(&record.id).remove();
+        // Only when it is empty.
+        self.cgroups.all().remove_if_empty();
+        Ok(())
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum MakeError {
+    #[error("cannot run the pod's first process: {0}")]
+    RunPodProcess(io::Error),
+    #[error("the pod's first process cannot start: {detail}")]
+    PodProcess { detail: String },
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+}
+
+impl OciRuntime {
+    async fn run_sandbox_to_the_end(&self, config: SandboxConfig) -> Result<SandboxId> {
+        let operation = Operation::RunSandbox;
+        let subnet = self.0.network.subnet;
+        let host_network = config.namespaces.host_network;
+        let addresses = |taken: &[IpAddr]| {
+            if host_network {
+                return Ok(vec![host_address()]);
+            }
+            let full = || Error::failed(operation, format!("all addresses of {subnet} are taken"));
+            subnet
+                .free_address(taken)
+                .map(|address| vec![IpAddr::V4(address)])
+                .ok_or_else(full)
+        };
+        let id = self
+            .0
+            .monitored
+            .add_sandbox(config, SandboxState::NotReady, addresses)
+            .await?;
+        let record = self.0.monitored.sandbox(&id)?;
+        let made = self
+            .blocking(operation, move |inner| inner.make_sandbox(&record))
+            .await;
+        let ready = match made {
+            Ok(()) => {
+                let state = SandboxState::Ready;
+                self.0
+                    .monitored
+                    .set_sandbox_state(operation, &id, state)
+                    .await
+                    .map(drop)
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = ready {
+            if let Err(second) = self.remove_sandbox_to_the_end(&id).await {
+                tracing::warn!(sandbox = %id, error = %second, "a sandbox that could not be made cannot be removed");
+            }
+            return Err(error);
+        }
+        Ok(id)
+    }
+
+    async fn stop_sandbox_to_the_end(&self, id: &SandboxId) -> Result<()> {
+        let Ok(record) = self.0.monitored.sandbox(id) else {
+            return Ok(());
+        };
+        self.0.monitored.stop_sandbox(id).await?;
+        self.blocking(Operation::StopSandbox, move |inner| {
+            inner.take_down_sandbox(&record)
+        })
+        .await
+    }
+
+    async fn remove_sandbox_to_the_end(&self, id: &SandboxId) -> Result<()> {
+        self.stop_sandbox_to_the_end(id).await?;
+        self.0.monitored.forget_sandbox(id).await
+    }
+
+    async fn blocking<E: Into<BoxError> + Send + 'static>(
+        &self,
+        operation: Operation,
+        work: impl FnOnce(&Inner) -> std::result::Result<(), E> + Send + 'static,
+    ) -> Result<()> {
+        let inner = Arc::clone(&self.0);
+        match tokio::task::spawn_blocking(move || work(&inner)).await {
+            Ok(result) => result.map_err(|error| Error::failed(operation, error)),
+            Err(error) => Err(Error::failed(operation, error)),
+        }
+    }
+
+    fn template(&self, config: &ContainerConfig) -> Result<Template> {
+        if image::is_host_image(&config.image) {
+            let OciOptions {
+                data_dir, program, ..
+            } = &self.0.options;
+            return Ok(image::host_template(data_dir, program));
+        }
+        Err(image::not_found(&config.image).into())
+    }
+}
+
+/// Runs work that goes on when the caller stops waiting.
+async fn detached<T: Send + 'static>(
+    operation: Operation,
+    work: impl Future<Output = Result<T>> + Send + 'static,
+) -> Result<T> {
+    tokio::spawn(work)
+        .await
+        .unwrap_or_else(|error| Err(Error::failed(operation, error)))
+}
+
+#[async_trait]
+impl Runtime for OciRuntime {
+    async fn version(&self) -> Result<Version> {
+        let features = Features {
+            stop_signal: true,
+            events: true,
+            images: true,
+            kill_reporting: true,
+        };
+        Ok(Version {
+            name: "pulselet".into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            features,
+        })
+    }
+
+    async fn health(&self) -> Result<Health> {
+        Ok(Health {
+            runtime: Condition::Ready,
+            network: Condition::Ready,
+        })
+    }
+
+    async fn run_sandbox(&self, config: &SandboxConfig) -> Result<SandboxId> {
+        let (runtime, config) = (self.clone(), config.clone());
+        detached(Operation::RunSandbox, async move {
+            runtime.run_sandbox_to_the_end(config).await
+        })
+        .await
+    }
+
+    async fn stop_sandbox(&self, id: &SandboxId) -> Result<()> {
+        let (runtime, id) = (self.clone(), id.clone());
+        detached(Operation::StopSandbox, async move {
+            runtime.stop_sandbox_to_the_end(&id).await
+        })
+        .await
+    }
+
+    async fn remove_sandbox(&self, id: &SandboxId) -> Result<()> {
+        let (runtime, id) = (self.clone(), id.clone());
+        detached(Operation::RemoveSandbox, async move {
+            runtime.remove_sandbox_to_the_end(&id).await
+        })
+        .await
+    }
+
+    async fn sandbox_status(&self, id: &SandboxId) -> Result<SandboxStatus> {
+        Ok(self.0.monitored.sandbox(id)?.status())
+    }
+
+    async fn list_sandboxes(&self) -> Result<Vec<SandboxStatus>> {
+        let all = self.0.monitored.sandboxes();
+        Ok(all.iter().map(SandboxRecord::status).collect())
+    }
+
+    async fn create_container(&self, sandbox: &SandboxId, config: &ContainerConfig) -> Result<ContainerId> {
+        let record = self.0.monitored.sandbox(sandbox)?;
+        let template = self.template(config)?;
+        let mut launch = Parts {
+            config,
+            image: &template,
+            sandbox: &record.config,
+            sandbox_dir: &self.0.monitored.sandbox_dir(sandbox),
+            cgroup: self.0.cgroups.base.join(sandbox.as_str()),
+        }
+        .launch()?;
+        let prepare = move |dir: &Path| {
+            launch.cgroup.path.extend(dir.file_name());
+            launch.write(dir).map_err(BoxError::from)
+        };
+        self.0
+            .monitored
+            .create_container(sandbox, config, stop_signal(config, &template), prepare)
+            .await
+    }
+
+    async fn start_container(&self, id: &ContainerId) -> Result<()> {
+        self.0.monitored.start_container(id).await
+    }
+
+    async fn stop_container(&self, id: &ContainerId, grace: Duration) -> Result<()> {
+        self.0.monitored.stop_container(id, grace).await
+    }
+
+    async fn remove_container(&self, id: &ContainerId) -> Result<()> {
+        self.0.monitored.remove_container(id).await
+    }
+
+    async fn container_status(&self, id: &ContainerId) -> Result<ContainerStatus> {
+        self.0.monitored.container_status(id)
+    }
+
+    async fn list_containers(&self, filter: &ContainerFilter) -> Result<Vec<ContainerStatus>> {
+        Ok(self.0.monitored.list_containers(filter))
+    }
+
+    async fn container_stats(&self, id: &ContainerId) -> Result<ContainerStats> {
+        let sandbox = self.0.monitored.container_status(id)?.sandbox;
+        let path = self.0.cgroups.container_path(&sandbox, id.as_str());
+        // Reads a few files that the kernel has in memory.
+        let stats = self.0.cgroups.hierarchies.cgroup(&path).stats();
+        stats.ok_or(Error::WrongState {
+            operation: Operation::ContainerStats,
+            id: id.to_string(),
+            state: "not running",
+        })
+    }
+
+    async fn exec_sync(&self, id: &ContainerId, request: &ExecRequest) -> Result<ExecOutput> {
+        self.0.monitored.exec_sync(id, request).await
+    }
+
+    async fn exec(&self, id: &ContainerId, options: &ExecOptions) -> Result<ExecStreams> {
+        self.0.monitored.exec(id, options).await
+    }
+
+    async fn attach(&self, id: &ContainerId, options: &AttachOptions) -> Result<ExecStreams> {
+        self.0.monitored.attach(id, options).await
+    }
+
+    async fn port_forward(&self, id: &SandboxId, port: u16) -> Result<DuplexStream> {
+        let record = self.0.monitored.sandbox(id)?;
+        let dir = self.0.monitored.sandbox_dir(id);
+        let connect = move || sandbox::connect(&dir, record.config.namespaces.host_network, port);
+        let failed = |error: BoxError| Error::failed(Operation::PortForward, error);
+        let stream = tokio::task::spawn_blocking(connect)
+            .await
+            .map_err(|error| failed(error.into()))?
+            .map_err(|error| failed(error.into()))?;
+        let stream = tokio::net::TcpStream::from_std(stream).map_err(|error| failed(error.into()))?;
+        Ok(Box::new(stream))
+    }
+
+    async fn reopen_log(&self, id: &ContainerId) -> Result<()> {
+        self.0.monitored.reopen_log(id).await
+    }
+
+    async fn pull_image(&self, reference: &str, _credentials: Option<&Credentials>) -> Result<Image> {
+        if image::is_host_image(reference) {
+            return Ok(image::host_image());
+        }
+        Err(image::not_found(reference).into())
+    }
+
+    async fn image_status(&self, reference: &str) -> Result<Option<Image>> {
+        Ok(image::is_host_image(reference).then(image::host_image))
+    }
+
+    async fn list_images(&self) -> Result<Vec<Image>> {
+        Ok(vec![image::host_image()])
+    }
+
+    async fn remove_image(&self, _reference: &str) -> Result<()> {
+        Ok(())
+    }
+
+    fn events(&self) -> Events {
+        self.0.monitored.events()
+    }
+}

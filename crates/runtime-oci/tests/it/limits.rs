@@ -1,0 +1,108 @@
+//! Resources: what is limited, what is counted.
+
+use pulselet_runtime::{ContainerState, ExitReason, Resources, Runtime};
+
+use crate::world::{World, can_run, eventually};
+
+#[tokio::test]
+async fn a_memory_hog_is_killed_and_reported() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let mut config = world.config("main", "");
+    config.command = vec![
+        "python3".into(),
+        "-c".into(),
+        "b = bytearray(300 * 1024 * 1024)".into(),
+    ];
+    config.resources.memory_limit = Some(32 << 20);
+    let id = world.run_config(&config).await;
+    let exit = world.wait_for_exit(&id).await;
+    assert_eq!((exit.code, exit.reason), (137, ExitReason::OomKilled));
+    world.finish().await;
+}
+
+#[tokio::test]
+async fn a_fork_bomb_hits_the_limit_and_dies_with_its_container() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let mut config = world.config("main", "");
+    config.command = vec![
+        "bash".into(),
+        "-c".into(),
+        "echo up > /shared/up; bomb() { bomb | bomb & sleep 1000; }; bomb 2>/dev/null; exec sleep 1000"
+            .into(),
+    ];
+    config.resources.pids_limit = Some(40);
+    let id = world.run_config(&config).await;
+    world.file("up").await;
+    let refused = eventually("the limit is reached", async || {
+        let count = world
+            .traces()
+            .iter()
+            .filter(|trace| trace.starts_with("process /proc"))
+            .count();
+        assert!(count <= 42, "{count} processes");
+        (count >= 40).then_some(())
+    });
+    refused.await;
+    world
+        .runtime
+        .stop_container(&id, std::time::Duration::ZERO)
+        .await
+        .expect("stops");
+    world.finish().await;
+}
+
+#[tokio::test]
+async fn limits_are_those_asked_for_and_visible_inside() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let mut config = world.config("main", "");
+    let v2 = std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    let script = if v2 {
+        "cd /sys/fs/cgroup; cat memory.max pids.max cpu.max"
+    } else {
+        "cd /sys/fs/cgroup; cat memory/memory.limit_in_bytes pids/pids.max cpu/cpu.cfs_quota_us"
+    };
+    config.command = vec!["sh".into(), "-c".into(), script.into()];
+    config.resources = Resources {
+        cpu_shares: Some(512),
+        cpu_quota: Some(50_000),
+        cpu_period: Some(100_000),
+        memory_limit: Some(64 << 20),
+        pids_limit: Some(17),
+        ..Resources::default()
+    };
+    let quota = if v2 { "50000 100000" } else { "50000" };
+    assert_eq!(world.output_of(&config).await, format!("67108864\n17\n{quota}"));
+    world.finish().await;
+}
+
+#[tokio::test]
+async fn use_is_counted() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let id = world
+        .run("i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo up > /shared/up; exec sleep 1000")
+        .await;
+    world.file("up").await;
+    let stats = world.runtime.container_stats(&id).await.expect("is measured");
+    assert!(stats.cpu_nanos > 1_000_000, "{stats:?}");
+    assert!(
+        stats.memory_usage >= stats.memory_working_set && stats.memory_working_set > 0,
+        "{stats:?}"
+    );
+    assert!(matches!(
+        world.status(&id).await.state,
+        ContainerState::Running { .. }
+    ));
+    world.finish().await;
+}

@@ -1,0 +1,9 @@
+//! The runtime against a real kernel. All of it needs root.
+
+mod adoption;
+mod exec;
+mod isolation;
+mod lifecycle;
+mod limits;
+mod network;
+mod world;

@@ -1,0 +1,365 @@
+//! A runtime on a directory and a bridge of its own, and a way to see whether it left anything behind.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    hash::{DefaultHasher, Hash, Hasher},
+    net::IpAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use pulselet_monitor::record;
+use pulselet_runtime::{
+    ContainerConfig, ContainerFilter, ContainerId, ContainerState, ContainerStatus, ExecOutcome, ExecRequest,
+    Exit, Mount, Namespaces, PROBE_OUTPUT_LIMIT, PodIdentity, Propagation, Runtime, SandboxConfig, SandboxId,
+};
+use pulselet_runtime_oci::{HOST_IMAGE, MonitorCommand, NetworkOptions, OciOptions, OciRuntime, Subnet};
+use tempfile::TempDir;
+
+/// Longer than anything takes on a loaded machine; a test that reaches it has failed.
+pub(crate) const FOREVER: Duration = Duration::from_mins(1);
+
+/// Where scripts leave what the test wants to know.
+const SHARED: &str = "/shared";
+
+pub(crate) struct World {
+    pub(crate) runtime: OciRuntime,
+    pub(crate) sandbox: SandboxId,
+    pub(crate) home: TempDir,
+    network: NetworkOptions,
+}
+
+/// Whether tests that need root can run. With `CI` they have to.
+pub(crate) fn can_run() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    assert!(root || std::env::var_os("CI").is_none(), "these tests need root");
+    root
+}
+
+/// A sandbox on the host's network: all that most tests need.
+pub(crate) fn on_host_network() -> SandboxConfig {
+    SandboxConfig {
+        namespaces: Namespaces {
+            host_network: true,
+            ..Namespaces::default()
+        },
+        ..SandboxConfig::default()
+    }
+}
+
+/// A sandbox with a network of its own.
+pub(crate) fn on_bridge() -> SandboxConfig {
+    SandboxConfig {
+        hostname: "pod".into(),
+        ..SandboxConfig::default()
+    }
+}
+
+pub(crate) fn identity(name: &str) -> PodIdentity {
+    PodIdentity {
+        uid: format!("uid-{name}"),
+        namespace: "default".into(),
+        name: name.into(),
+    }
+}
+
+impl World {
+    pub(crate) async fn new() -> Self {
+        Self::with(on_host_network()).await
+    }
+
+    pub(crate) async fn with(config: SandboxConfig) -> Self {
+        let home = tempfile::tempdir().expect("a directory");
+        fs::create_dir(home.path().join("shared")).expect("makes");
+        let network = network_for(home.path());
+        let runtime = open(home.path(), &network).await;
+        let mut world = Self {
+            runtime,
+            sandbox: SandboxId::new("none"),
+            home,
+            network,
+        };
+        world.sandbox = world.add_sandbox("pod", config).await;
+        world
+    }
+
+    pub(crate) async fn add_sandbox(&self, name: &str, config: SandboxConfig) -> SandboxId {
+        let config = SandboxConfig {
+            pod: identity(name),
+            log_directory: self.home.path().join("logs"),
+            ..config
+        };
+        self.runtime.run_sandbox(&config).await.expect("the sandbox runs")
+    }
+
+    /// As if the agent had died and come back at once.
+    pub(crate) async fn reopen(self) -> Self {
+        let Self {
+            runtime,
+            sandbox,
+            home,
+            network,
+        } = self;
+        drop(runtime);
+        let runtime = open(home.path(), &network).await;
+        Self {
+            runtime,
+            sandbox,
+            home,
+            network,
+        }
+    }
+
+    pub(crate) fn container_dir(&self, id: &ContainerId) -> PathBuf {
+        self.home.path().join("root/containers").join(id.as_str())
+    }
+
+    pub(crate) fn shared(&self, name: &str) -> PathBuf {
+        self.home.path().join("shared").join(name)
+    }
+
+    pub(crate) fn config(&self, name: &str, script: &str) -> ContainerConfig {
+        ContainerConfig {
+            pod: identity("pod"),
+            name: name.into(),
+            image: HOST_IMAGE.into(),
+            command: vec!["sh".into(), "-c".into(), script.into()],
+            mounts: vec![Mount {
+                volume: "shared".into(),
+                container_path: SHARED.into(),
+                host_path: self.shared(""),
+                read_only: false,
+                propagation: Propagation::Private,
+            }],
+            log_path: self.home.path().join(format!("logs/{name}/0.log")),
+            ..Default::default()
+        }
+    }
+
+    /// Runs a shell script as a container of the built-in image.
+    pub(crate) async fn run(&self, script: &str) -> ContainerId {
+        self.run_config(&self.config("main", script)).await
+    }
+
+    pub(crate) async fn run_config(&self, config: &ContainerConfig) -> ContainerId {
+        self.run_in(&self.sandbox, config).await
+    }
+
+    pub(crate) async fn run_in(&self, sandbox: &SandboxId, config: &ContainerConfig) -> ContainerId {
+        let id = self
+            .runtime
+            .create_container(sandbox, config)
+            .await
+            .expect("the container is created");
+        self.runtime
+            .start_container(&id)
+            .await
+            .expect("the container starts");
+        id
+    }
+
+    /// Runs a script to its end and returns what it printed.
+    pub(crate) async fn output_of(&self, config: &ContainerConfig) -> String {
+        let id = self.run_config(config).await;
+        self.wait_for_exit(&id).await;
+        let log = fs::read_to_string(&config.log_path).expect("has a log");
+        let text = |line: &str| line.splitn(4, ' ').nth(3).map(str::to_owned);
+        log.lines().filter_map(text).collect::<Vec<_>>().join("\n")
+    }
+
+    pub(crate) async fn status(&self, id: &ContainerId) -> ContainerStatus {
+        self.runtime
+            .container_status(id)
+            .await
+            .expect("the container is known")
+    }
+
+    pub(crate) async fn wait_for_exit(&self, id: &ContainerId) -> Exit {
+        eventually("the container exits", async || {
+            match self.status(id).await.state {
+                ContainerState::Exited(exit) => Some(exit),
+                ContainerState::Created | ContainerState::Running { .. } | ContainerState::Unknown => None,
+            }
+        })
+        .await
+    }
+
+    /// The text of a file that a script writes below /shared, once it is there with its newline.
+    pub(crate) async fn file(&self, name: &str) -> String {
+        let path = self.shared(name);
+        eventually("the file is written", async || {
+            fs::read_to_string(&path).ok().filter(|text| text.ends_with('\n'))
+        })
+        .await
+        .trim()
+        .to_owned()
+    }
+
+    pub(crate) async fn exec(&self, id: &ContainerId, script: &str) -> (ExecOutcome, String) {
+        let output = self
+            .runtime
+            .exec_sync(id, &shell(script))
+            .await
+            .expect("the command runs");
+        (
+            output.outcome,
+            String::from_utf8_lossy(&output.output).into_owned(),
+        )
+    }
+
+    /// What the kernel has because of this world: processes, mounts, cgroups, links, rules.
+    pub(crate) fn traces(&self) -> BTreeSet<String> {
+        let home = self.home.path().display().to_string();
+        let mut traces = BTreeSet::new();
+        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("reads");
+        traces.extend(
+            mounts
+                .lines()
+                .filter(|line| line.contains(&home))
+                .map(|line| format!("mount {line}")),
+        );
+        let tag = format!("pulselet-{:016x}", tag(&self.home.path().join("root")));
+        for directory in directories(Path::new("/sys/fs/cgroup")) {
+            if directory.join(&tag).exists() {
+                traces.insert(format!("cgroup {}", directory.join(&tag).display()));
+            }
+        }
+        for link in directories(Path::new("/sys/class/net")) {
+            if link.ends_with(&self.network.bridge)
+                || link
+                    .join("master")
+                    .canonicalize()
+                    .is_ok_and(|m| m.ends_with(&self.network.bridge))
+            {
+                traces.insert(format!("link {}", link.display()));
+            }
+        }
+        for process in directories(Path::new("/proc")) {
+            let read = |name: &str| fs::read(process.join(name)).unwrap_or_default();
+            let command = String::from_utf8_lossy(&read("cmdline")).replace('\0', " ");
+            let groups = String::from_utf8_lossy(&read("cgroup")).into_owned();
+            if (command.contains(&home) && command.contains("monitor")) || groups.contains(&tag) {
+                traces.insert(format!("process {} {command}", process.display()));
+            }
+        }
+        traces
+    }
+
+    /// Removes everything and makes sure that nothing is left.
+    pub(crate) async fn finish(self) {
+        for sandbox in self.runtime.list_sandboxes().await.expect("lists") {
+            self.runtime
+                .remove_sandbox(&sandbox.id)
+                .await
+                .expect("the sandbox is removed");
+        }
+        let containers = self.runtime.list_containers(&ContainerFilter::default()).await;
+        assert_eq!(containers.expect("lists"), []);
+        eventually("no monitor is left", async || {
+            self.traces()
+                .iter()
+                .all(|trace| !trace.starts_with("process"))
+                .then_some(())
+        })
+        .await;
+        assert_eq!(self.traces(), BTreeSet::new());
+        for kind in ["containers", "sandboxes"] {
+            let remains = fs::read_dir(self.home.path().join("root").join(kind)).expect("lists");
+            assert_eq!(remains.count(), 0, "directories of {kind} are left");
+        }
+    }
+}
+
+/// A bridge and a range that no other test has: both are made from the directory's random name.
+fn network_for(home: &Path) -> NetworkOptions {
+    let mut hasher = DefaultHasher::new();
+    home.hash(&mut hasher);
+    let number = hasher.finish();
+    let subnet = format!("10.{}.{}.0/24", 128 + (number & 0x7f), (number >> 8) & 0xff);
+    NetworkOptions {
+        bridge: format!("pltt{:08x}", number >> 32),
+        subnet: Some(subnet.parse::<Subnet>().expect("a range")),
+    }
+}
+
+/// As the runtime names its cgroups.
+fn tag(root: &Path) -> u64 {
+    let bytes = root.as_os_str().as_encoded_bytes();
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+fn directories(parent: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    entries
+        .map(|entry| entry.path())
+        .chain([parent.to_owned()])
+        .collect()
+}
+
+async fn open(home: &Path, network: &NetworkOptions) -> OciRuntime {
+    let monitor = MonitorCommand {
+        program: env!("CARGO_BIN_EXE_pulselet-oci-monitor").into(),
+        args: Vec::new(),
+    };
+    let options = OciOptions {
+        root: home.join("root"),
+        data_dir: home.to_owned(),
+        program: monitor.program.clone(),
+        monitor,
+        network: network.clone(),
+    };
+    OciRuntime::open(options).await.expect("the runtime opens")
+}
+
+pub(crate) fn shell(script: &str) -> ExecRequest {
+    ExecRequest {
+        command: vec!["sh".into(), "-c".into(), script.into()],
+        timeout: Some(FOREVER),
+        output_limit: PROBE_OUTPUT_LIMIT,
+    }
+}
+
+/// Asks until there is an answer.
+pub(crate) async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+    let answer = tokio::time::timeout(FOREVER, async {
+        loop {
+            if let Some(answer) = ask().await {
+                return answer;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    answer.await.unwrap_or_else(|_| panic!("not in time: {what}"))
+}
+
+/// Whether a process is there and not just waiting to be reaped.
+pub(crate) fn is_alive(pid: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ")
+        .is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+/// The process id, on the host, of a running container's main process.
+pub(crate) fn main_pid(container_dir: &Path) -> String {
+    match record::read_life(container_dir)
+        .expect("reads")
+        .expect("it has begun")
+    {
+        record::Life::Running { pid, .. } => pid.to_string(),
+        record::Life::Launching => panic!("it is not running yet"),
+    }
+}
+
+pub(crate) fn parent_of(pid: &str) -> String {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process is there");
+    let (_, rest) = stat.rsplit_once(") ").expect("a stat line");
+    rest.split(' ').nth(1).expect("a parent").to_owned()
+}
+
+pub(crate) async fn address_of(world: &World, sandbox: &SandboxId) -> IpAddr {
+    let status = world.runtime.sandbox_status(sandbox).await.expect("is there");
+    status.addresses[0]
+}
