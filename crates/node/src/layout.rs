@@ -70,7 +70,7 @@ impl Layout {
     }
 
     /// Makes the data directory if it is not there; only its owner may look inside.
-    pub(crate) fn create(&self) -> Result<(), LayoutError> {
+    fn create(&self) -> Result<(), LayoutError> {
         for directory in [self.root.clone(), self.pods(), self.root.join("logs")] {
             fs::DirBuilder::new()
                 .recursive(true)
@@ -82,6 +82,34 @@ impl Layout {
                 })?;
         }
         Ok(())
+    }
+}
+
+/// A data directory that belongs to this process until it is dropped.
+///
+/// Whatever uses the directory, a runtime among it, is opened after it was claimed: a second agent must not touch
+/// what the first one runs.
+#[derive(Debug)]
+pub struct DataDir {
+    layout: Layout,
+    lock: DirectoryLock,
+}
+
+impl DataDir {
+    /// Makes the directory if it is not there, and keeps other agents out of it.
+    pub fn claim(root: impl Into<PathBuf>) -> Result<Self, LayoutError> {
+        let layout = Layout::new(root);
+        layout.create()?;
+        let lock = DirectoryLock::acquire(&layout)?;
+        Ok(Self { layout, lock })
+    }
+
+    pub fn path(&self) -> &Path {
+        self.layout.root()
+    }
+
+    pub(crate) fn into_parts(self) -> (Layout, DirectoryLock) {
+        (self.layout, self.lock)
     }
 }
 
@@ -104,7 +132,7 @@ pub enum LayoutError {
 pub(crate) struct DirectoryLock(#[expect(dead_code, reason = "held for its lock, never read")] File);
 
 impl DirectoryLock {
-    pub(crate) fn acquire(layout: &Layout) -> Result<Self, LayoutError> {
+    fn acquire(layout: &Layout) -> Result<Self, LayoutError> {
         let path = layout.lock();
         let opened = OpenOptions::new()
             .read(true)
@@ -147,17 +175,15 @@ mod tests {
     #[test]
     fn a_second_agent_is_told_who_is_there() {
         let directory = tempfile::tempdir().unwrap();
-        let layout = Layout::new(directory.path());
-        layout.create().unwrap();
-        let first = DirectoryLock::acquire(&layout).unwrap();
-        let refused = DirectoryLock::acquire(&layout).unwrap_err();
+        let first = DataDir::claim(directory.path()).unwrap();
+        let refused = DataDir::claim(directory.path()).unwrap_err();
         assert!(
             refused
                 .to_string()
                 .contains(&format!("pid {}", std::process::id()))
         );
         drop(first);
-        DirectoryLock::acquire(&layout).unwrap();
+        DataDir::claim(directory.path()).unwrap();
     }
 
     #[test]
@@ -165,7 +191,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("file");
         fs::write(&file, "").unwrap();
-        let error = Layout::new(file.join("below")).create().unwrap_err();
+        let error = DataDir::claim(file.join("below")).unwrap_err();
         assert!(error.to_string().contains("--data-dir"));
     }
 }

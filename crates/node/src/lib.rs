@@ -37,7 +37,7 @@ pub use agent::{AddError, Added, AdoptError, How, LogError, LogPlace, NoSuchPod,
 pub use facts::NodeFacts;
 pub use handle::{Gone, NodeHandle};
 pub use identity::{Origin, uid_of};
-pub use layout::{Layout, LayoutError};
+pub use layout::{DataDir, Layout, LayoutError};
 pub use lines::{FULL_BACKLOG, GUEST_BACKLOG, LineHub, Lines, PodLine};
 pub use manifests::WatchError;
 pub use node::{Node, NodeOptions, StartError};

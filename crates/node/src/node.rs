@@ -20,7 +20,7 @@ use crate::handle::NodeHandle;
 use crate::health::Health;
 use crate::http::serve;
 use crate::jobs::Tools;
-use crate::layout::{DirectoryLock, Layout, LayoutError};
+use crate::layout::{DataDir, Layout};
 use crate::lines::LineHub;
 use crate::manifests;
 use crate::metrics::Metrics;
@@ -30,7 +30,7 @@ use crate::store::{self, Opened, Reader, StoreError};
 /// What a node is made of.
 #[derive(Debug)]
 pub struct NodeOptions {
-    pub data_dir: PathBuf,
+    pub data_dir: DataDir,
     pub runtime: Arc<dyn Runtime>,
     pub config: NodeConfig,
     pub facts: NodeFacts,
@@ -45,9 +45,9 @@ pub struct NodeOptions {
 
 impl NodeOptions {
     /// A node with default settings that serves nothing but its socket.
-    pub fn new(data_dir: impl Into<PathBuf>, runtime: Arc<dyn Runtime>) -> Self {
+    pub fn new(data_dir: DataDir, runtime: Arc<dyn Runtime>) -> Self {
         Self {
-            data_dir: data_dir.into(),
+            data_dir,
             runtime,
             config: NodeConfig::default(),
             facts: NodeFacts::detect(),
@@ -61,8 +61,6 @@ impl NodeOptions {
 
 #[derive(Debug, Error)]
 pub enum StartError {
-    #[error(transparent)]
-    Layout(#[from] LayoutError),
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("the container runtime does not answer: {0}")]
@@ -82,9 +80,7 @@ pub struct Node;
 impl Node {
     /// Starts a node: when this returns, the pods of the last agent are adopted and requests are answered.
     pub async fn start(options: NodeOptions) -> Result<NodeHandle, StartError> {
-        let layout = Layout::new(&options.data_dir);
-        layout.create()?;
-        let lock = DirectoryLock::acquire(&layout)?;
+        let (layout, lock) = options.data_dir.into_parts();
         raise_descriptor_limit();
         let version = options.runtime.version().await.map_err(StartError::Version)?;
         let opened = open_store(&layout).await?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use pulselet_api::{GateSet, Pod, Profile, admit_create};
 use pulselet_engine::LineBody;
 use pulselet_node::{
-    FULL_BACKLOG, How, LineHub, Lines, Node, NodeHandle, NodeOptions, Origin, PodLine, Shutdown,
+    DataDir, FULL_BACKLOG, How, LineHub, Lines, Node, NodeHandle, NodeOptions, Origin, PodLine, Shutdown,
 };
 use pulselet_runtime_fake::{FakeRuntime, Faults};
 use serde_json::{Value, json};
@@ -60,7 +60,8 @@ impl Bench {
         runtime: FakeRuntime,
         change: impl FnOnce(&mut NodeOptions),
     ) -> Self {
-        let mut options = NodeOptions::new(directory.path().join("data"), Arc::new(runtime.clone()));
+        let data = DataDir::claim(directory.path().join("data")).expect("nobody else has it");
+        let mut options = NodeOptions::new(data, Arc::new(runtime.clone()));
         options.lines = LineHub::default();
         let lines = options.lines.subscribe(FULL_BACKLOG);
         change(&mut options);
