@@ -162,6 +162,10 @@ impl Agent {
             };
             events_over |= matches!(wake, Wake::Event(None));
             self.wake(wake, &mut inlets);
+            // However busy the probes keep it, somebody who asks gets an answer.
+            if let Ok(request) = inlets.requests.try_recv() {
+                self.request(request);
+            }
         }
         self.last_save().await;
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pulselet_api::Pod;
+use serde::Deserialize;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -73,14 +74,17 @@ impl NodeHandle {
         self.read(move |reader| reader.events(&uid)).await
     }
 
-    /// Kills and what led to them, as event lines in JSON. `pod` is namespace/name.
+    /// Kills and what led to them, as event lines in JSON, in order of time. `pod` is namespace/name.
     pub async fn history(
         &self,
         pod: Option<String>,
         container: Option<String>,
     ) -> Result<String, StoreError> {
-        self.read(move |reader| reader.kills(pod.as_deref(), container.as_deref()))
-            .await
+        self.read(move |reader| {
+            let kills = reader.kills(pod.as_deref(), container.as_deref())?;
+            Ok(in_order_of_time(&kills))
+        })
+        .await
     }
 
     /// Where event lines can be subscribed to.
@@ -112,5 +116,36 @@ impl NodeHandle {
         tokio::task::spawn_blocking(move || read(&reader))
             .await
             .expect("reading does not panic")
+    }
+}
+
+/// Kills of different containers may overlap.
+fn in_order_of_time(lines: &str) -> String {
+    #[derive(Deserialize)]
+    struct Stamped<'a> {
+        time: &'a str,
+    }
+    let mut lines: Vec<&str> = lines.lines().collect();
+    // All of one length and in UTC, so their order is that of their texts.
+    lines.sort_by_cached_key(|line| {
+        serde_json::from_str::<Stamped<'_>>(line).map_or("", |stamped| stamped.time)
+    });
+    lines.iter().flat_map(|line| [line, "\n"]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overlapping_kills_are_told_in_order_of_time() {
+        let line = |second: u32, name: &str| {
+            format!(r#"{{"t":1,"time":"2026-01-02T03:04:0{second}Z","x":"{name}"}}"#)
+        };
+        let text = [line(1, "a"), line(3, "b"), line(1, "c"), line(2, "d")].join("\n");
+        let sorted = in_order_of_time(&text);
+        let expected = [line(1, "a"), line(1, "c"), line(2, "d"), line(3, "b")].join("\n") + "\n";
+        assert_eq!(sorted, expected);
+        assert_eq!(in_order_of_time(""), "");
     }
 }

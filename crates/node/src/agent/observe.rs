@@ -10,11 +10,12 @@ use pulselet_engine::plan::Kind;
 use pulselet_engine::{Input, LifeKey, PodKey, Time};
 use pulselet_runtime::{
     ContainerEvent, ContainerId, ContainerState, ContainerStatus, EventKind, ExitReason, RuntimeEvent,
-    SandboxState,
+    SandboxId, SandboxState, SandboxStatus,
 };
 
 use super::Agent;
 use super::adopt::{Findings, Listing};
+use super::entry::Entry;
 use super::tell::probe_name;
 use crate::jobs::{Answer, News, Place};
 use crate::termination;
@@ -142,6 +143,13 @@ impl Agent {
         if entry.learn(life, &status.id, stop_signal.clone()) {
             self.containers.insert(status.id.clone(), (key, life));
         }
+        if let Some(known) = entry
+            .image_ids
+            .get_mut(container)
+            .filter(|_| !status.image_id.is_empty())
+        {
+            known.clone_from(&status.image_id);
+        }
         if entry.life(life).is_some_and(|life| !life.confirmed) {
             let id = status.id.as_str().into();
             self.feed(
@@ -237,7 +245,7 @@ impl Agent {
         self.listing = true;
         let known = Known {
             containers: self.containers.keys().cloned().collect(),
-            pods: self.placed_pods(),
+            places: self.places(),
         };
         let tools = Arc::clone(&self.tools);
         let found = self.found.clone();
@@ -248,9 +256,9 @@ impl Agent {
         });
     }
 
-    fn placed_pods(&self) -> Vec<PodKey> {
-        let placed = self.entries.iter().filter(|(_, entry)| entry.place.is_some());
-        placed.map(|(key, _)| *key).collect()
+    fn places(&self) -> Vec<(PodKey, SandboxId)> {
+        let place = |(key, entry): (&PodKey, &Entry)| Some((*key, entry.place.as_ref()?.sandbox.clone()));
+        self.entries.iter().filter_map(place).collect()
     }
 
     /// Compares a listing with what was known when it was begun.
@@ -275,22 +283,21 @@ impl Agent {
                 self.vanished(key, life);
             }
         }
-        for key in &findings.known.pods {
-            self.check_sandbox(*key, listing);
+        for (key, sandbox) in &findings.known.places {
+            let is_there =
+                |status: &SandboxStatus| status.id == *sandbox && status.state == SandboxState::Ready;
+            if !listing.sandboxes.iter().any(is_there) {
+                self.lost_sandbox(*key, sandbox);
+            }
         }
     }
 
-    pub(super) fn check_sandbox(&mut self, key: PodKey, listing: &Listing) {
+    fn lost_sandbox(&mut self, key: PodKey, sandbox: &SandboxId) {
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
         };
-        let Some(place) = &entry.place else { return };
-        let is_there = listing
-            .sandboxes
-            .iter()
-            .any(|sandbox| sandbox.id == place.sandbox && sandbox.state == SandboxState::Ready);
-        if !is_there {
-            entry.place = None;
+        // Another one may have taken its place since.
+        if entry.place.take_if(|place| place.sandbox == *sandbox).is_some() {
             self.feed(key, Input::SandboxLost);
         }
     }
@@ -300,5 +307,5 @@ impl Agent {
 #[derive(Debug)]
 pub(crate) struct Known {
     containers: Vec<ContainerId>,
-    pods: Vec<PodKey>,
+    places: Vec<(PodKey, SandboxId)>,
 }

@@ -1,20 +1,19 @@
 //! What goes wrong around a node, and what it says then.
 
 use std::fs;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 
-use pulselet_node::{How, Node, NodeOptions, StartError};
+use pulselet_node::{DataDir, How, LayoutError};
 use pulselet_runtime::{ContainerFilter, Runtime as _};
 use serde_json::json;
 
-use crate::harness::{Bench, pod};
+use crate::harness::{Bench, eventually, pod, runtime};
 
 #[tokio::test]
 async fn a_second_agent_is_refused_and_changes_nothing() {
     let bench = Bench::new().await;
-    let options = NodeOptions::new(bench.data(), Arc::new(bench.runtime.clone()));
-    let error = Node::start(options).await.unwrap_err();
-    assert!(matches!(error, StartError::Layout(_)));
+    let error = DataDir::claim(bench.data()).unwrap_err();
+    assert!(matches!(error, LayoutError::Held { .. }));
     assert!(
         error.to_string().contains(&format!("pid {}", std::process::id())),
         "{error}"
@@ -61,4 +60,64 @@ async fn an_unreadable_state_is_kept_aside_and_the_containers_are_adopted() {
     let probe = json!({"exec": {"command": ["check"]}, "periodSeconds": 1});
     let same = pod("web", &json!({"readinessProbe": probe, "startupProbe": probe}));
     assert_eq!(bench.add(same).await, How::Adopted);
+}
+
+/// A file system of its own, small enough to be filled.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    /// None without the privilege to mount.
+    fn mount(path: &Path) -> Option<Self> {
+        use rustix::mount::{MountFlags, mount};
+        fs::create_dir_all(path).expect("a directory");
+        let mounted = mount("tmpfs", path, "tmpfs", MountFlags::empty(), c"size=2m");
+        mounted.ok().map(|()| Self(path.to_owned()))
+    }
+
+    fn fill(&self) {
+        use std::io::Write as _;
+        let mut file = fs::File::create(self.0.join("filler")).expect("a file");
+        while file.write_all(&[0; 4096]).is_ok() {}
+    }
+
+    fn clear(&self) {
+        fs::remove_file(self.0.join("filler")).expect("the filler");
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_stops_nothing_that_runs_and_starts_nothing_new() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(disk) = SmallDisk::mount(&directory.path().join("data")) else {
+        assert!(std::env::var_os("CI").is_none(), "mounting needs root");
+        return;
+    };
+    let mut bench = Bench::on(directory, runtime(), |_| {}).await;
+    let probe = json!({"exec": {"command": ["check"]}, "periodSeconds": 1});
+    bench.add(pod("first", &json!({"readinessProbe": probe}))).await;
+    bench.until_ready().await;
+    disk.fill();
+    bench.add(pod("second", &json!({}))).await;
+    let warning = bench.until_type("warning").await.to_json();
+    assert!(warning.contains("make room on the disk"), "{warning}");
+    bench
+        .until("one more probe", |line| {
+            &*line.pod == "default/first" && line.to_json().contains("probe")
+        })
+        .await;
+    assert_eq!(bench.runtime.list_sandboxes().await.unwrap().len(), 1);
+    disk.clear();
+    let node = bench.node.clone();
+    eventually("both pods are ready", || async {
+        let pods = node.pods().await.unwrap();
+        pods.iter().all(|pod| pod.status.container_statuses[0].ready) && pods.len() == 2
+    })
+    .await;
+    bench.leave().await;
 }

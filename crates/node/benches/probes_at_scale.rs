@@ -1,0 +1,200 @@
+//! A node under load: lateness, CPU and memory of many containers that are probed every second, and CPU per probe at a
+//! steady 40 probes a second, status handling and state included. `cargo bench -p pulselet-node`.
+//!
+//! Containers are scripted, probes are real requests. The server they ask is a process of its own, so that only the
+//! agent's time is counted.
+
+#![expect(clippy::cast_precision_loss, reason = "figures for people")]
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pulselet_api::{GateSet, Profile, admit_create};
+use pulselet_node::{DataDir, Node, NodeHandle, NodeOptions, Origin};
+use pulselet_runtime_fake::{FakeRuntime, Faults};
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+/// The argument that makes this program the server side.
+const SERVE: &str = "--serve";
+const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok";
+/// How long a load is watched.
+const WATCHED: Duration = Duration::from_secs(30);
+
+fn main() {
+    if std::env::args().any(|argument| argument == SERVE) {
+        return serve();
+    }
+    let (mut server, address) = start_server();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    println!(
+        "{:>10} {:>9} {:>12} {:>9} {:>9} {:>9} {:>10} {:>12}",
+        "containers", "probes/s", "us per probe", "p50 ms", "p99 ms", "max ms", "RSS MiB", "KiB per one"
+    );
+    for containers in [1, 40, 1_000, 5_000] {
+        runtime.block_on(measure(containers, address));
+    }
+    server.kill().expect("the server ends");
+    server.wait().expect("the server ends");
+}
+
+async fn measure(containers: usize, target: SocketAddr) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let fake = FakeRuntime::new(Faults::default());
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
+    let metrics = listener.local_addr().expect("an address");
+    let data_dir = DataDir::claim(directory.path()).expect("the directory is free");
+    let mut options = NodeOptions::new(data_dir, Arc::new(fake));
+    options.metrics = Some(listener);
+    let node = Node::start(options).await.expect("the node starts");
+    let idle = resident_kib();
+    for number in 0..containers {
+        add(&node, number, target).await;
+    }
+    wait_until_ready(&node, containers).await;
+    // The moments after the start belong to it.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let before = (Lateness::read(metrics).await, cpu(), Instant::now());
+    tokio::time::sleep(WATCHED).await;
+    let seconds = before.2.elapsed().as_secs_f64();
+    let spent = cpu() - before.1;
+    let lateness = Lateness::read(metrics).await.since(&before.0);
+    let resident = resident_kib();
+    println!(
+        "{containers:>10} {:>9.0} {:>12.1} {:>9} {:>9} {:>9} {:>10.1} {:>12.2}",
+        lateness.count as f64 / seconds,
+        spent * 1e6 / lateness.count as f64,
+        lateness.at_most(0.5),
+        lateness.at_most(0.99),
+        lateness.at_most(1.0),
+        resident as f64 / 1024.0,
+        resident.saturating_sub(idle) as f64 / containers as f64,
+    );
+    node.shutdown(pulselet_node::Shutdown::KillPods).await;
+}
+
+async fn add(node: &NodeHandle, number: usize, target: SocketAddr) {
+    let probe = json!({
+        "httpGet": {"port": target.port(), "path": "/healthz"}, "periodSeconds": 1, "timeoutSeconds": 1,
+    });
+    let pod = json!({
+        "metadata": {"name": format!("pod-{number}")},
+        "spec": {"containers": [{"name": "app", "image": "app:1", "livenessProbe": probe}]},
+    });
+    let pod = serde_json::from_value(pod).expect("a pod");
+    let admitted = admit_create(pod, Profile::Pulselet, GateSet::ALL).expect("a valid pod");
+    let added = node.add_pod(admitted.pod, Origin::Run).await;
+    added.expect("the node is there").expect("the pod is taken");
+}
+
+async fn wait_until_ready(node: &NodeHandle, containers: usize) {
+    loop {
+        let pods = node.pods().await.expect("the node is there");
+        let ready = pods.iter().filter(|pod| pod.status.container_statuses[0].ready);
+        if ready.count() == containers {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// The histogram of how late probes began.
+#[derive(Default)]
+struct Lateness {
+    count: u64,
+    /// Upper bounds in seconds, and how many were at most that late.
+    buckets: Vec<(f64, u64)>,
+}
+
+impl Lateness {
+    async fn read(address: SocketAddr) -> Self {
+        let mut stream = tokio::net::TcpStream::connect(address)
+            .await
+            .expect("a connection");
+        let request = b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+        stream.write_all(request).await.expect("sent");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.expect("an answer");
+        let mut lateness = Self::default();
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("pulselet_probe_lateness_seconds_bucket{le=\"") {
+                let (bound, count) = rest.split_once("\"} ").expect("a bucket");
+                let bound = bound.parse().unwrap_or(f64::INFINITY);
+                lateness.buckets.push((bound, count.parse().expect("a number")));
+            } else if let Some(count) = line.strip_prefix("pulselet_probe_lateness_seconds_count ") {
+                lateness.count = count.parse().expect("a number");
+            }
+        }
+        lateness
+    }
+
+    fn since(mut self, before: &Self) -> Self {
+        self.count -= before.count;
+        for ((_, count), (_, earlier)) in self.buckets.iter_mut().zip(&before.buckets) {
+            *count -= earlier;
+        }
+        self
+    }
+
+    /// The bound of the bucket that holds this part of all, in milliseconds.
+    fn at_most(&self, part: f64) -> String {
+        let wanted = self.count as f64 * part;
+        let bucket = self.buckets.iter().find(|(_, count)| *count as f64 >= wanted);
+        bucket.map_or("none".to_owned(), |(bound, _)| format!("<{:.2}", bound * 1e3))
+    }
+}
+
+/// Seconds of CPU this process has used.
+fn cpu() -> f64 {
+    let spent = clock_gettime(ClockId::ProcessCPUTime);
+    spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9
+}
+
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("proc is mounted");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let number = line.and_then(|rest| rest.trim().split(' ').next());
+    number.and_then(|number| number.parse().ok()).expect("a number")
+}
+
+fn start_server() -> (Child, SocketAddr) {
+    let mut child = Command::new(std::env::current_exe().expect("this program"))
+        .arg(SERVE)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the server starts");
+    let mut line = String::new();
+    let stdout = child.stdout.take().expect("its output");
+    BufReader::new(stdout).read_line(&mut line).expect("its address");
+    (child, line.trim().parse().expect("an address"))
+}
+
+/// Answers every request on a few threads.
+fn serve() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    println!("{}", listener.local_addr().expect("an address"));
+    let threads: Vec<_> = (0..4)
+        .map(|_| {
+            let listener = listener.try_clone().expect("a descriptor");
+            std::thread::spawn(move || {
+                let mut buffer = [0; 4096];
+                for stream in listener.incoming() {
+                    let Ok(mut stream) = stream else { continue };
+                    let _ = stream.read(&mut buffer).and_then(|_| stream.write_all(RESPONSE));
+                }
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().expect("a thread that goes on");
+    }
+}
