@@ -181,18 +181,16 @@ fn load(path: &Path) -> rusqlite::Result<Contents> {
     Ok((connection, base, Time::from_micros(last), pods))
 }
 
+/// Whether the file is no database, or one with other tables than ours.
 fn is_corrupt(error: &rusqlite::Error) -> bool {
-    let code = error.sqlite_error_code();
     let foreign = matches!(
         error,
-        rusqlite::Error::InvalidColumnType(..) | rusqlite::Error::IntegralValueOutOfRange(..)
+        rusqlite::Error::InvalidColumnType(..)
+            | rusqlite::Error::IntegralValueOutOfRange(..)
+            | rusqlite::Error::SqlInputError { .. }
     );
-    foreign
-        || matches!(
-            code,
-            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::TypeMismatch)
-        )
-        || matches!(error, rusqlite::Error::SqliteFailure(_, Some(text)) if text.starts_with("no such"))
+    let code = error.sqlite_error_code();
+    foreign || matches!(code, Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
 }
 
 /// Renames the file and what `SQLite` keeps beside it.
@@ -285,5 +283,134 @@ impl Reader {
             path: self.path.clone(),
             source,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(message: &str, last: i64) -> Write {
+        Write::Event(EventRow {
+            uid: "u".into(),
+            container: "app".into(),
+            severity: "Warning".into(),
+            reason: "Unhealthy".into(),
+            message: message.into(),
+            count: 1,
+            first: last,
+            last,
+        })
+    }
+
+    fn kill(attempt: u32, lines: &str) -> Write {
+        Write::Kill(KillRow {
+            uid: "u".into(),
+            pod: "default/web".into(),
+            container: "app".into(),
+            attempt,
+            at: Time::from_micros(attempt.into()),
+            lines: lines.into(),
+        })
+    }
+
+    fn record(body: &str) -> Write {
+        Write::Record {
+            uid: "u".into(),
+            body: body.into(),
+        }
+    }
+
+    /// Writes each batch, and returns what the next agent finds.
+    async fn after(directory: &Path, batches: Vec<Vec<Write>>) -> (Opened, Reader) {
+        let layout = Layout::new(directory);
+        let mut opened = open(&layout).unwrap();
+        for (number, writes) in (0..).zip(batches) {
+            opened.writer.submit(Batch {
+                number,
+                now: Time::from_micros(number),
+                writes,
+            });
+            assert!(matches!(opened.writer.note().await, Note::Committed { number: done } if done == number));
+        }
+        drop(opened);
+        (open(&layout).unwrap(), Reader::new(&layout))
+    }
+
+    #[tokio::test]
+    async fn equal_events_are_counted_and_old_ones_make_room() {
+        let directory = tempfile::tempdir().unwrap();
+        let many = (0..i64::from(EVENTS_PER_POD) + 50).map(|n| event(&format!("failure {n}"), n));
+        let batches = vec![
+            vec![event("refused", 1_000), event("refused", 1_001)],
+            many.collect(),
+            vec![event("refused", 1_002)],
+        ];
+        let (_opened, reader) = after(directory.path(), batches).await;
+        let events = reader.events("u").unwrap();
+        assert_eq!(events.len(), usize::try_from(EVENTS_PER_POD).unwrap());
+        let newest = events.last().unwrap();
+        assert_eq!((newest.count, newest.first, newest.last), (3, 1_000, 1_002));
+        assert!(events.iter().all(|event| event.message != "failure 0"));
+    }
+
+    #[tokio::test]
+    async fn kills_outlive_their_pod_and_are_bounded() {
+        let directory = tempfile::tempdir().unwrap();
+        let forget = Write::Forget { uid: "u".into() };
+        let mut writes = vec![record("{}"), kill(0, "begun\n"), kill(0, "begun\nended\n")];
+        writes.extend((1..=KILLS_PER_CONTAINER).map(|n| kill(n, &format!("kill {n}\n"))));
+        let (opened, reader) = after(directory.path(), vec![writes, vec![forget]]).await;
+        assert!(opened.pods.is_empty());
+        let kills = reader.kills(Some("default/web"), Some("app")).unwrap();
+        assert_eq!(
+            kills.lines().count(),
+            usize::try_from(KILLS_PER_CONTAINER).unwrap()
+        );
+        assert!(kills.starts_with("kill 1\n"));
+        assert_eq!(reader.kills(Some("default/other"), None).unwrap(), "");
+    }
+
+    #[tokio::test]
+    async fn pods_come_back_with_their_manifests_and_the_line_of_time_goes_on() {
+        let directory = tempfile::tempdir().unwrap();
+        let spec = |generation| Write::Spec {
+            uid: "u".into(),
+            generation,
+            body: format!("{{\"n\":{generation}}}").into(),
+        };
+        let dropped = Write::ForgetSpec {
+            uid: "u".into(),
+            generation: 0,
+        };
+        let batches = vec![vec![spec(0), record("1")], vec![spec(1), dropped, record("2")]];
+        let (opened, _) = after(directory.path(), batches).await;
+        let pod = &opened.pods[0];
+        assert_eq!((pod.uid.as_str(), pod.record.as_slice()), ("u", b"2".as_slice()));
+        assert_eq!(pod.specs, [(1, b"{\"n\":1}".to_vec())]);
+        assert_eq!(opened.continuity, Continuity::SameBoot);
+        assert!(opened.kept_aside.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_database_of_another_kind_is_kept_aside_and_spares_are_used() {
+        let directory = tempfile::tempdir().unwrap();
+        let spare = br#"{"uid":"u","record":{"a":1},"specs":[[0,{"b":2}]]}"#;
+        let write = Write::Spare {
+            uid: "u".into(),
+            body: spare.to_vec(),
+        };
+        let (opened, _) = after(directory.path(), vec![vec![record("{}"), write]]).await;
+        drop(opened);
+        let path = Layout::new(directory.path()).database();
+        let connection = Connection::open(&path).unwrap();
+        connection
+            .execute_batch("DROP TABLE pods; CREATE TABLE pods (something INTEGER)")
+            .unwrap();
+        drop(connection);
+        let opened = open(&Layout::new(directory.path())).unwrap();
+        assert!(opened.kept_aside.is_some_and(|aside| aside.exists()));
+        assert_eq!(opened.pods[0].record, br#"{"a":1}"#);
+        assert_eq!(opened.pods[0].specs, [(0, br#"{"b":2}"#.to_vec())]);
     }
 }
