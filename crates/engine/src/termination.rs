@@ -289,9 +289,17 @@ impl Termination {
                 scope.line(LineBody::Signal {
                     signal: Arc::clone(signal),
                 });
-                // A report that took its time may tell of a signal sent before the grace was shortened.
-                let deadline = self.end.max(at + grace);
-                self.step = Step::Signalled { at, deadline };
+                self.step = if **signal == *SIGKILL {
+                    // Nothing is left to escalate to, and nothing to be exceeded.
+                    Step::Killing {
+                        first: FirstSignal::KillSent { at },
+                        ask_again: scope.now + ASK_AGAIN_AFTER,
+                    }
+                } else {
+                    // A report that took its time may tell of a signal sent before the grace was shortened.
+                    let deadline = self.end.max(at + grace);
+                    Step::Signalled { at, deadline }
+                };
             }
             Step::Killing {
                 first: FirstSignal::KillAsked,
