@@ -243,8 +243,8 @@ fn take_streams(streams: &ChildStreams) -> Result<(), Trouble> {
 /// The rest of the way, the same for both kinds of process.
 fn run(launch: &Launch, command: &[String], user: User, report: &mut PipeWriter) -> Result<(), Trouble> {
     chdir(&launch.working_dir).map_err(|errno| working_dir_trouble(launch, &errno.into()))?;
-    identity::assume(&user, &launch.confinement).map_err(machine("take on the container's identity"))?;
     close_on_exec_from(3).map_err(machine("close what is the agent's"))?;
+    identity::assume(&user, &launch.confinement).map_err(machine("take on the container's identity"))?;
     let mut env = launch.env.clone();
     if !env.iter().any(|(name, _)| name == "HOME") {
         let home = user.home.clone().unwrap_or_else(|| "/".to_owned());

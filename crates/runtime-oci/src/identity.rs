@@ -3,7 +3,7 @@
 
 use std::io;
 
-use pulselet_sys::become_user;
+use pulselet_sys::{become_user, install_filter};
 use rustix::{
     fs::{Gid, Uid, fchown},
     process::{Signal, set_parent_process_death_signal},
@@ -26,6 +26,10 @@ pub(crate) fn assume(user: &User, confinement: &Confinement) -> io::Result<()> {
     give_streams_to(user);
     let allowed = CapabilitySet::from_bits_retain(confinement.capabilities);
     bound_capabilities(allowed)?;
+    // While there is still the right to; with no_new_privs none is needed, and the last moment is best.
+    if !confinement.no_new_privs {
+        confine(confinement)?;
+    }
     become_user(&user.credentials())?;
     // Another user than root has lost them all by that, and root gets no more than the bound when a program is run.
     let held = capabilities(None)?.permitted & allowed;
@@ -39,8 +43,16 @@ pub(crate) fn assume(user: &User, confinement: &Confinement) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     if confinement.no_new_privs {
         set_no_new_privs(true)?;
+        confine(confinement)?;
     }
     Ok(())
+}
+
+fn confine(confinement: &Confinement) -> io::Result<()> {
+    confinement
+        .seccomp
+        .as_ref()
+        .map_or(Ok(()), |filter| install_filter(&filter.0))
 }
 
 /// Takes away what may never be had again, by whatever program is run.

@@ -9,6 +9,8 @@ use pulselet_monitor::record::{self, Durability, RecordError};
 use pulselet_runtime::{Device, Mount, Resources};
 use serde::{Deserialize, Serialize};
 
+use crate::seccomp::Filter;
+
 const LAUNCH_FILE: &str = "launch.json";
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +57,7 @@ pub(crate) struct Confinement {
     pub(crate) no_new_privs: bool,
     /// Leaves out the masked and read-only paths below /proc and /sys.
     pub(crate) unmasked: bool,
+    pub(crate) seccomp: Option<Filter>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -30,6 +30,7 @@ mod rootfs;
 mod runtime;
 mod sandbox;
 mod seal;
+mod seccomp;
 mod user;
 
 pub use image::HOST_IMAGE;

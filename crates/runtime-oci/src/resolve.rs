@@ -6,7 +6,7 @@ use std::{
 };
 
 use pulselet_runtime::{
-    ContainerConfig, Error, Mount, PidNamespace, Propagation, Result, SandboxConfig, Signal,
+    ContainerConfig, Error, Mount, PidNamespace, Propagation, Result, SandboxConfig, Seccomp, Signal,
 };
 
 use crate::{
@@ -15,6 +15,7 @@ use crate::{
     launch::{CgroupChoice, Confinement, Launch, Namespaces, Processes, Root, UserChoice},
     program::DEFAULT_PATH,
     sandbox::{HOSTNAME, HOSTS, IPC, NETWORK, PROCESSES, RESOLV_CONF, SHM, UTS},
+    seccomp::{self, Filter},
 };
 
 /// The parts of which a container's launch is made.
@@ -60,12 +61,26 @@ impl Parts<'_> {
                 capabilities,
                 no_new_privs: security.no_new_privs,
                 unmasked: security.unmasked_proc,
+                seccomp: self.seccomp(capabilities)?,
             },
             namespaces: self.namespaces(),
             cgroup: CgroupChoice {
                 path: self.cgroup.clone(),
                 resources: self.config.resources.clone(),
             },
+        })
+    }
+
+    fn seccomp(&self, capabilities: u64) -> Result<Option<Filter>> {
+        let security = &self.config.security;
+        let filter = match &security.seccomp {
+            Seccomp::RuntimeDefault if !security.privileged => seccomp::default_filter(capabilities),
+            Seccomp::Localhost(path) if !security.privileged => seccomp::filter_from_file(path),
+            Seccomp::Unconfined | Seccomp::RuntimeDefault | Seccomp::Localhost(_) => return Ok(None),
+        };
+        filter.map(Some).map_err(|error| Error::Invalid {
+            field: "seccompProfile",
+            detail: error.to_string(),
         })
     }
 

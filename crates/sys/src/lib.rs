@@ -8,6 +8,7 @@ mod exec;
 mod fork;
 mod mount;
 mod namespace;
+mod seccomp;
 mod signal;
 mod spawn;
 
@@ -17,5 +18,6 @@ pub use fork::{Fork, fork};
 pub use mount::{MountAttributes, set_mount_attributes};
 pub use namespace::unshare_namespaces;
 pub use rustix::process::Pid;
+pub use seccomp::{FilterInstruction, install_filter};
 pub use signal::{ChildSignals, block_termination, send_signal, termination_is_pending};
 pub use spawn::{Credentials, Spawn, become_user};

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use pulselet_runtime::{Capabilities, Mount, PidNamespace, Propagation, Runtime, SandboxConfig};
+use pulselet_runtime::{Capabilities, Mount, PidNamespace, Propagation, Runtime, SandboxConfig, Seccomp};
 
 use crate::world::{World, can_run, main_pid, on_bridge, on_host_network, parent_of};
 
@@ -261,5 +261,33 @@ async fn the_hosts_processes_are_seen_only_if_asked_for() {
         std::process::id()
     );
     assert_eq!(world.output_of(&world.config("main", &script)).await, "seen");
+    world.finish().await;
+}
+
+#[tokio::test]
+async fn system_calls_are_filtered_as_the_profile_says() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let script = "exec 2>/dev/null; unshare -U true || echo namespaces; grep Seccomp: /proc/self/status | cut -f2; mkdir /made || echo mkdir; (echo forked)";
+    let mut config = world.config("default", script);
+    config.security.seccomp = Seccomp::RuntimeDefault;
+    assert_eq!(world.output_of(&config).await, "namespaces\n2\nforked");
+    let profile = world.shared("profile.json");
+    let text = r#"{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO"}]}"#;
+    fs::write(&profile, text).expect("writes");
+    for (name, no_new_privs) in [("plain", false), ("no-new-privs", true)] {
+        let mut config = world.config(name, script);
+        config.security.seccomp = Seccomp::Localhost(profile.clone());
+        config.security.no_new_privs = no_new_privs;
+        config.security.run_as_user = Some(1000);
+        let output = world.output_of(&config).await;
+        assert!(output.contains("2\nmkdir\nforked"), "{output}");
+    }
+    let mut config = world.config("bad", "true");
+    config.security.seccomp = Seccomp::Localhost("/no/such/profile".into());
+    let refused = world.runtime.create_container(&world.sandbox, &config).await;
+    assert!(refused.is_err_and(|error| error.to_string().contains("/no/such/profile")));
     world.finish().await;
 }
