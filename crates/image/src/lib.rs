@@ -1,0 +1,28 @@
+//! Container images: a content-addressed store with loading, pulling and unpacking.
+//!
+//! [`ImageStore`] is the way in. It keeps each layer unpacked, as a directory that an overlay mount takes as it is, named
+//! by its content and that of the layers below. What comes from outside, archives and registries, is checked against its
+//! digests, bounded in every size and count, and visible only when it is complete.
+//!
+//! What this crate leaves to others: mounting, running, and knowing which images are in use.
+
+mod compression;
+mod digest;
+mod image;
+mod load;
+mod platform;
+mod reference;
+mod stage;
+mod store;
+mod tarball;
+mod unpack;
+
+pub use digest::{Digest, ParseDigestError};
+pub use image::{DocumentError, Image, ImageConfig, MAX_LAYERS};
+pub use load::{ArchiveError, LoadError};
+pub use platform::Platform;
+pub use reference::{ParseReferenceError, Reference};
+pub use stage::LayerError;
+pub use store::{ImageStore, IndexError, Prune, Removed, SHORT_ID_DIGITS, StoreError};
+pub use tarball::TarError;
+pub use unpack::{Limits, UnpackError};

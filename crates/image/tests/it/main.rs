@@ -1,0 +1,8 @@
+//! Tests of the crate through its public interface. Unpacking sets owners and makes whiteouts, so they need root.
+
+#![expect(clippy::unwrap_used, reason = "in a helper, too, a failure is a failed test")]
+
+mod builder;
+mod layers;
+mod load;
+mod store;
