@@ -329,7 +329,8 @@ impl Oracles {
         let Some(Kill { deadline, .. }) = record.kill else {
             return self.fail(rule, format!("nobody decided to stop {}", record.plan.name));
         };
-        self.ensure(self.now >= deadline, rule, || {
+        let chosen = record.signal.as_deref() == Some("SIGKILL");
+        self.ensure(chosen || self.now >= deadline, rule, || {
             format!("{} had until {deadline:?}", record.plan.name)
         })
     }

@@ -2,6 +2,7 @@
 
 mod gates;
 mod promises;
+mod regressions;
 mod scenarios;
 mod seeds;
 mod stage;

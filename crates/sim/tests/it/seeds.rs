@@ -9,7 +9,7 @@ use pulselet_sim::case::Case;
 use pulselet_sim::faults::Faults;
 use pulselet_sim::oracle::{Oracles, Punctuality, Violation};
 use pulselet_sim::trial::{self, Broken, event_lines, shrink, try_case};
-use pulselet_sim::{Setup, Simulation};
+use pulselet_sim::{Scenario, Simulation};
 
 use crate::stage::Stage;
 
@@ -50,10 +50,8 @@ fn noticed(stage: &Stage, change: impl FnOnce(&mut ContainerPlan)) -> Option<&'s
     let mut told = PodPlan::clone(&stage.plan);
     change(Arc::make_mut(&mut told.containers[0]));
     let mut oracles = Oracles::new(Arc::new(told), &stage.settings, Punctuality::Exact);
-    let (plan, scenario) = (Arc::clone(&stage.plan), stage.scenario.clone());
-    let setup = Setup::for_pod(&stage.pod, plan, stage.settings, 0, scenario);
     let limit = Time::ZERO + Span::from_secs(600);
-    let outcome = Simulation::new(setup).run(limit, |simulation| oracles.check(simulation));
+    let outcome = Simulation::new(stage.setup()).run(limit, |simulation| oracles.check(simulation));
     outcome.err().map(|violation| violation.rule)
 }
 
@@ -96,6 +94,46 @@ containers:
     );
     let unstarted = noticed(&stage, |plan| plan.name = "nobody".into());
     assert_eq!(unstarted, Some("lines name containers of the pod"));
+}
+
+/// What is wrong with where a pod came to rest, for oracles that expect another world.
+fn unsettled(stage: &Stage, expected: &str) -> Option<String> {
+    let mut oracles = Oracles::new(Arc::clone(&stage.plan), &stage.settings, Punctuality::Exact);
+    let mut simulation = Simulation::new(stage.setup());
+    let limit = Time::ZERO + Span::from_secs(900);
+    simulation
+        .run(limit, |simulation| oracles.check(simulation))
+        .expect("every step is right");
+    let scenario = Scenario::read(expected, &stage.plan).expect("a scenario");
+    oracles
+        .check_end(&simulation, &scenario, Time::ZERO)
+        .err()
+        .map(|violation| violation.message)
+}
+
+#[test]
+fn oracles_notice_where_a_pod_does_not_belong() {
+    let spec = "
+containers:
+- {name: app, image: x, startupProbe: {tcpSocket: {port: 80}}, readinessProbe: {tcpSocket: {port: 80}}}";
+    let unready = "containers: {app: {lives: [{probes: {readiness: {failsAt: 100s}}}]}}";
+    let healthy = Stage::new(spec, "{}");
+    assert_eq!(unsettled(&healthy, "{}"), None);
+    assert_eq!(
+        unsettled(&healthy, "deleteAt: 10s").as_deref(),
+        Some("it was deleted and is still there")
+    );
+    let broken = "containers: {app: {lives: [{failsAt: 0s}]}}";
+    assert_eq!(
+        unsettled(&healthy, broken).as_deref(),
+        Some("app is broken and runs on")
+    );
+    let sick = Stage::new(spec, unready);
+    assert_eq!(unsettled(&sick, unready), None);
+    assert_eq!(
+        unsettled(&sick, "{}").as_deref(),
+        Some("app is well: started true, ready false")
+    );
 }
 
 /// Of a case that fails because of one thing, little more than that thing is left.

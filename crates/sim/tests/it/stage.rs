@@ -7,6 +7,7 @@ use pulselet_engine::line::{Line, LineBody, LineRecord};
 use pulselet_engine::plan::{PodPlan, Settings};
 use pulselet_engine::time::{Span, Time};
 use pulselet_plan::duration::parse_duration;
+use pulselet_sim::faults::Faults;
 use pulselet_sim::oracle::{Oracles, Punctuality};
 use pulselet_sim::{Scenario, Setup, Simulation};
 use serde_json::Value;
@@ -18,6 +19,7 @@ pub(crate) struct Stage {
     pub(crate) plan: Arc<PodPlan>,
     pub(crate) settings: Settings,
     pub(crate) scenario: Scenario,
+    pub(crate) faults: Faults,
 }
 
 impl Stage {
@@ -47,6 +49,21 @@ impl Stage {
             plan,
             settings: Settings::default(),
             scenario,
+            faults: Faults::default(),
+        }
+    }
+
+    pub(crate) fn with_faults(self, faults: Faults) -> Self {
+        Self { faults, ..self }
+    }
+
+    /// The setup of a simulation.
+    pub(crate) fn setup(&self) -> Setup {
+        let (plan, scenario) = (Arc::clone(&self.plan), self.scenario.clone());
+        let setup = Setup::for_pod(&self.pod, plan, self.settings, 7, scenario);
+        Setup {
+            faults: self.faults.clone(),
+            ..setup
         }
     }
 
@@ -58,22 +75,15 @@ impl Stage {
     /// All lines up to and including the limit, under the oracles.
     pub(crate) fn lines(&self, limit: &str) -> Vec<Line> {
         let limit = Time::ZERO + parse_duration(limit).expect("a limit");
-        let calm = self.scenario.agent_restarts.is_empty();
+        let calm = self.scenario.agent_restarts.is_empty() && self.faults == Faults::default();
         let punctuality = if calm {
             Punctuality::Exact
         } else {
             Punctuality::Late
         };
         let mut oracles = Oracles::new(Arc::clone(&self.plan), &self.settings, punctuality);
-        let setup = Setup::for_pod(
-            &self.pod,
-            Arc::clone(&self.plan),
-            self.settings,
-            7,
-            self.scenario.clone(),
-        );
         let mut lines = Vec::new();
-        Simulation::new(setup)
+        Simulation::new(self.setup())
             .run(limit, |simulation| {
                 lines.extend(simulation.last_step().lines.iter().cloned());
                 oracles.check(simulation)

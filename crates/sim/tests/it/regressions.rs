@@ -1,0 +1,76 @@
+//! What random worlds once found, kept as small as it was shrunk. The oracles are the judges.
+
+use pulselet_engine::time::{Span, Time};
+use pulselet_sim::faults::{Crash, CrashMoment, Faults, Stall};
+
+use crate::stage::Stage;
+
+fn at(millis: u64) -> Time {
+    Time::ZERO + Span::from_millis(millis)
+}
+
+fn faults() -> Faults {
+    Faults {
+        until: at(150_000),
+        ..Faults::default()
+    }
+}
+
+/// A report that came before the agent had resumed set off a probe, and resuming asked for it once more.
+#[test]
+fn a_probe_is_not_asked_twice_after_a_crash() {
+    let crash = Crash {
+        at: at(42_854),
+        down: Span::ZERO,
+        moment: CrashMoment::BetweenSteps,
+    };
+    let spec = "
+containers:
+- {name: web, image: x, readinessProbe: {tcpSocket: {port: 80}, periodSeconds: 10, successThreshold: 2}}";
+    Stage::new(spec, "{}")
+        .with_faults(Faults {
+            crashes: vec![crash],
+            ..faults()
+        })
+        .lines("5m");
+}
+
+/// The signal of a first kill was still being reported when a delete shortened the grace period.
+#[test]
+fn a_grace_period_shortened_while_a_signal_is_on_its_way_is_kept() {
+    let spec = "
+containers:
+- {name: app, image: x, livenessProbe: {tcpSocket: {port: 80}, periodSeconds: 10, failureThreshold: 1}}";
+    let scenario =
+        "{containers: {app: {lives: [{failsAt: 15s, handles: []}]}}, deleteAt: 21s, gracePeriodSeconds: 2}";
+    for seed in 0..200 {
+        let faults = Faults {
+            seed,
+            report_delay: Span::from_secs(3),
+            ..faults()
+        };
+        Stage::new(spec, scenario).with_faults(faults).lines("5m");
+    }
+}
+
+/// SIGKILL was the stop signal, and the agent saw the exit only after the grace period.
+#[test]
+fn sigkill_as_the_stop_signal_is_never_exceeded() {
+    let spec = "
+os: {name: linux}
+containers: [{name: app, image: x, lifecycle: {stopSignal: SIGKILL}}]";
+    let scenario = "{deleteAt: 49s, gracePeriodSeconds: 1}";
+    for seed in 0..200 {
+        let stall = Stall {
+            at: at(49_500),
+            lasts: Span::from_secs(6),
+        };
+        let faults = Faults {
+            seed,
+            report_delay: Span::from_secs(1),
+            stalls: vec![stall],
+            ..faults()
+        };
+        Stage::new(spec, scenario).with_faults(faults).lines("5m");
+    }
+}
