@@ -54,9 +54,9 @@ impl Files {
         let (pod, scenario) = (self.path("pod.yaml"), self.path("scenario.yaml"));
         let mut args = vec![
             "simulate",
-            pod.to_str().unwrap(),
+            pod.to_str().expect("UTF-8"),
             "--scenario",
-            scenario.to_str().unwrap(),
+            scenario.to_str().expect("UTF-8"),
         ];
         args.extend(more);
         pulselet(&args)
