@@ -56,9 +56,7 @@ enum Trouble {
 impl From<RootError> for Trouble {
     fn from(error: RootError) -> Self {
         match error {
-            RootError::OpenSource { .. } | RootError::Attach { .. } | RootError::TooManyLayers => {
-                Self::Container(error.to_string())
-            }
+            RootError::OpenSource { .. } | RootError::Attach { .. } => Self::Container(error.to_string()),
             RootError::Overlay(_)
             | RootError::Pivot(_)
             | RootError::Kernel { .. }

@@ -1,7 +1,11 @@
 //! Images as containers are made of them: the built-in one, and those of the store.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
+use pulselet_image::{Digest, ImageStore, StoreError};
 use pulselet_runtime::{Image, ImageError, ImageErrorKind, Mount, Propagation};
 
 /// The host's own files under a throw-away layer, for machines without a registry. Its containers can read what the
@@ -27,8 +31,121 @@ pub(crate) struct Template {
     pub(crate) stop_signal: Option<String>,
 }
 
+/// All images there are. Everything may block.
+#[derive(Debug)]
+pub(crate) struct Images {
+    pub(crate) store: ImageStore,
+    /// What the built-in image does not show.
+    pub(crate) data_dir: PathBuf,
+    /// What it has.
+    pub(crate) program: PathBuf,
+}
+
+impl Images {
+    /// What a container of this image is made of. `id` is what the image was when it was pulled; empty: whatever it is
+    /// now.
+    pub(crate) fn template(&self, reference: &str, id: &str) -> Result<Template, ImageError> {
+        if is_host_image(reference) {
+            return Ok(host_template(&self.data_dir, &self.program));
+        }
+        let wanted = if id.is_empty() { reference } else { id };
+        let image = self.find(wanted)?.ok_or_else(|| ImageError {
+            reference: reference.to_owned(),
+            kind: ImageErrorKind::NotFound,
+            message: format!("image {reference:?} is not there"),
+        })?;
+        let config = image.config;
+        Ok(Template {
+            layers: image.layers,
+            entrypoint: config.entrypoint,
+            cmd: config.cmd,
+            env: config.env,
+            working_dir: config.working_dir,
+            user: config.user,
+            stop_signal: config.stop_signal,
+            ..Template::default()
+        })
+    }
+
+    /// None when it is not there.
+    pub(crate) fn status(&self, reference: &str) -> Result<Option<Image>, ImageError> {
+        if is_host_image(reference) {
+            return Ok(Some(host_image()));
+        }
+        Ok(self.find(reference)?.map(listed))
+    }
+
+    pub(crate) fn list(&self) -> Result<Vec<Image>, ImageError> {
+        let stored = self.store.list().map_err(|error| image_error("", &error))?;
+        Ok([host_image()]
+            .into_iter()
+            .chain(stored.into_iter().map(listed))
+            .collect())
+    }
+
+    /// One that is not there is no error.
+    pub(crate) fn remove(&self, reference: &str, in_use: &BTreeSet<Digest>) -> Result<(), ImageError> {
+        match self.store.remove(reference, in_use) {
+            Ok(_) | Err(StoreError::NotFound { .. }) => Ok(()),
+            Err(error) => Err(image_error(reference, &error)),
+        }
+    }
+
+    fn find(&self, reference: &str) -> Result<Option<pulselet_image::Image>, ImageError> {
+        self.store
+            .resolve(reference)
+            .map_err(|error| image_error(reference, &error))
+    }
+}
+
+fn image_error(reference: &str, error: &StoreError) -> ImageError {
+    let kind = match error {
+        StoreError::Reference(_) | StoreError::Ambiguous { .. } => ImageErrorKind::InvalidName,
+        StoreError::NotFound { .. } => ImageErrorKind::NotFound,
+        StoreError::InUse { .. } => ImageErrorKind::InUse,
+        StoreError::Open { .. }
+        | StoreError::Lock(_)
+        | StoreError::Index(_)
+        | StoreError::ReadConfig { .. }
+        | StoreError::CorruptConfig { .. }
+        | StoreError::Document(_)
+        | StoreError::Stage(_)
+        | StoreError::Publish { .. }
+        | StoreError::Remove { .. } => ImageErrorKind::Pull,
+    };
+    ImageError {
+        reference: reference.to_owned(),
+        kind,
+        message: error.to_string(),
+    }
+}
+
+/// An image of the store as runtimes list it.
+pub(crate) fn listed(image: pulselet_image::Image) -> Image {
+    // A group may follow the user.
+    let user = image.config.user.as_deref().unwrap_or_default();
+    let user = user.split(':').next().unwrap_or_default();
+    let uid = if user.is_empty() {
+        Some(0)
+    } else {
+        user.parse().ok()
+    };
+    let texts =
+        |references: &[pulselet_image::Reference]| references.iter().map(ToString::to_string).collect();
+    Image {
+        id: image.id.to_string(),
+        tags: texts(&image.references),
+        digests: texts(&image.digests),
+        size: image.size,
+        username: (uid.is_none()).then(|| user.to_owned()),
+        uid,
+        stop_signal: image.config.stop_signal,
+        stop_signal_known: true,
+    }
+}
+
 /// The built-in image: `data_dir` is not shown in it, `program` is.
-pub(crate) fn host_template(data_dir: &Path, program: &Path) -> Template {
+fn host_template(data_dir: &Path, program: &Path) -> Template {
     Template {
         layers: vec![PathBuf::from("/")],
         hidden: vec![data_dir.to_owned()],
@@ -44,23 +161,16 @@ pub(crate) fn host_template(data_dir: &Path, program: &Path) -> Template {
 }
 
 /// The built-in image as runtimes list images.
-pub(crate) fn host_image() -> Image {
+fn host_image() -> Image {
     Image {
         id: HOST_IMAGE.to_owned(),
         tags: vec![format!("{HOST_IMAGE}:latest")],
         stop_signal_known: true,
+        uid: Some(0),
         ..Image::default()
     }
 }
 
 pub(crate) fn is_host_image(reference: &str) -> bool {
     reference.strip_suffix(":latest").unwrap_or(reference) == HOST_IMAGE
-}
-
-pub(crate) fn not_found(reference: &str) -> ImageError {
-    ImageError {
-        reference: reference.to_owned(),
-        kind: ImageErrorKind::NotFound,
-        message: format!("image {reference:?} is not there"),
-    }
 }

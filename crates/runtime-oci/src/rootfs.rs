@@ -9,6 +9,7 @@
 //! of their own. So a container that makes a device file gains nothing by it.
 
 use std::{
+    ffi::{CStr, CString},
     fs::{self, File},
     io,
     os::{
@@ -26,8 +27,9 @@ use pulselet_sys::{MountAttributes, set_mount_attributes};
 use rustix::{
     fs::{CWD, FileType, Mode, OFlags, fstat, mknodat, open},
     mount::{
-        MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_change,
-        move_mount, open_tree, unmount,
+        FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags,
+        OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount,
+        fsopen, mount, mount_change, move_mount, open_tree, unmount,
     },
     process::{chdir, pivot_root},
 };
@@ -83,8 +85,6 @@ pub(crate) enum RootError {
     /// The pod's or the image's fault.
     #[error("cannot mount at {path}: {source}", path = path.display())]
     Attach { path: PathBuf, source: io::Error },
-    #[error("the image has too many layers to be mounted at once")]
-    TooManyLayers,
     #[error("cannot mount the root file system: {0}")]
     Overlay(io::Error),
     #[error("cannot change the root: {0}")]
@@ -299,38 +299,47 @@ fn mount_overlay(launch: &Launch, dir: &Path) -> Result<(), RootError> {
             Ok(()) | Err(_) => {}
         }
     }
-    let options = overlay_options(&launch.root.layers, dir)?;
-    let flags = if launch.confinement.privileged {
-        MountFlags::empty()
-    } else {
-        MountFlags::NODEV
-    };
-    mount(
-        "overlay",
-        dir.join(ROOT),
-        "overlay",
-        flags,
-        Some(options.as_c_str()),
-    )
-    .map_err(|errno| RootError::Overlay(errno.into()))
+    let no_dev = !launch.confinement.privileged;
+    let layers = &launch.root.layers;
+    let ancestor = common_ancestor(layers);
+    // Options are short of room: layers are named relative to where this process is.
+    chdir(ancestor).map_err(|errno| RootError::Overlay(errno.into()))?;
+    let names: Vec<&Path> = layers.iter().rev().map(|layer| below(layer, ancestor)).collect();
+    match overlay_options(&names, dir) {
+        Some(options) => {
+            let flags = if no_dev {
+                MountFlags::NODEV
+            } else {
+                MountFlags::empty()
+            };
+            let root = dir.join(ROOT);
+            mount("overlay", root, "overlay", flags, Some(options.as_c_str())).map_err(io::Error::from)
+        }
+        None => mount_overlay_by_layer(&names, dir, no_dev),
+    }
+    .map_err(RootError::Overlay)
 }
 
-/// Layers are named relative to their common directory, which this process enters: options are short of room.
-fn overlay_options(layers: &[PathBuf], dir: &Path) -> Result<std::ffi::CString, RootError> {
-    let parent = layers.first().and_then(|layer| layer.parent()).filter(|parent| {
-        layers
-            .iter()
-            .all(|layer| layer.parent() == Some(parent) && layer.file_name().is_some())
-    });
-    if let Some(parent) = parent {
-        chdir(parent).map_err(|errno| RootError::Overlay(errno.into()))?;
+/// The longest directory that all layers are below of.
+fn common_ancestor(layers: &[PathBuf]) -> &Path {
+    let first = layers.first().map_or(Path::new("/"), PathBuf::as_path);
+    let mut ancestors = first.ancestors().skip(1);
+    ancestors
+        .find(|ancestor| layers.iter().all(|layer| layer.starts_with(ancestor)))
+        .unwrap_or(Path::new("/"))
+}
+
+/// The path of a layer relative to its ancestor.
+fn below<'a>(layer: &'a Path, ancestor: &Path) -> &'a Path {
+    match layer.strip_prefix(ancestor) {
+        Ok(relative) if relative != Path::new("") => relative,
+        Ok(_) | Err(_) => layer,
     }
-    let name = |layer: &PathBuf| match (parent, layer.file_name()) {
-        (Some(_), Some(name)) => escaped(Path::new(name)),
-        (_, _) => escaped(layer),
-    };
-    // The kernel wants the topmost first.
-    let lower: Vec<Vec<u8>> = layers.iter().rev().map(name).collect();
+}
+
+/// All options in one text, layers topmost first; none if it would be longer than the kernel takes.
+fn overlay_options(layers: &[&Path], dir: &Path) -> Option<CString> {
+    let lower: Vec<Vec<u8>> = layers.iter().map(|layer| escaped(layer)).collect();
     let mut options = b"volatile,lowerdir=".to_vec();
     options.extend(lower.join(&b':'));
     for (option, name) in [(&b",upperdir="[..], UPPER), (b",workdir=", WORK)] {
@@ -338,9 +347,29 @@ fn overlay_options(layers: &[PathBuf], dir: &Path) -> Result<std::ffi::CString, 
         options.extend(escaped(&dir.join(name)));
     }
     if options.len() > MAX_OPTIONS {
-        return Err(RootError::TooManyLayers);
+        return None;
     }
-    std::ffi::CString::new(options).map_err(|_| RootError::TooManyLayers)
+    CString::new(options).ok()
+}
+
+/// The same layer by layer, which needs Linux 6.5.
+fn mount_overlay_by_layer(layers: &[&Path], dir: &Path, no_dev: bool) -> io::Result<()> {
+    let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for layer in layers {
+        fsconfig_set_string(context.as_fd(), "lowerdir+", *layer)?;
+    }
+    fsconfig_set_string(context.as_fd(), "upperdir", dir.join(UPPER))?;
+    fsconfig_set_string(context.as_fd(), "workdir", dir.join(WORK))?;
+    fsconfig_set_flag(context.as_fd(), "volatile")?;
+    fsconfig_create(context.as_fd())?;
+    let attributes = if no_dev {
+        MountAttrFlags::MOUNT_ATTR_NODEV
+    } else {
+        MountAttrFlags::empty()
+    };
+    let tree = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    Ok(move_mount(tree.as_fd(), "", CWD, dir.join(ROOT), flags)?)
 }
 
 /// Colons and commas separate; a backslash before them does not.
@@ -395,7 +424,7 @@ fn kernel_mount(
     kind: &'static str,
     target: &'static str,
     flags: MountFlags,
-    options: Option<&std::ffi::CStr>,
+    options: Option<&CStr>,
 ) -> Result<(), RootError> {
     let failed = |source| RootError::Kernel { what: target, source };
     fs::create_dir_all(target).map_err(failed)?;
@@ -547,11 +576,32 @@ mod tests {
     }
 
     #[test]
-    fn too_many_layers_are_refused_and_not_cut() {
-        let layers: Vec<PathBuf> = (0..500)
-            .map(|n| PathBuf::from(format!("/x{n}/aaaaaaaa")))
-            .collect();
-        let refused = overlay_options(&layers, Path::new("/c"));
-        assert!(matches!(refused, Err(RootError::TooManyLayers)));
+    fn options_that_are_too_long_are_not_cut() {
+        let layers: Vec<PathBuf> = (0..500).map(|n| PathBuf::from(format!("{n}/aaaaaaaa"))).collect();
+        let names: Vec<&Path> = layers.iter().map(PathBuf::as_path).collect();
+        assert_eq!(overlay_options(&names, Path::new("/c")), None);
+        let options = overlay_options(&names[..2], Path::new("/c:d")).expect("is short");
+        assert_eq!(
+            options.to_str(),
+            Ok(r"volatile,lowerdir=0/aaaaaaaa:1/aaaaaaaa,upperdir=/c\:d/upper,workdir=/c\:d/work")
+        );
+    }
+
+    #[test]
+    fn layers_are_named_relative_to_their_common_ancestor() {
+        let paths = |texts: &[&str]| -> Vec<PathBuf> { texts.iter().map(PathBuf::from).collect() };
+        for (layers, ancestor, name) in [
+            (&["/s/layers/a/fs", "/s/layers/b/fs"][..], "/s/layers", "a/fs"),
+            (&["/s/layers/a/fs"], "/s/layers/a", "fs"),
+            (&["/"], "/", "/"),
+            (&["/x", "/y/z"], "/", "x"),
+        ] {
+            let layers = paths(layers);
+            let found = common_ancestor(&layers);
+            assert_eq!(
+                (found, below(&layers[0], found)),
+                (Path::new(ancestor), Path::new(name))
+            );
+        }
     }
 }

@@ -9,18 +9,19 @@ use std::{
     time::Duration,
 };
 
+use pulselet_image::ImageStore;
 use pulselet_monitor::Handshake;
 use pulselet_monitored::{ContainerRecord, Kind, MonitorCommand, Monitored, SandboxRecord};
 use pulselet_runtime::{
     AttachOptions, BoxError, Condition, ContainerConfig, ContainerFilter, ContainerId, ContainerStats,
     ContainerStatus, Credentials, DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest,
-    ExecStreams, Features, Health, Image, Operation, PidNamespace, Result, Runtime, SandboxConfig, SandboxId,
-    SandboxState, SandboxStatus, Version, async_trait,
+    ExecStreams, Features, Health, Image, ImageError, ImageErrorKind, Operation, PidNamespace, Result,
+    Runtime, SandboxConfig, SandboxId, SandboxState, SandboxStatus, Version, async_trait,
 };
 
 use crate::{
     cgroup::{Cgroup, CgroupError, Hierarchies},
-    image::{self, Template},
+    image::Images,
     network::{Network, NetworkOptions},
     resolve::{Parts, stop_signal},
     sandbox::{self, Plan, SandboxError},
@@ -40,6 +41,7 @@ pub struct OciOptions {
     pub monitor: MonitorCommand,
     /// The program that the built-in image has.
     pub program: PathBuf,
+    pub images: ImageStore,
     pub network: NetworkOptions,
 }
 
@@ -65,10 +67,10 @@ pub struct OciRuntime(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    options: OciOptions,
     monitor: MonitorCommand,
     monitored: Monitored,
     cgroups: Cgroups,
+    images: Images,
     network: Network,
 }
 
@@ -124,7 +126,11 @@ impl OciRuntime {
         let monitored = Monitored::open(&options.root, monitor.clone(), kind).await?;
         let network = Network::new(&options.network);
         let runtime = Self(Arc::new(Inner {
-            options,
+            images: Images {
+                store: options.images,
+                data_dir: options.data_dir,
+                program: options.program,
+            },
             monitor,
             monitored,
             cgroups,
@@ -369,14 +375,17 @@ impl OciRuntime {
         }
     }
 
-    fn template(&self, config: &ContainerConfig) -> Result<Template> {
-        if image::is_host_image(&config.image) {
-            let OciOptions {
-                data_dir, program, ..
-            } = &self.0.options;
-            return Ok(image::host_template(data_dir, program));
+    /// Asks about images, which means reading files.
+    async fn ask_images<T: Send + 'static>(
+        &self,
+        operation: Operation,
+        question: impl FnOnce(&Images) -> std::result::Result<T, ImageError> + Send + 'static,
+    ) -> Result<T> {
+        let inner = Arc::clone(&self.0);
+        match tokio::task::spawn_blocking(move || question(&inner.images)).await {
+            Ok(answer) => Ok(answer?),
+            Err(error) => Err(Error::failed(operation, error)),
         }
-        Err(image::not_found(&config.image).into())
     }
 }
 
@@ -448,7 +457,12 @@ impl Runtime for OciRuntime {
 
     async fn create_container(&self, sandbox: &SandboxId, config: &ContainerConfig) -> Result<ContainerId> {
         let record = self.0.monitored.sandbox(sandbox)?;
-        let template = self.template(config)?;
+        let (reference, image_id) = (config.image.clone(), config.image_id.clone());
+        let template = self
+            .ask_images(Operation::CreateContainer, move |images| {
+                images.template(&reference, &image_id)
+            })
+            .await?;
         let mut launch = Parts {
             config,
             image: &template,
@@ -529,22 +543,36 @@ impl Runtime for OciRuntime {
     }
 
     async fn pull_image(&self, reference: &str, _credentials: Option<&Credentials>) -> Result<Image> {
-        if image::is_host_image(reference) {
-            return Ok(image::host_image());
-        }
-        Err(image::not_found(reference).into())
+        let missing = ImageError {
+            reference: reference.to_owned(),
+            kind: ImageErrorKind::NotFound,
+            message: format!("image {reference:?} is not there; load it with `pulselet image load`"),
+        };
+        let there = self.image_status(reference).await?;
+        there.ok_or_else(|| missing.into())
     }
 
     async fn image_status(&self, reference: &str) -> Result<Option<Image>> {
-        Ok(image::is_host_image(reference).then(image::host_image))
+        let reference = reference.to_owned();
+        self.ask_images(Operation::ImageStatus, move |images| images.status(&reference))
+            .await
     }
 
     async fn list_images(&self) -> Result<Vec<Image>> {
-        Ok(vec![image::host_image()])
+        self.ask_images(Operation::List, Images::list).await
     }
 
-    async fn remove_image(&self, _reference: &str) -> Result<()> {
-        Ok(())
+    async fn remove_image(&self, reference: &str) -> Result<()> {
+        let containers = self.0.monitored.list_containers(&ContainerFilter::default());
+        let in_use = containers
+            .iter()
+            .filter_map(|container| container.image_id.parse().ok())
+            .collect();
+        let reference = reference.to_owned();
+        self.ask_images(Operation::RemoveImage, move |images| {
+            images.remove(&reference, &in_use)
+        })
+        .await
     }
 
     fn events(&self) -> Events {

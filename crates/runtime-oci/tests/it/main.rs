@@ -2,6 +2,7 @@
 
 mod adoption;
 mod exec;
+mod images;
 mod isolation;
 mod lifecycle;
 mod limits;

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use pulselet_image::ImageStore;
 use pulselet_monitor::record;
 use pulselet_runtime::{
     ContainerConfig, ContainerFilter, ContainerId, ContainerState, ContainerStatus, ExecOutcome, ExecRequest,
@@ -299,6 +300,11 @@ fn directories(parent: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
+/// The images of a world.
+pub(crate) fn images(home: &Path) -> ImageStore {
+    ImageStore::open(home.join("images")).expect("the store opens")
+}
+
 async fn open(home: &Path, network: &NetworkOptions) -> OciRuntime {
     let monitor = MonitorCommand {
         program: env!("CARGO_BIN_EXE_pulselet-oci-monitor").into(),
@@ -309,6 +315,7 @@ async fn open(home: &Path, network: &NetworkOptions) -> OciRuntime {
         data_dir: home.to_owned(),
         program: monitor.program.clone(),
         monitor,
+        images: images(home),
         network: network.clone(),
     };
     OciRuntime::open(options).await.expect("the runtime opens")
