@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::agent::{AddError, Added, LogError, LogPlace, NoSuchPod, PodView, Request, Shutdown};
 use crate::identity::Origin;
+use crate::layout::Layout;
 use crate::lines::LineHub;
 use crate::store::{EventRow, Reader, StoreError};
 
@@ -117,6 +118,19 @@ impl NodeHandle {
             .await
             .expect("reading does not panic")
     }
+}
+
+/// What [`NodeHandle::history`] tells, read from a data directory that no agent uses; none if it has no state.
+pub fn kept_history(
+    layout: &Layout,
+    pod: Option<&str>,
+    container: Option<&str>,
+) -> Result<Option<String>, StoreError> {
+    if !layout.database().exists() {
+        return Ok(None);
+    }
+    let kills = Reader::new(layout).kills(pod, container)?;
+    Ok(Some(in_order_of_time(&kills)))
 }
 
 /// Kills of different containers may overlap.

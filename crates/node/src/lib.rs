@@ -35,7 +35,7 @@ mod termination;
 
 pub use agent::{AddError, Added, AdoptError, How, LogError, LogPlace, NoSuchPod, PodView, Shutdown};
 pub use facts::NodeFacts;
-pub use handle::{Gone, NodeHandle};
+pub use handle::{Gone, NodeHandle, kept_history};
 pub use identity::{Origin, uid_of};
 pub use layout::{DataDir, Layout, LayoutError};
 pub use lines::{FULL_BACKLOG, GUEST_BACKLOG, LineHub, Lines, PodLine};
