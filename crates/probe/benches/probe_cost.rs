@@ -61,8 +61,13 @@ fn main() {
             best_probe / best_raw
         );
     }
-    let left = time_wait_after_http_probes(&runtime, &prober, addresses[Kind::Http as usize]);
-    println!("local ports in TIME_WAIT after {PROBES_FOR_TIME_WAIT} http probes: {left}");
+    for kind in [Kind::Http, Kind::Tcp] {
+        let left = time_wait_after(kind, &runtime, &prober, addresses[kind as usize]);
+        println!(
+            "local ports in TIME_WAIT after {PROBES_FOR_TIME_WAIT} {} probes: {left}",
+            kind.name()
+        );
+    }
     child.kill().expect("the server ends");
     child.wait().expect("the server ends");
 }
@@ -81,12 +86,14 @@ fn cpu_micros(round: impl FnOnce()) -> f64 {
     now().saturating_sub(before).as_secs_f64() * 1e6 / f64::from(PROBES_PER_ROUND)
 }
 
-fn time_wait_after_http_probes(
+/// A tcp probe closes first, so its number shows that a port in `TIME_WAIT` would be counted.
+fn time_wait_after(
+    kind: Kind,
     runtime: &tokio::runtime::Runtime,
     prober: &Prober,
     server: SocketAddr,
 ) -> usize {
-    let probe = Kind::Http.probe(server);
+    let probe = kind.probe(server);
     runtime.block_on(async {
         for _ in 0..PROBES_FOR_TIME_WAIT {
             prober.run(&probe, TIMEOUT).await;
@@ -114,6 +121,7 @@ fn start_server() -> (Child, Vec<SocketAddr>) {
     let program = std::env::current_exe().expect("this program");
     let mut child = Command::new(program)
         .arg(SERVE)
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .expect("a server");
@@ -341,11 +349,17 @@ mod server {
             let _ = stream.flush();
         });
         let tcp = listen();
-        threads(&tcp, drop);
+        // The client closes first, as with a server that waits to be spoken to.
+        threads(&tcp, |mut stream| drop(stream.read(&mut [0; 1])));
         let grpc = listen();
         for listener in [&http, &https, &tcp, &grpc] {
             println!("{}", listener.local_addr().expect("an address"));
         }
+        // The client's end of our input closes with it, however it ends.
+        std::thread::spawn(|| {
+            let _ = std::io::stdin().read(&mut [0; 1]);
+            std::process::exit(0);
+        });
         serve_health(grpc);
     }
 

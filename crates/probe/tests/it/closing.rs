@@ -1,24 +1,36 @@
 //! How connections end: by the server where it can be, and never later than the timeout.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
-use pulselet_probe::{NetworkProbe, Outcome, Prober, Scheme};
+use pulselet_probe::{NetworkProbe, Outcome, Prober, Scheme, Target};
+use tokio::sync::Semaphore;
 
-use crate::server::{OK, Server, Step, answer, say};
+use crate::server::{OK, Server, Step, acceptor, say};
 use crate::{AMPLE, SHORT, request};
 
 const TIME_WAIT: &str = "06";
 
-/// The states of all sockets of this machine whose remote port is that of `server`: the probes' ends.
+/// A loopback address that this process has for itself. A port number alone does not tell a probe's socket from one that
+/// another test left in `TIME_WAIT` when it had a server on that port.
+fn own_address() -> String {
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    format!("127.{}.{middle}.{low}:0", 128 | high)
+}
+
+/// The states of all sockets of this machine that are connected to `server`: the probes' ends.
 fn probe_ends(server: SocketAddr) -> Vec<String> {
-    let port = format!(":{:04X}", server.port());
+    let IpAddr::V4(ip) = server.ip() else {
+        panic!("the table is that of IPv4")
+    };
+    let remote = format!("{:08X}:{:04X}", u32::from_le_bytes(ip.octets()), server.port());
     let table = std::fs::read_to_string("/proc/net/tcp").expect("the table of sockets");
     let fields = table
         .lines()
         .skip(1)
         .map(|line| line.split_whitespace().collect::<Vec<_>>());
     fields
-        .filter(|fields| fields[2].ends_with(&port))
+        .filter(|fields| fields[2] == remote)
         .map(|fields| fields[3].to_owned())
         .collect()
 }
@@ -29,19 +41,32 @@ async fn until_all_closed(server: SocketAddr) {
     }
 }
 
+/// The server closes only after the report is there, so that a prober that does not wait for it closes first.
 #[tokio::test]
 async fn no_local_port_is_left_in_time_wait() {
-    let prober = Prober::new();
-    let plain = Server::playing(answer(OK)).await;
-    let tls = Server::playing_tls(answer(OK)).await;
-    for (scheme, server) in [(Scheme::Http, &plain), (Scheme::Https, &tls)] {
-        let request = request(scheme, server.address, &[]);
-        for _ in 0..50 {
+    for (scheme, tls) in [(Scheme::Http, None), (Scheme::Https, Some(acceptor()))] {
+        let leave = Arc::new(Semaphore::new(0));
+        let script = vec![Step::Request, say(OK), Step::Await(Arc::clone(&leave))];
+        let server = Server::start(&own_address(), tls, move |_| script.clone()).await;
+        let (prober, request) = (Prober::new(), request(scheme, server.address, &[]));
+        for _ in 0..20 {
             assert_eq!(prober.http(&request, AMPLE).await.outcome, Outcome::Success);
+            leave.add_permits(1);
         }
         until_all_closed(server.address).await;
         assert_eq!(probe_ends(server.address), Vec::<String>::new(), "{scheme:?}");
     }
+}
+
+/// The other way round, so that the test above is known to look in the right place.
+#[tokio::test]
+async fn a_tcp_probe_closes_first_and_is_seen_in_time_wait() {
+    let server = Server::start(&own_address(), None, |_| vec![Step::Hold]).await;
+    let report = Prober::new().tcp(&Target::from(server.address), AMPLE).await;
+    assert_eq!(report.outcome, Outcome::Success);
+    server.ended(1).await;
+    until_all_closed(server.address).await;
+    assert_eq!(probe_ends(server.address), [TIME_WAIT]);
 }
 
 #[tokio::test]

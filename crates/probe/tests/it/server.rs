@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
 /// One thing the server does. After the last step it closes the connection.
@@ -23,6 +24,8 @@ pub(crate) enum Step {
     Drip(&'static str),
     /// Waits until the client closes the connection.
     Hold,
+    /// Waits until the test lets one connection go on.
+    Await(Arc<Semaphore>),
     /// Closes with RST.
     Reset,
     /// Closes a TLS connection without saying so.
@@ -163,6 +166,10 @@ async fn play<S: AsyncRead + AsyncWrite + Unpin>(
             Step::Hold => {
                 stream.flush().await?;
                 tokio::io::copy(&mut stream, &mut tokio::io::sink()).await?;
+            }
+            Step::Await(leave) => {
+                stream.flush().await?;
+                leave.acquire().await.expect("never closed").forget();
             }
             Step::Reset => {
                 stream.flush().await?;
