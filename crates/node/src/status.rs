@@ -5,18 +5,19 @@ use std::net::IpAddr;
 use pulselet_api::openapi::api::core::v1 as core;
 use pulselet_api::openapi::apimachinery::pkg::apis::meta::v1::Time as WireTime;
 use pulselet_api::status::ContainerLifecycleStatus;
-use pulselet_api::{ContainerStatus, Gate, GateSet, Pod, PodStatus};
-use pulselet_engine::Time;
+use pulselet_api::{ContainerStatus, Gate, GateSet, PodStatus};
 use pulselet_engine::plan::Role;
 use pulselet_engine::status as engine;
+use pulselet_engine::{PodPlan, Time};
 
 use crate::clock::Clock;
-use crate::container::find_container;
 
 /// What a status needs besides the engine's own.
 #[derive(Debug)]
 pub(crate) struct Surroundings<'a> {
-    pub(crate) spec: &'a Pod,
+    /// In the order of the status's containers.
+    pub(crate) plan: &'a PodPlan,
+    pub(crate) qos_class: &'a str,
     pub(crate) image_ids: &'a [String],
     pub(crate) pod_ip: Option<IpAddr>,
     pub(crate) host_ip: IpAddr,
@@ -54,7 +55,7 @@ pub(crate) fn pod_status(status: &engine::PodStatus, around: &Surroundings<'_>) 
         start_time: Some(wire(status.accepted_at, around.clock)),
         init_container_statuses: of(|role| role != Role::Main),
         container_statuses: of(|role| role == Role::Main),
-        qos_class: around.spec.status.qos_class.clone(),
+        qos_class: around.qos_class.to_owned(),
         ..PodStatus::default()
     }
 }
@@ -75,7 +76,7 @@ fn container_status(
     container: &engine::ContainerStatus,
     around: &Surroundings<'_>,
 ) -> ContainerStatus {
-    let spec = find_container(around.spec, &container.name);
+    let plan = around.plan.containers.get(index);
     let id = |id: &str| format!("{}://{id}", around.runtime);
     let shows_signals = around.gates.enabled(Gate::ContainerStopSignals);
     let stop_signal = container.stop_signal.as_deref().filter(|_| shows_signals);
@@ -112,7 +113,7 @@ fn container_status(
         },
         ready: container.ready,
         restart_count: i32::try_from(container.restart_count).unwrap_or(i32::MAX),
-        image: spec.map(|spec| spec.image.clone()).unwrap_or_default(),
+        image: plan.map(|plan| plan.image.to_string()).unwrap_or_default(),
         image_id: around.image_ids.get(index).cloned().unwrap_or_default(),
         container_id: container.id.as_deref().map(id).unwrap_or_default(),
         started: Some(container.started),
@@ -137,10 +138,12 @@ mod tests {
     use serde_json::json;
 
     fn shown(gates: GateSet) -> serde_json::Value {
-        let spec = serde_json::from_value(json!({
-            "metadata": {"name": "web"}, "spec": {"containers": [{"name": "app", "image": "web:1"}]},
+        let pod = serde_json::from_value(json!({
+            "metadata": {"name": "web"},
+            "spec": {"restartPolicy": "Always", "containers": [{"name": "app", "image": "web:1"}]},
         }))
         .unwrap();
+        let plan = pulselet_plan::plan(&pod, gates).unwrap();
         let (clock, _, _) = Clock::resume(None, Time::ZERO);
         let status = engine::PodStatus {
             phase: Phase::Running,
@@ -170,7 +173,8 @@ mod tests {
             }],
         };
         let around = Surroundings {
-            spec: &spec,
+            plan: &plan,
+            qos_class: "BestEffort",
             image_ids: &[],
             pod_ip: Some([127, 0, 0, 1].into()),
             host_ip: [192, 0, 2, 1].into(),
@@ -187,7 +191,10 @@ mod tests {
         let container = &on["containerStatuses"][0];
         assert_eq!(container["stopSignal"], "SIGUSR1");
         assert_eq!(container["lifecycle"]["stopSignal"], "SIGUSR1");
-        assert_eq!(container["containerID"], "process://c1");
+        assert_eq!(
+            (&container["containerID"], &container["image"]),
+            (&json!("process://c1"), &json!("web:1"))
+        );
         assert_eq!(container["state"]["waiting"]["reason"], "CrashLoopBackOff");
         assert_eq!(
             (&on["podIP"], &on["conditions"][0]["status"]),

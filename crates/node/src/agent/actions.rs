@@ -22,14 +22,15 @@ impl Agent {
             return;
         };
         let tools = Arc::clone(&self.tools);
-        let pod = entry.reference(key);
         match todo.action {
             Action::RunSandbox { attempt } => {
+                let pod = entry.reference(key);
                 self.tasks
                     .spawn(async move { tools.run_sandbox(pod, attempt).await });
             }
             Action::StopSandbox => {
                 entry.place = None;
+                let pod = entry.reference(key);
                 self.tasks.spawn(async move { tools.stop_sandbox(pod).await });
             }
             Action::EnsureImage { container } => {
@@ -93,14 +94,14 @@ impl Agent {
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
         };
-        let pod = entry.reference(key);
+        let (uid, place) = (Arc::clone(&entry.identity.uid), entry.place.clone());
         let name = entry.name_of(life.container);
         let (Some(name), Some(known)) = (name, entry.life_mut(life)) else {
             let result = Err("the container is not there".to_owned());
             return self.answer_soon(key, Input::HookDone { life, hook, result });
         };
         let job = HookJob {
-            pod: known.reference(&pod),
+            pod: known.reference(key, uid, place),
             life,
             name,
             id: known.id.clone(),
@@ -177,9 +178,10 @@ impl Agent {
 
 fn image_job(entry: &Entry, key: PodKey, container: usize) -> ImageJob {
     let name = entry.name_of(container).unwrap_or_default();
-    let spec = find_container(&entry.spec, &name);
+    let pod = entry.spec.read();
+    let spec = find_container(&pod, &name);
     ImageJob {
-        pod: entry.reference(key),
+        pod: key,
         container,
         image: spec.map(|spec| spec.image.clone()).unwrap_or_default(),
         policy: spec

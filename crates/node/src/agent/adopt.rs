@@ -11,7 +11,7 @@ use pulselet_runtime::{ContainerFilter, ContainerId, ContainerStatus, Runtime, S
 use thiserror::Error;
 
 use super::Agent;
-use super::entry::{Entry, Record};
+use super::entry::{Entry, LifeStage, Manifest, Record};
 use super::observe::Known;
 use crate::jobs::Place;
 use crate::store::{self, StoredPod};
@@ -104,19 +104,18 @@ impl Agent {
     fn restore(&mut self, stored: &StoredPod) -> Result<PodKey, RestoreError> {
         let record: Record<pulselet_engine::Pod> =
             serde_json::from_slice(&stored.record).map_err(RestoreError::Record)?;
-        let spec = |generation: u32| -> Result<Arc<Pod>, RestoreError> {
+        let spec = |generation: u32| -> Result<(Manifest, Pod), RestoreError> {
             let found = stored.specs.iter().find(|(number, _)| *number == generation);
             let (_, body) = found.ok_or(RestoreError::NoSpec)?;
-            serde_json::from_slice(body)
-                .map(Arc::new)
-                .map_err(RestoreError::Spec)
+            Manifest::parse(body).map_err(RestoreError::Spec)
         };
-        let current = spec(record.generation)?;
-        let plan = Arc::new(pulselet_plan::plan(&current, self.config.gates)?);
+        let (current, pod) = spec(record.generation)?;
+        let plan = Arc::new(pulselet_plan::plan(&pod, self.config.gates)?);
         let engine = record.engine;
         let mut entry = Entry::new(
             engine.identity().clone(),
             record.origin,
+            &pod,
             current,
             plan,
             engine.accepted_at(),
@@ -128,7 +127,7 @@ impl Agent {
         entry.grace_exceeded = record.grace_exceeded;
         learn_lives(&mut entry, &engine);
         for (life, generation) in record.older_lives {
-            let older = spec(generation)?;
+            let (older, _) = spec(generation)?;
             if let Some(life) = entry.life_mut(life) {
                 life.spec = older;
                 life.generation = generation;
@@ -219,11 +218,17 @@ fn learn_lives(entry: &mut Entry, engine: &pulselet_engine::Pod) {
         let id = ContainerId::new(id.to_string());
         entry.learn(key, &id, status.stop_signal.clone());
         if let Some(life) = entry.life_mut(key) {
-            life.confirmed = true;
             life.succeeded = status.started;
-            if let ContainerState::Running { started_at } = status.state {
-                life.running_since = Some(started_at);
-            }
+            let is_last = status
+                .last
+                .as_ref()
+                .is_some_and(|last| *last.id == *life.id.as_str());
+            life.stage = match status.state {
+                ContainerState::Running { started_at } => LifeStage::Running { since: started_at },
+                ContainerState::Terminated(_) => LifeStage::Ended,
+                ContainerState::Waiting { .. } if is_last => LifeStage::Ended,
+                ContainerState::Waiting { .. } => LifeStage::Created,
+            };
         }
     }
 }

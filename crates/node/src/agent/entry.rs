@@ -25,7 +25,8 @@ pub(super) struct Entry {
     pub(super) origin: Origin,
     pub(super) accepted_at: Time,
     /// What the next life is made from.
-    pub(super) spec: Arc<Pod>,
+    pub(super) spec: Manifest,
+    pub(super) qos_class: String,
     pub(super) generation: u32,
     pub(super) plan: Arc<PodPlan>,
     pub(super) place: Option<Place>,
@@ -66,28 +67,64 @@ pub(super) struct Successor {
     pub(super) origin: Origin,
 }
 
+/// An admitted pod as text. It is needed when something is made from it, and a fifth of its size until then.
+#[derive(Clone, Debug)]
+pub(super) struct Manifest(Arc<str>);
+
+impl Manifest {
+    pub(super) fn new(pod: &Pod) -> Self {
+        Self(serde_json::to_string(pod).expect("a pod is plain data").into())
+    }
+
+    /// Takes a text that was written by [`Manifest::new`], with the pod it stands for.
+    pub(super) fn parse(text: &[u8]) -> serde_json::Result<(Self, Pod)> {
+        let pod = serde_json::from_slice(text)?;
+        Ok((Self::new(&pod), pod))
+    }
+
+    pub(super) fn read(&self) -> Arc<Pod> {
+        serde_json::from_str(&self.0)
+            .map(Arc::new)
+            .expect("the text was made from a pod")
+    }
+
+    pub(super) fn text(&self) -> &str {
+        &self.0
+    }
+}
+
 /// One life, from its creation until its record is removed.
 #[derive(Debug)]
 pub(super) struct Life {
     pub(super) key: LifeKey,
     pub(super) id: ContainerId,
     /// The manifest it was created from.
-    pub(super) spec: Arc<Pod>,
+    pub(super) spec: Manifest,
     pub(super) generation: u32,
     pub(super) stop_signal: Option<Arc<str>>,
     /// The signal that was sent and when.
     pub(super) signalled: Option<(Arc<str>, Time)>,
-    pub(super) running_since: Option<Time>,
+    pub(super) stage: LifeStage,
     /// Why and since when it is being stopped, and whether SIGKILL was needed.
     pub(super) stopping: Option<Stopping>,
-    /// The engine knows of it.
-    pub(super) confirmed: bool,
     /// One of its probes has succeeded.
     pub(super) succeeded: bool,
     /// It has ended and nobody saw how.
     pub(super) unseen_end: bool,
     checks: [Option<Arc<Check>>; 3],
     hooks: [Option<AbortHandle>; 2],
+}
+
+/// How much of a life the engine has taken note of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LifeStage {
+    /// The runtime has it.
+    Found,
+    Created,
+    Running {
+        since: Time,
+    },
+    Ended,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -114,20 +151,23 @@ impl Entry {
     pub(super) fn new(
         identity: Identity,
         origin: Origin,
-        spec: Arc<Pod>,
+        pod: &Pod,
+        spec: Manifest,
         plan: Arc<PodPlan>,
         accepted_at: Time,
         gates: GateSet,
     ) -> Self {
         let label = format!("{}/{}", identity.namespace, identity.name).into();
         let image_ids = vec![String::new(); plan.containers.len()];
-        let signals = stop_signals(&spec, gates);
+        let signals = stop_signals(pod, gates);
+        let qos_class = pod.status.qos_class.clone();
         Self {
             identity,
             label,
             origin,
             accepted_at,
             spec,
+            qos_class,
             generation: 0,
             plan,
             place: None,
@@ -195,13 +235,12 @@ impl Entry {
         self.lives.push(Life {
             key,
             id: id.clone(),
-            spec: Arc::clone(&self.spec),
+            spec: self.spec.clone(),
             generation: self.generation,
             stop_signal,
             signalled: None,
-            running_since: None,
+            stage: LifeStage::Found,
             stopping: None,
-            confirmed: false,
             succeeded: false,
             unseen_end: false,
             checks: [None, None, None],
@@ -215,7 +254,7 @@ impl Entry {
         PodRef {
             key,
             uid: Arc::clone(&self.identity.uid),
-            spec: Arc::clone(&self.spec),
+            spec: self.spec.read(),
             place: self.place.clone(),
         }
     }
@@ -227,7 +266,8 @@ impl Entry {
         let life = self.life_mut(key)?;
         let slot = &mut life.checks[kind as usize];
         if slot.is_none() {
-            let container = find_container(&life.spec, &name)?;
+            let pod = life.spec.read();
+            let container = find_container(&pod, &name)?;
             let probe = match kind {
                 Kind::Startup => container.startup_probe.as_ref(),
                 Kind::Liveness => container.liveness_probe.as_ref(),
@@ -249,10 +289,19 @@ impl Entry {
 
 impl Life {
     /// The pod as the jobs of this life see it: with the manifest it was created from.
-    pub(super) fn reference(&self, pod: &PodRef) -> PodRef {
+    pub(super) fn reference(&self, key: PodKey, uid: Arc<str>, place: Option<Place>) -> PodRef {
         PodRef {
-            spec: Arc::clone(&self.spec),
-            ..pod.clone()
+            key,
+            uid,
+            spec: self.spec.read(),
+            place,
+        }
+    }
+
+    pub(super) fn running_since(&self) -> Option<Time> {
+        match self.stage {
+            LifeStage::Running { since } => Some(since),
+            LifeStage::Found | LifeStage::Created | LifeStage::Ended => None,
         }
     }
 

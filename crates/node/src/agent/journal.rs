@@ -9,11 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pulselet_engine::{PodKey, Time};
 
-use super::entry::{Entry, Held};
+use super::entry::{Entry, Held, Manifest};
 use crate::store::{Batch, EventRow, KillRow, Note, Spare, Write, Writer};
 
 /// Events and kills that wait while nothing can be written; beyond it events are dropped. Some megabytes.
 const MAX_ROWS: usize = 10_000;
+/// Rows looked at for an equal one that still waits. It saves room, the store counts equal ones anyway.
+const LOOK_BACK: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Journal {
@@ -70,8 +72,8 @@ impl Journal {
         self.flight.is_none() && self.pending.is_empty() && self.rows.is_empty()
     }
 
-    pub(super) fn spec(&mut self, uid: &str, generation: u32, spec: &pulselet_api::Pod) {
-        let body = serde_json::to_vec(spec).expect("a pod is plain data");
+    pub(super) fn spec(&mut self, uid: &str, generation: u32, spec: &Manifest) {
+        let body = spec.text().into();
         let uid = uid.to_owned();
         self.rows.push(Write::Spec {
             uid,
@@ -95,7 +97,7 @@ impl Journal {
             }
             _ => false,
         };
-        if self.rows.iter_mut().rev().any(same) {
+        if self.rows.iter_mut().rev().take(LOOK_BACK).any(same) {
             return;
         }
         if self.rows.len() < MAX_ROWS {
@@ -112,7 +114,7 @@ impl Journal {
             }
             _ => false,
         };
-        match self.rows.iter_mut().rev().find(same) {
+        match self.rows.iter_mut().rev().take(LOOK_BACK).find(same) {
             Some(row) => *row = Write::Kill(kill),
             None => self.rows.push(Write::Kill(kill)),
         }
@@ -192,7 +194,7 @@ fn write_pod(entry: &mut Entry, engine: Option<&pulselet_engine::Pod>, writes: &
 
 fn spare(entry: &Entry, uid: String, record: &str) -> Write {
     let raw = |text: String| serde_json::value::RawValue::from_string(text).expect("it was just made");
-    let spec = |spec: &pulselet_api::Pod| raw(serde_json::to_string(spec).expect("a pod is plain data"));
+    let spec = |spec: &Manifest| raw(spec.text().to_owned());
     let mut specs = vec![(entry.generation, spec(&entry.spec))];
     for life in &entry.lives {
         if specs.iter().all(|(generation, _)| *generation != life.generation) {

@@ -15,7 +15,7 @@ use pulselet_runtime::{
 
 use super::Agent;
 use super::adopt::{Findings, Listing};
-use super::entry::Entry;
+use super::entry::{Entry, Life, LifeStage};
 use super::tell::probe_name;
 use crate::jobs::{Answer, News, Place};
 use crate::termination;
@@ -86,7 +86,9 @@ impl Agent {
     fn probe_done(&mut self, key: PodKey, life: LifeKey, kind: Kind, mut report: ProbeReport, began: Time) {
         if let Some(entry) = self.entries.get(&key)
             && let Some(plan) = entry.plan.containers.get(life.container)
-            && entry.life(life).is_some_and(|life| life.running_since.is_some())
+            && entry
+                .life(life)
+                .is_some_and(|life| life.running_since().is_some())
         {
             let name = probe_name(entry, &plan.name, kind);
             self.metrics.probe(&name, report.outcome, report.latency.into());
@@ -128,30 +130,17 @@ impl Agent {
 
     /// A container as it is now.
     pub(super) fn observe(&mut self, key: PodKey, status: &ContainerStatus) {
-        let clock = self.tools.clock;
-        let Some(entry) = self.entries.get_mut(&key) else {
+        let Some(life) = self.recognise(key, status) else {
             return;
         };
-        let Some(container) = entry.index_of(&status.name) else {
+        let Some(known) = self.entries.get(&key).and_then(|entry| entry.life(life)) else {
             return;
         };
-        let life = LifeKey {
-            container,
-            attempt: status.attempt,
-        };
-        let stop_signal: Option<Arc<str>> = status.stop_signal.map(|signal| signal.name().into());
-        if entry.learn(life, &status.id, stop_signal.clone()) {
-            self.containers.insert(status.id.clone(), (key, life));
-        }
-        if let Some(known) = entry
-            .image_ids
-            .get_mut(container)
-            .filter(|_| !status.image_id.is_empty())
-        {
-            known.clone_from(&status.image_id);
-        }
-        if entry.life(life).is_some_and(|life| !life.confirmed) {
+        // Every input is written down, so what the engine knows is not told again by every listing.
+        let told = known.stage;
+        if told == LifeStage::Found {
             let id = status.id.as_str().into();
+            let stop_signal = known.stop_signal.clone();
             self.feed(
                 key,
                 Input::Created {
@@ -162,13 +151,40 @@ impl Agent {
             );
         }
         match &status.state {
-            ContainerState::Created | ContainerState::Unknown => {}
-            ContainerState::Running { started_at } => {
-                let at = clock.engine(*started_at);
+            ContainerState::Running { started_at }
+                if matches!(told, LifeStage::Found | LifeStage::Created) =>
+            {
+                let at = self.tools.clock.engine(*started_at);
                 self.feed(key, Input::Running { life, at });
             }
-            ContainerState::Exited(exit) => self.exited(key, life, status, exit),
+            ContainerState::Exited(exit) if told != LifeStage::Ended => self.exited(key, life, status, exit),
+            ContainerState::Created
+            | ContainerState::Unknown
+            | ContainerState::Running { .. }
+            | ContainerState::Exited(_) => {}
         }
+    }
+
+    /// Takes note of a container. None if it is not one of the pod's, or not the newest life of its container.
+    fn recognise(&mut self, key: PodKey, status: &ContainerStatus) -> Option<LifeKey> {
+        let entry = self.entries.get_mut(&key)?;
+        let container = entry.index_of(&status.name)?;
+        let life = LifeKey {
+            container,
+            attempt: status.attempt,
+        };
+        let stop_signal = status.stop_signal.map(|signal| signal.name().into());
+        if entry.learn(life, &status.id, stop_signal) {
+            self.containers.insert(status.id.clone(), (key, life));
+        }
+        let newer = |other: &Life| other.key.container == container && other.key.attempt > life.attempt;
+        if entry.lives.iter().any(newer) {
+            return None;
+        }
+        if !status.image_id.is_empty() {
+            entry.image_ids[container].clone_from(&status.image_id);
+        }
+        Some(life)
     }
 
     fn exited(
@@ -196,8 +212,13 @@ impl Agent {
         };
         let forced = exit.killed_after_grace;
         let name = &status.name;
-        let message =
-            termination::message(&self.tools.layout, &entry.identity.uid, &entry.spec, status, exit);
+        let message = termination::message(
+            &self.tools.layout,
+            &entry.identity.uid,
+            &entry.spec.read(),
+            status,
+            exit,
+        );
         let Some(known) = entry.life_mut(life) else { return };
         known.unseen_end = exit.reason == ExitReason::Unknown;
         let signalled = known.signalled.clone().or_else(|| {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pulselet_api::Pod;
-use pulselet_engine::plan::Kind;
+use pulselet_engine::plan::{Kind, Role};
 use pulselet_engine::{Identity, Input, PodKey};
 
 use super::Agent;
-use super::entry::{Entry, Successor};
+use super::entry::{Entry, Manifest, Successor};
 use super::requests::{
     AddError, Added, How, LogError, LogPlace, MAX_PODS, NoSuchPod, PodView, Request, Shutdown,
 };
@@ -59,7 +59,7 @@ impl Agent {
             if self.entries.len() >= MAX_PODS {
                 return Err(AddError::Full);
             }
-            self.accept(pod, origin)?;
+            self.accept(&pod, origin)?;
             return Ok(added(How::Created));
         };
         let leaving = self.pods.get(key).is_none_or(pulselet_engine::Pod::is_deleting);
@@ -76,12 +76,12 @@ impl Agent {
         Ok(added(How::Replacing))
     }
 
-    fn accept(&mut self, pod: Arc<Pod>, origin: Origin) -> Result<PodKey, AddError> {
-        let plan = Arc::new(pulselet_plan::plan(&pod, self.config.gates)?);
+    fn accept(&mut self, pod: &Pod, origin: Origin) -> Result<PodKey, AddError> {
+        let plan = Arc::new(pulselet_plan::plan(pod, self.config.gates)?);
         let identity = Identity {
             namespace: pod.namespace().into(),
             name: pod.name().into(),
-            uid: uid_of(&pod).into(),
+            uid: uid_of(pod).into(),
         };
         let now = self.tools.clock.now();
         let settings = self.config.settings;
@@ -98,8 +98,9 @@ impl Agent {
                 pulselet_engine::Pod::rejected(identity, plan, settings, why, now, &mut self.out)
             }
         };
-        self.journal.spec(&identity.uid, 0, &pod);
-        let entry = Entry::new(identity, origin, pod, plan, now, self.config.gates);
+        let spec = Manifest::new(pod);
+        self.journal.spec(&identity.uid, 0, &spec);
+        let entry = Entry::new(identity, origin, pod, spec, plan, now, self.config.gates);
         let key = self.insert(engine, entry);
         self.digest(key, now);
         Ok(key)
@@ -175,7 +176,7 @@ impl Agent {
             }
         }
         if let Some(Successor { pod, origin }) = entry.successor.filter(|_| self.ending.is_none())
-            && let Err(error) = self.accept(pod, origin)
+            && let Err(error) = self.accept(&pod, origin)
         {
             tracing::error!(pod = &*entry.label, %error, "cannot take the pod that was to replace this one");
         }
@@ -187,7 +188,8 @@ impl Agent {
         let pod = self.pods.get(key)?;
         let clock = self.tools.clock;
         let around = Surroundings {
-            spec: &entry.spec,
+            plan: &entry.plan,
+            qos_class: &entry.qos_class,
             image_ids: &entry.image_ids,
             pod_ip: entry.place.as_ref().and_then(|place| place.address),
             host_ip: self.tools.facts.address,
@@ -218,13 +220,18 @@ impl Agent {
                 .collect()
         };
         let pod = pod.to_owned();
+        let mains = entry
+            .plan
+            .containers
+            .iter()
+            .filter(|plan| plan.role == Role::Main);
         let index = match container {
             Some(name) => entry.index_of(name).ok_or_else(|| LogError::NoSuchContainer {
                 pod: pod.clone(),
                 container: name.to_owned(),
                 choices: choices(),
             })?,
-            None if entry.spec.spec.containers.len() == 1 => entry.plan.containers.len() - 1,
+            None if mains.count() == 1 => entry.plan.containers.len() - 1,
             None => {
                 let choices = choices();
                 return Err(LogError::Ambiguous { pod, choices });
@@ -249,7 +256,7 @@ impl Agent {
             path: directory.join(&container).join(format!("{attempt}.log")),
             container,
             attempt,
-            running: !previous && life.running_since.is_some(),
+            running: !previous && life.running_since().is_some(),
         })
     }
 }

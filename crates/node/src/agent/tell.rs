@@ -10,7 +10,7 @@ use pulselet_engine::status::ContainerState;
 use pulselet_engine::{Line, PodKey};
 
 use super::Agent;
-use super::entry::{Entry, Life, Stopping};
+use super::entry::{Entry, Life, LifeStage, Stopping};
 use crate::clock::Clock;
 use crate::lines::PodLine;
 use crate::metrics::{Metrics, ProbeName, StopOutcome};
@@ -186,7 +186,7 @@ fn measure(entry: &mut Entry, line: &Line, metrics: &Metrics) {
             let good = matches!(outcome, LineOutcome::Success | LineOutcome::Warning);
             if let Some(life) = life_of(entry, line).filter(|life| good && !life.succeeded) {
                 life.succeeded = true;
-                if let Some(since) = life.running_since {
+                if let Some(since) = life.running_since() {
                     metrics.first_success(at.since(since).into());
                 }
             }
@@ -194,7 +194,7 @@ fn measure(entry: &mut Entry, line: &Line, metrics: &Metrics) {
         }
         LineBody::Running { .. } => {
             if let Some(life) = life_of(entry, line) {
-                life.running_since = Some(at);
+                life.stage = LifeStage::Running { since: at };
             }
         }
         LineBody::Killing { reason, .. } => {
@@ -221,7 +221,7 @@ fn measure(entry: &mut Entry, line: &Line, metrics: &Metrics) {
         LineBody::Created { id, .. } => {
             let mut lives = entry.lives.iter_mut();
             if let Some(life) = lives.find(|life| life.id.as_str() == &**id) {
-                life.confirmed = true;
+                life.stage = LifeStage::Created;
             }
         }
         LineBody::Started
@@ -261,7 +261,7 @@ fn grace_exceeded(entry: &mut Entry, line: &Line, metrics: &Metrics) {
 }
 
 fn exited(life: &mut Life, at: pulselet_engine::Time, metrics: &Metrics) {
-    life.running_since = None;
+    life.stage = LifeStage::Ended;
     if let Some(stopping) = life.stopping.take() {
         let outcome = match (life.unseen_end, stopping.forced) {
             (true, _) => StopOutcome::Error,

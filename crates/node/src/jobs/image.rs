@@ -2,14 +2,15 @@
 
 use std::time::Instant;
 
+use pulselet_engine::PodKey;
 use pulselet_engine::io::{ImageError, Input, Pulled};
 use pulselet_runtime::{Error, Image, ImageErrorKind, Operation, Result};
 
-use super::{News, PULL_TIMEOUT, PodRef, Tools, bounded};
+use super::{News, PULL_TIMEOUT, Tools, bounded};
 
 #[derive(Debug)]
 pub(crate) struct ImageJob {
-    pub(crate) pod: PodRef,
+    pub(crate) pod: PodKey,
     pub(crate) container: usize,
     pub(crate) image: String,
     /// `Always`, `IfNotPresent` or `Never`.
@@ -18,7 +19,7 @@ pub(crate) struct ImageJob {
 
 impl Tools {
     pub(crate) async fn ensure_image(&self, job: ImageJob) {
-        let key = job.pod.key;
+        let key = job.pod;
         let container = job.container;
         if !self.version.features.images {
             let pulled = Pulled::NotNeeded;
@@ -65,7 +66,7 @@ impl Tools {
             return Err((ImageError::ErrImageNeverPull, message));
         }
         let container = job.container;
-        self.tell(job.pod.key, Input::ImagePulling { container }).await;
+        self.tell(job.pod, Input::ImagePulling { container }).await;
         let _permit = self.limits.pulls.acquire().await;
         let began = Instant::now();
         let image = self.pull(&job.image).await.map_err(failed)?;
