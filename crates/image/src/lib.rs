@@ -7,21 +7,27 @@
 //! What this crate leaves to others: mounting, running, and knowing which images are in use.
 
 mod compression;
+mod credentials;
 mod digest;
 mod image;
 mod load;
 mod platform;
+mod pull;
 mod reference;
+mod registry;
 mod stage;
 mod store;
 mod tarball;
 mod unpack;
 
+pub use credentials::{Auth, CredentialsError, DockerConfig};
 pub use digest::{Digest, ParseDigestError};
 pub use image::{DocumentError, Image, ImageConfig, MAX_LAYERS};
 pub use load::{ArchiveError, LoadError};
 pub use platform::Platform;
+pub use pull::{DownloadError, LayerStep, Progress, PullError, PullEvent};
 pub use reference::{ParseReferenceError, Reference};
+pub use registry::RegistryError;
 pub use stage::LayerError;
 pub use store::{ImageStore, IndexError, Prune, Removed, SHORT_ID_DIGITS, StoreError};
 pub use tarball::TarError;

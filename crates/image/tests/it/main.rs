@@ -5,4 +5,7 @@
 mod builder;
 mod layers;
 mod load;
+mod protocol;
+mod pull;
+mod registry;
 mod store;
