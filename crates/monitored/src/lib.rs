@@ -25,4 +25,4 @@ mod validate;
 
 pub use kind::Kind;
 pub use monitored::{MonitorCommand, Monitored, OpenError};
-pub use store::{CONTAINER_FILE, ContainerRecord, SANDBOX_FILE, SandboxRecord};
+pub use store::{CONTAINER_FILE, ContainerRecord, SANDBOX_FILE, SandboxRecord, container_records};

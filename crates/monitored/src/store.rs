@@ -158,6 +158,20 @@ impl Store {
     }
 }
 
+/// The containers below a root, for somebody who is not their agent: nothing is changed. A root that is not there has
+/// none.
+pub fn container_records(root: &Path) -> io::Result<Vec<ContainerRecord>> {
+    let containers = root.join("containers");
+    if !containers.try_exists()? {
+        return Ok(Vec::new());
+    }
+    let found = found(&containers, CONTAINER_FILE).map_err(io::Error::other)?;
+    found
+        .into_iter()
+        .map(|found| found.record.map_err(io::Error::other))
+        .collect()
+}
+
 /// An id that no other object ever had.
 pub(crate) fn new_id() -> Result<String, StoreError> {
     let mut bytes = [0_u8; ID_BYTES];
@@ -278,6 +292,25 @@ mod tests {
         assert_eq!(found, [record]);
         assert!(!store.sandboxes.join("half").exists());
         assert!(!store.containers.join("half").exists());
+    }
+
+    #[test]
+    fn records_are_read_without_an_agent() {
+        let root = tempfile::tempdir().expect("a directory");
+        assert_eq!(container_records(root.path()).expect("reads"), []);
+        let store = Store::open(root.path()).expect("opens");
+        fs::create_dir(store.containers.join("half")).expect("makes");
+        let record = ContainerRecord {
+            id: ContainerId::new("whole"),
+            sandbox: SandboxId::new("a"),
+            boot_id: store.boot_id.clone(),
+            created_at: Timestamp::UNIX_EPOCH,
+            stop_signal: Signal::TERM,
+            config: ContainerConfig::default(),
+        };
+        store.put_container(&record, |_| Ok(())).expect("writes");
+        assert_eq!(container_records(root.path()).expect("reads"), [record]);
+        assert!(store.containers.join("half").exists(), "nothing is changed");
     }
 
     #[test]
