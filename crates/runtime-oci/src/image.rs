@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    io,
     path::{Path, PathBuf},
 };
 
@@ -96,6 +97,15 @@ impl Images {
             .resolve(reference)
             .map_err(|error| image_error(reference, &error))
     }
+}
+
+/// The images that containers below a runtime's root were made from, whether or not an agent runs there.
+pub fn images_in_use(root: &Path) -> io::Result<BTreeSet<Digest>> {
+    let records = pulselet_monitored::container_records(root)?;
+    Ok(records
+        .iter()
+        .filter_map(|record| record.config.image_id.parse().ok())
+        .collect())
 }
 
 fn image_error(reference: &str, error: &StoreError) -> ImageError {

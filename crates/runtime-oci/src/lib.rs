@@ -33,7 +33,7 @@ mod seal;
 mod seccomp;
 mod user;
 
-pub use image::HOST_IMAGE;
+pub use image::{HOST_IMAGE, images_in_use};
 pub use launcher::monitor_main;
 pub use network::{InvalidSubnet, NetworkOptions, Subnet};
 pub use pulselet_monitored::MonitorCommand;
