@@ -4,10 +4,14 @@ use std::{
     collections::BTreeSet,
     io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
-use pulselet_image::{Digest, ImageStore, StoreError};
-use pulselet_runtime::{Image, ImageError, ImageErrorKind, Mount, Propagation};
+use pulselet_image::{
+    Auth, CredentialsError, Digest, DockerConfig, ImageStore, ParseReferenceError, Progress, Reference,
+    StoreError,
+};
+use pulselet_runtime::{Credentials, Image, ImageError, ImageErrorKind, Mount, Propagation};
 
 /// The host's own files under a throw-away layer, for machines without a registry. Its containers can read what the
 /// host's root file system has.
@@ -32,7 +36,7 @@ pub(crate) struct Template {
     pub(crate) stop_signal: Option<String>,
 }
 
-/// All images there are. Everything may block.
+/// All images there are. What is not async may block.
 #[derive(Debug)]
 pub(crate) struct Images {
     pub(crate) store: ImageStore,
@@ -92,6 +96,41 @@ impl Images {
         }
     }
 
+    /// Asks the image's registry and fetches what is not here. Without credentials, those of docker's own file are
+    /// used.
+    pub(crate) async fn pull(
+        &self,
+        reference: &str,
+        credentials: Option<&Credentials>,
+    ) -> Result<Image, ImageError> {
+        if is_host_image(reference) {
+            return Ok(host_image());
+        }
+        let error = |kind, message: String| ImageError {
+            reference: reference.to_owned(),
+            kind,
+            message,
+        };
+        let parsed: Reference = reference
+            .parse()
+            .map_err(|wrong: ParseReferenceError| error(ImageErrorKind::InvalidName, wrong.to_string()))?;
+        let auth = match credentials {
+            Some(Credentials::Basic { username, password }) => Auth::Basic {
+                username: username.clone(),
+                password: password.clone(),
+            },
+            Some(Credentials::IdentityToken(token)) => Auth::IdentityToken(token.clone()),
+            Some(Credentials::RegistryToken(token)) => Auth::RegistryToken(token.clone()),
+            None => stored_auth(&parsed).map_err(|wrong| error(ImageErrorKind::Pull, wrong.to_string()))?,
+        };
+        let silent: Progress = Arc::new(|_| ());
+        match self.store.pull(&parsed, auth, silent).await {
+            Ok(image) => Ok(listed(image)),
+            Err(wrong) if wrong.is_not_found() => Err(error(ImageErrorKind::NotFound, wrong.to_string())),
+            Err(wrong) => Err(error(ImageErrorKind::Pull, wrong.to_string())),
+        }
+    }
+
     fn find(&self, reference: &str) -> Result<Option<pulselet_image::Image>, ImageError> {
         self.store
             .resolve(reference)
@@ -106,6 +145,14 @@ pub fn images_in_use(root: &Path) -> io::Result<BTreeSet<Digest>> {
         .iter()
         .filter_map(|record| record.config.image_id.parse().ok())
         .collect())
+}
+
+/// A small file that is read seldom: no need for another thread.
+fn stored_auth(reference: &Reference) -> Result<Auth, CredentialsError> {
+    match DockerConfig::default_path() {
+        Some(path) => DockerConfig::read(&path)?.auth(reference.registry()),
+        None => Ok(Auth::Anonymous),
+    }
 }
 
 fn image_error(reference: &str, error: &StoreError) -> ImageError {
@@ -131,7 +178,7 @@ fn image_error(reference: &str, error: &StoreError) -> ImageError {
 }
 
 /// An image of the store as runtimes list it.
-pub(crate) fn listed(image: pulselet_image::Image) -> Image {
+fn listed(image: pulselet_image::Image) -> Image {
     // A group may follow the user.
     let user = image.config.user.as_deref().unwrap_or_default();
     let user = user.split(':').next().unwrap_or_default();
@@ -140,8 +187,7 @@ pub(crate) fn listed(image: pulselet_image::Image) -> Image {
     } else {
         user.parse().ok()
     };
-    let texts =
-        |references: &[pulselet_image::Reference]| references.iter().map(ToString::to_string).collect();
+    let texts = |references: &[Reference]| references.iter().map(ToString::to_string).collect();
     Image {
         id: image.id.to_string(),
         tags: texts(&image.references),
@@ -181,6 +227,6 @@ fn host_image() -> Image {
     }
 }
 
-pub(crate) fn is_host_image(reference: &str) -> bool {
+fn is_host_image(reference: &str) -> bool {
     reference.strip_suffix(":latest").unwrap_or(reference) == HOST_IMAGE
 }

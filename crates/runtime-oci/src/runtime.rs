@@ -15,8 +15,8 @@ use pulselet_monitored::{ContainerRecord, Kind, MonitorCommand, Monitored, Sandb
 use pulselet_runtime::{
     AttachOptions, BoxError, Condition, ContainerConfig, ContainerFilter, ContainerId, ContainerStats,
     ContainerStatus, Credentials, DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest,
-    ExecStreams, Features, Health, Image, ImageError, ImageErrorKind, Operation, PidNamespace, Result,
-    Runtime, SandboxConfig, SandboxId, SandboxState, SandboxStatus, Version, async_trait,
+    ExecStreams, Features, Health, Image, ImageError, Operation, PidNamespace, Result, Runtime,
+    SandboxConfig, SandboxId, SandboxState, SandboxStatus, Version, async_trait,
 };
 
 use crate::{
@@ -542,14 +542,8 @@ impl Runtime for OciRuntime {
         self.0.monitored.reopen_log(id).await
     }
 
-    async fn pull_image(&self, reference: &str, _credentials: Option<&Credentials>) -> Result<Image> {
-        let missing = ImageError {
-            reference: reference.to_owned(),
-            kind: ImageErrorKind::NotFound,
-            message: format!("image {reference:?} is not there; load it with `pulselet image load`"),
-        };
-        let there = self.image_status(reference).await?;
-        there.ok_or_else(|| missing.into())
+    async fn pull_image(&self, reference: &str, credentials: Option<&Credentials>) -> Result<Image> {
+        Ok(self.0.images.pull(reference, credentials).await?)
     }
 
     async fn image_status(&self, reference: &str) -> Result<Option<Image>> {

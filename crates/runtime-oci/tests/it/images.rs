@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use pulselet_image::Reference;
-use pulselet_runtime::{ContainerConfig, Error, Runtime};
+use pulselet_runtime::{ContainerConfig, Error, ImageErrorKind, Runtime};
 use serde_json::json;
 
 use crate::world::{FOREVER, World, can_run, images};
@@ -211,8 +211,9 @@ async fn an_image_in_use_stays() {
     );
     let image = world
         .runtime
-        .pull_image("test/used:1", None)
+        .image_status("test/used:1")
         .await
+        .expect("answers")
         .expect("is there");
     let mut config = of_image(&world, "main", "test/used:1");
     config.image_id = image.id;
@@ -229,7 +230,10 @@ async fn an_image_in_use_stays() {
             .expect("answers")
             .is_none()
     );
-    let missing = world.runtime.pull_image("test/used:1", None).await;
-    assert!(matches!(missing, Err(Error::Image(_))), "{missing:?}");
+    let refused = world.runtime.pull_image("Not A Name", None).await;
+    assert!(
+        matches!(&refused, Err(Error::Image(error)) if error.kind == ImageErrorKind::InvalidName),
+        "{refused:?}"
+    );
     world.finish().await;
 }

@@ -28,7 +28,26 @@ pub(crate) struct World {
     pub(crate) runtime: OciRuntime,
     pub(crate) sandbox: SandboxId,
     pub(crate) home: TempDir,
-    network: NetworkOptions,
+}
+
+/// What is there while no agent is.
+pub(crate) struct Agentless {
+    sandbox: SandboxId,
+    home: TempDir,
+}
+
+impl Agentless {
+    pub(crate) fn path(&self) -> &Path {
+        self.home.path()
+    }
+
+    pub(crate) async fn come_back(self) -> World {
+        World {
+            runtime: open(self.home.path()).await,
+            sandbox: self.sandbox,
+            home: self.home,
+        }
+    }
 }
 
 /// Whether tests that need root can run. With `CI` they have to.
@@ -71,18 +90,20 @@ impl World {
     }
 
     pub(crate) async fn with(config: SandboxConfig) -> Self {
-        let home = tempfile::tempdir().expect("a directory");
-        fs::create_dir(home.path().join("shared")).expect("makes");
-        let network = network_for(home.path());
-        let runtime = open(home.path(), &network).await;
-        let mut world = Self {
-            runtime,
-            sandbox: SandboxId::new("none"),
-            home,
-            network,
-        };
+        let mut world = Self::without_sandbox().await;
         world.sandbox = world.add_sandbox("pod", config).await;
         world
+    }
+
+    pub(crate) async fn without_sandbox() -> Self {
+        let home = tempfile::tempdir().expect("a directory");
+        fs::create_dir(home.path().join("shared")).expect("makes");
+        Agentless {
+            sandbox: SandboxId::new("none"),
+            home,
+        }
+        .come_back()
+        .await
     }
 
     pub(crate) async fn add_sandbox(&self, name: &str, config: SandboxConfig) -> SandboxId {
@@ -94,22 +115,17 @@ impl World {
         self.runtime.run_sandbox(&config).await.expect("the sandbox runs")
     }
 
+    /// As if the agent had died.
+    pub(crate) fn leave(self) -> Agentless {
+        Agentless {
+            sandbox: self.sandbox,
+            home: self.home,
+        }
+    }
+
     /// As if the agent had died and come back at once.
     pub(crate) async fn reopen(self) -> Self {
-        let Self {
-            runtime,
-            sandbox,
-            home,
-            network,
-        } = self;
-        drop(runtime);
-        let runtime = open(home.path(), &network).await;
-        Self {
-            runtime,
-            sandbox,
-            home,
-            network,
-        }
+        self.leave().come_back().await
     }
 
     pub(crate) fn container_dir(&self, id: &ContainerId) -> PathBuf {
@@ -121,21 +137,7 @@ impl World {
     }
 
     pub(crate) fn config(&self, name: &str, script: &str) -> ContainerConfig {
-        ContainerConfig {
-            pod: identity("pod"),
-            name: name.into(),
-            image: HOST_IMAGE.into(),
-            command: vec!["sh".into(), "-c".into(), script.into()],
-            mounts: vec![Mount {
-                volume: "shared".into(),
-                container_path: SHARED.into(),
-                host_path: self.shared(""),
-                read_only: false,
-                propagation: Propagation::Private,
-            }],
-            log_path: self.home.path().join(format!("logs/{name}/0.log")),
-            ..Default::default()
-        }
+        shell_container(self.home.path(), name, script)
     }
 
     /// Runs a shell script as a container of the built-in image.
@@ -212,6 +214,7 @@ impl World {
     /// What the kernel has because of this world: processes, mounts, cgroups, links, rules.
     pub(crate) fn traces(&self) -> BTreeSet<String> {
         let home = self.home.path().display().to_string();
+        let bridge = network_for(self.home.path()).bridge;
         let mut traces = BTreeSet::new();
         let mounts = fs::read_to_string("/proc/self/mountinfo").expect("reads");
         traces.extend(
@@ -227,11 +230,11 @@ impl World {
             }
         }
         for link in directories(Path::new("/sys/class/net")) {
-            if link.ends_with(&self.network.bridge)
+            if link.ends_with(&bridge)
                 || link
                     .join("master")
                     .canonicalize()
-                    .is_ok_and(|m| m.ends_with(&self.network.bridge))
+                    .is_ok_and(|m| m.ends_with(&bridge))
             {
                 traces.insert(format!("link {}", link.display()));
             }
@@ -305,7 +308,26 @@ pub(crate) fn images(home: &Path) -> ImageStore {
     ImageStore::open(home.join("images")).expect("the store opens")
 }
 
-async fn open(home: &Path, network: &NetworkOptions) -> OciRuntime {
+/// A container of the built-in image that runs a shell script.
+pub(crate) fn shell_container(home: &Path, name: &str, script: &str) -> ContainerConfig {
+    ContainerConfig {
+        pod: identity("pod"),
+        name: name.into(),
+        image: HOST_IMAGE.into(),
+        command: vec!["sh".into(), "-c".into(), script.into()],
+        mounts: vec![Mount {
+            volume: "shared".into(),
+            container_path: SHARED.into(),
+            host_path: home.join("shared"),
+            read_only: false,
+            propagation: Propagation::Private,
+        }],
+        log_path: home.join(format!("logs/{name}/0.log")),
+        ..Default::default()
+    }
+}
+
+pub(crate) async fn open(home: &Path) -> OciRuntime {
     let monitor = MonitorCommand {
         program: env!("CARGO_BIN_EXE_pulselet-oci-monitor").into(),
         args: Vec::new(),
@@ -316,7 +338,7 @@ async fn open(home: &Path, network: &NetworkOptions) -> OciRuntime {
         program: monitor.program.clone(),
         monitor,
         images: images(home),
-        network: network.clone(),
+        network: network_for(home),
     };
     OciRuntime::open(options).await.expect("the runtime opens")
 }
