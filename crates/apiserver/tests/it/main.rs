@@ -1,3 +1,7 @@
 //! What the server promises, from its store up to real clients.
 
+mod client;
+mod harness;
+mod kubectl;
 mod store;
+mod wire;

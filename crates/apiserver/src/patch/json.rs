@@ -1,0 +1,183 @@
+//! JSON patch, RFC 6902.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::body::MAX_BODY_BYTES;
+
+/// Operations in one patch, as upstream has it.
+const MAX_OPERATIONS: usize = 10_000;
+
+/// A list of operations, carried out in order, all or none.
+#[derive(Debug, Clone)]
+pub(crate) struct JsonPatch(Vec<Operation>);
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(tag = "op", rename_all = "lowercase")]
+enum Operation {
+    Add { path: String, value: Value },
+    Remove { path: String },
+    Replace { path: String, value: Value },
+    Move { from: String, path: String },
+    Copy { from: String, path: String },
+    Test { path: String, value: Value },
+}
+
+impl JsonPatch {
+    pub(super) fn parse(value: Value) -> Result<Self, String> {
+        let count = value.as_array().map_or(0, Vec::len);
+        if count > MAX_OPERATIONS {
+            return Err(format!(
+                "the allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {count}"
+            ));
+        }
+        serde_json::from_value(value)
+            .map(Self)
+            .map_err(|error| error.to_string())
+    }
+
+    pub(super) fn apply(&self, document: &mut Value) -> Result<(), String> {
+        let mut copied = 0;
+        for operation in &self.0 {
+            match operation {
+                Operation::Add { path, value } => add(document, path, value.clone())?,
+                Operation::Remove { path } => drop(remove(document, path)?),
+                Operation::Replace { path, value } => *find(document, path)? = value.clone(),
+                Operation::Move { from, path } => {
+                    if path.starts_with(&format!("{from}/")) {
+                        return Err(format!("{from} cannot be moved into itself"));
+                    }
+                    let value = remove(document, from)?;
+                    add(document, path, value)?;
+                }
+                Operation::Copy { from, path } => {
+                    let value = find(document, from)?.clone();
+                    // Copies of copies grow without end otherwise.
+                    copied += value.to_string().len();
+                    if copied > MAX_BODY_BYTES {
+                        return Err(format!("copies of more than {MAX_BODY_BYTES} bytes"));
+                    }
+                    add(document, path, value)?;
+                }
+                Operation::Test { path, value } => {
+                    let found = find(document, path)?;
+                    if found != value {
+                        return Err(format!("testing value {path} failed"));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn missing(path: &str) -> String {
+    format!("{path} is not there")
+}
+
+fn find<'a>(document: &'a mut Value, path: &str) -> Result<&'a mut Value, String> {
+    document.pointer_mut(path).ok_or_else(|| missing(path))
+}
+
+/// The parent of what a path names, and the last step.
+fn parent<'a>(document: &'a mut Value, path: &str) -> Result<(&'a mut Value, String), String> {
+    let (head, last) = path.rsplit_once('/').ok_or_else(|| missing(path))?;
+    let last = last.replace("~1", "/").replace("~0", "~");
+    Ok((find(document, head)?, last))
+}
+
+fn add(document: &mut Value, path: &str, value: Value) -> Result<(), String> {
+    if path.is_empty() {
+        *document = value;
+        return Ok(());
+    }
+    match parent(document, path)? {
+        (Value::Object(map), key) => {
+            map.insert(key, value);
+            Ok(())
+        }
+        (Value::Array(items), index) => {
+            let at = if index == "-" {
+                items.len()
+            } else {
+                index.parse().map_err(|_| missing(path))?
+            };
+            if at > items.len() {
+                return Err(missing(path));
+            }
+            items.insert(at, value);
+            Ok(())
+        }
+        _ => Err(missing(path)),
+    }
+}
+
+fn remove(document: &mut Value, path: &str) -> Result<Value, String> {
+    match parent(document, path)? {
+        (Value::Object(map), key) => map.remove(&key).ok_or_else(|| missing(path)),
+        (Value::Array(items), index) => {
+            let at: usize = index.parse().map_err(|_| missing(path))?;
+            if at < items.len() {
+                Ok(items.remove(at))
+            } else {
+                Err(missing(path))
+            }
+        }
+        _ => Err(missing(path)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn patched(document: Value, patch: Value) -> Result<Value, String> {
+        let mut document = document;
+        JsonPatch::parse(patch)?.apply(&mut document)?;
+        Ok(document)
+    }
+
+    #[test]
+    fn every_operation() {
+        let document = json!({"a": [1, 2], "b": {"c/d": 1}});
+        let patch = json!([
+            {"op": "test", "path": "/a/0", "value": 1},
+            {"op": "add", "path": "/a/1", "value": 9},
+            {"op": "add", "path": "/a/-", "value": 3},
+            {"op": "replace", "path": "/b/c~1d", "value": 2},
+            {"op": "copy", "from": "/b", "path": "/e"},
+            {"op": "move", "from": "/b", "path": "/f"},
+            {"op": "remove", "path": "/a/0"},
+        ]);
+        assert_eq!(
+            patched(document, patch).unwrap(),
+            json!({"a": [9, 2, 3], "e": {"c/d": 2}, "f": {"c/d": 2}})
+        );
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let document = json!({"a": [1]});
+        for patch in [
+            json!([{"op": "remove", "path": "/x"}]),
+            json!([{"op": "add", "path": "/a/5", "value": 1}]),
+            json!([{"op": "test", "path": "/a/0", "value": 2}]),
+            json!([{"op": "move", "from": "/a", "path": "/a/b"}]),
+            json!([{"op": "frobnicate", "path": "/a"}]),
+            json!({"op": "remove"}),
+        ] {
+            assert!(patched(document.clone(), patch.clone()).is_err(), "{patch}");
+        }
+    }
+
+    #[test]
+    fn copies_cannot_grow_without_end() {
+        let document = json!({"a": ["x".repeat(1000)]});
+        let copies: Vec<Value> = (0..40)
+            .map(|_| json!({"op": "copy", "from": "/a", "path": "/a/-"}))
+            .collect();
+        assert!(patched(document, json!(copies)).unwrap_err().contains("bytes"));
+    }
+}

@@ -1,0 +1,302 @@
+//! Objects and the rules for reading and changing them, between the wire and the store.
+//!
+//! What must always hold: an object passes its kind's rules before it is stored; a change is made on the very version
+//! it was computed from, or not at all; the store sees one swap per change. Who may do what was decided before.
+
+mod deletion;
+mod pods;
+mod writes;
+
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::{BufMut, Bytes, BytesMut};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::kinds::{self, Rules};
+use crate::object::{DamagedObject, Object, splice};
+use crate::query::{ListOptions, VersionMatch};
+use crate::resource::{Endpoint, Kind};
+use crate::route::ObjectPath;
+use crate::selector::Selector;
+use crate::status::ApiError;
+use crate::store::{Entry, Range, Revision, Store, Watch};
+pub(crate) use deletion::Deleted;
+pub(crate) use deletion::SYSTEM_NAMESPACES;
+pub(crate) use writes::parse_patch;
+
+/// Objects read at once while looking for those a selector wants.
+const SELECT_PAGE: usize = 1000;
+
+/// See the module. Clones share one store.
+#[derive(Debug, Clone)]
+pub(crate) struct Registry {
+    store: Arc<dyn Store>,
+    rules: Rules,
+}
+
+/// A list, or a page of one.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    pub entries: Vec<Entry>,
+    pub revision: Revision,
+    pub continue_token: Option<String>,
+    pub remaining: Option<usize>,
+}
+
+/// The result of a write.
+#[derive(Debug)]
+pub(crate) struct Written {
+    /// As stored, with its resourceVersion.
+    pub object: Object,
+    pub warnings: Vec<String>,
+    pub created: bool,
+}
+
+impl From<DamagedObject> for ApiError {
+    fn from(error: DamagedObject) -> Self {
+        tracing::error!(%error, "an object cannot be read");
+        Self::internal(error)
+    }
+}
+
+/// Where the next page of a list begins.
+#[derive(Serialize, Deserialize)]
+struct Continue {
+    #[serde(rename = "rv")]
+    revision: u64,
+    after: String,
+}
+
+impl Registry {
+    pub(crate) fn new(store: Arc<dyn Store>, rules: Rules) -> Self {
+        Self { store, rules }
+    }
+
+    pub(crate) const fn rules(&self) -> Rules {
+        self.rules
+    }
+
+    async fn entry(&self, path: &ObjectPath) -> Result<Entry, ApiError> {
+        let name = path.name.as_deref().unwrap_or_default();
+        let key = path.endpoint.kind.key(path.namespace.as_deref(), name);
+        let (entry, _) = self.store.get(&key).await?;
+        entry.ok_or_else(|| ApiError::not_found(path.endpoint.kind.storage(), name))
+    }
+
+    /// One object as it is stored.
+    pub(crate) async fn get(&self, path: &ObjectPath) -> Result<Object, ApiError> {
+        Ok(Object::from_entry(&self.entry(path).await?)?)
+    }
+
+    /// One object as its endpoint shows it.
+    pub(crate) async fn read(&self, path: &ObjectPath) -> Result<Entry, ApiError> {
+        self.entry(path).await
+    }
+
+    /// Appends an object as JSON, as its endpoint shows it.
+    pub(crate) fn render(
+        &self,
+        endpoint: Endpoint,
+        entry: &Entry,
+        out: &mut BytesMut,
+    ) -> Result<(), ApiError> {
+        if kinds::served_as_stored(endpoint, self.rules) {
+            splice(out, &entry.value, entry.revision);
+            return Ok(());
+        }
+        let object = self.present(endpoint, Object::from_entry(entry)?);
+        serde_json::to_writer(out.writer(), object.value()).map_err(ApiError::internal)
+    }
+
+    /// An object as its endpoint shows it.
+    pub(crate) fn present(&self, endpoint: Endpoint, object: Object) -> Object {
+        kinds::present(endpoint, object, self.rules)
+    }
+
+    pub(crate) async fn list(
+        &self,
+        kind: Kind,
+        namespace: Option<&str>,
+        options: &ListOptions,
+    ) -> Result<Listed, ApiError> {
+        let prefix = kind.prefix(namespace);
+        let mut range = Range {
+            prefix: prefix.clone(),
+            limit: options.limit,
+            ..Range::default()
+        };
+        let mut remaining_known = options.selector.is_everything();
+        if let Some(token) = &options.continue_token {
+            let position = parse_continue(token, &prefix)?;
+            range.at = Some(Revision(position.revision));
+            range.after = Some(position.after);
+            remaining_known = false;
+        } else {
+            range.at = self.list_revision(options).await?;
+        }
+        let expired = |error: ApiError| match options.continue_token {
+            Some(_) if error.reason == crate::status::Reason::Expired => ApiError::expired_continue(),
+            _ => error,
+        };
+        let page = if options.selector.is_everything() {
+            let page = self
+                .store
+                .range(range)
+                .await
+                .map_err(ApiError::from)
+                .map_err(expired)?;
+            (page.entries, page.revision, page.remaining)
+        } else {
+            self.select(range, &options.selector, options.limit)
+                .await
+                .map_err(expired)?
+        };
+        let (entries, revision, remaining) = page;
+        let more = remaining > 0;
+        let last = entries.last().map(|entry| entry.key.clone()).filter(|_| more);
+        Ok(Listed {
+            continue_token: last.map(|after| {
+                let token = Continue {
+                    revision: revision.0,
+                    after,
+                };
+                URL_SAFE_NO_PAD.encode(json!(token).to_string())
+            }),
+            remaining: Some(remaining).filter(|_| more && remaining_known),
+            entries,
+            revision,
+        })
+    }
+
+    /// The state a list without a continue token is about; none is the newest.
+    async fn list_revision(&self, options: &ListOptions) -> Result<Option<Revision>, ApiError> {
+        let Some(asked) = options.resource_version.filter(|revision| revision.0 > 0) else {
+            return match options.version_match {
+                Some(VersionMatch::Exact) => Err(ApiError::bad_request(
+                    "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden unless resourceVersion is \
+                     provided",
+                )),
+                Some(VersionMatch::NotOlderThan) | None => Ok(None),
+            };
+        };
+        match options.version_match {
+            Some(VersionMatch::Exact) => Ok(Some(asked)),
+            Some(VersionMatch::NotOlderThan) | None => {
+                // A future version is an error, an old one is as good as the newest.
+                let newest = self.revision().await?;
+                if asked > newest {
+                    return Err(crate::store::StoreError::Future { asked, newest }.into());
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// The newest revision.
+    pub(crate) async fn revision(&self) -> Result<Revision, ApiError> {
+        let (_, revision) = self.store.get("").await?;
+        Ok(revision)
+    }
+
+    /// Reads until enough objects match, and says how many keys were left unread.
+    async fn select(
+        &self,
+        mut range: Range,
+        selector: &Selector,
+        limit: Option<usize>,
+    ) -> Result<(Vec<Entry>, Revision, usize), ApiError> {
+        let limit = limit.unwrap_or(usize::MAX);
+        let mut found = Vec::new();
+        range.limit = Some(SELECT_PAGE);
+        loop {
+            let page = self.store.range(range.clone()).await?;
+            let count = page.entries.len();
+            for (index, entry) in page.entries.into_iter().enumerate() {
+                range.after = Some(entry.key.clone());
+                if selector.matches(&Object::from_entry(&entry)?) {
+                    found.push(entry);
+                }
+                if found.len() == limit {
+                    return Ok((found, page.revision, page.remaining + count - index - 1));
+                }
+            }
+            if page.remaining == 0 {
+                return Ok((found, page.revision, 0));
+            }
+            range.at = Some(page.revision);
+        }
+    }
+
+    /// All objects of a kind, decoded. For the server's own use.
+    pub(crate) async fn all(
+        &self,
+        kind: Kind,
+        namespace: Option<&str>,
+    ) -> Result<(Vec<Object>, Revision), ApiError> {
+        let range = Range {
+            prefix: kind.prefix(namespace),
+            ..Range::default()
+        };
+        let page = self.store.range(range).await?;
+        let objects: Result<Vec<Object>, DamagedObject> =
+            page.entries.iter().map(Object::from_entry).collect();
+        Ok((objects?, page.revision))
+    }
+
+    /// Changes of objects of a kind after a revision.
+    pub(crate) async fn watch(
+        &self,
+        kind: Kind,
+        namespace: Option<&str>,
+        after: Revision,
+    ) -> Result<Box<dyn Watch>, ApiError> {
+        Ok(self.store.watch(kind.prefix(namespace), after).await?)
+    }
+
+    /// A list as JSON.
+    pub(crate) fn render_list(&self, endpoint: Endpoint, listed: &Listed) -> Result<Bytes, ApiError> {
+        let (kind, version) = (endpoint.info().kind, endpoint.group_version.api_version());
+        let mut out = BytesMut::new();
+        let head = format!("{{\"kind\":\"{kind}List\",\"apiVersion\":\"{version}\",\"metadata\":");
+        out.extend_from_slice(head.as_bytes());
+        out.extend_from_slice(listed.metadata().to_string().as_bytes());
+        out.extend_from_slice(b",\"items\":[");
+        for (index, entry) in listed.entries.iter().enumerate() {
+            if index > 0 {
+                out.extend_from_slice(b",");
+            }
+            self.render(endpoint, entry, &mut out)?;
+        }
+        out.extend_from_slice(b"]}");
+        Ok(out.freeze())
+    }
+}
+
+impl Listed {
+    /// The `metadata` of the list.
+    pub(crate) fn metadata(&self) -> Value {
+        let mut metadata = json!({"resourceVersion": self.revision.to_string()});
+        if let Some(token) = &self.continue_token {
+            metadata["continue"] = json!(token);
+        }
+        if let Some(remaining) = self.remaining {
+            metadata["remainingItemCount"] = json!(remaining);
+        }
+        metadata
+    }
+}
+
+/// Reads a continue token back. It comes from outside: it must not lead out of the list it was made for.
+fn parse_continue(token: &str, prefix: &str) -> Result<Continue, ApiError> {
+    let invalid = || ApiError::bad_request("continue key is not valid");
+    let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|_| invalid())?;
+    let position: Continue = serde_json::from_slice(&bytes).map_err(|_| invalid())?;
+    if position.after.starts_with(prefix) && position.revision > 0 {
+        Ok(position)
+    } else {
+        Err(invalid())
+    }
+}

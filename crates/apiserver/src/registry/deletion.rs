@@ -1,0 +1,319 @@
+//! How objects end.
+//!
+//! A Pod that runs on a node is only marked: its node stops it and then deletes it with grace zero. A later deletion
+//! may shorten the grace, never lengthen it. An object with finalizers is marked and goes when the last one is gone.
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use super::writes::Change;
+use super::{Listed, Registry};
+use crate::object::{Object, timestamp};
+use crate::query::{DeleteOptions, ListOptions};
+use crate::resource::{Endpoint, Kind};
+use crate::route::ObjectPath;
+use crate::status::ApiError;
+use crate::store::{Entry, Expect, Swap, Swapped};
+
+/// Namespaces the server cannot be without.
+pub(crate) const SYSTEM_NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
+/// Of a Pod that does not say.
+const DEFAULT_GRACE_SECONDS: i64 = 30;
+/// Times a deletion is computed anew because someone else changed the object.
+const MAX_ATTEMPTS: usize = 16;
+
+/// The result of a deletion.
+#[derive(Debug)]
+pub(crate) struct Deleted {
+    /// The last state of the object, or its marked state.
+    pub object: Object,
+    /// Whether it is gone, rather than marked.
+    pub gone: bool,
+}
+
+/// What a deletion does to an object.
+#[derive(Debug, PartialEq)]
+enum End {
+    Remove,
+    /// Its end begins, or comes sooner.
+    Mark(Object),
+    /// It is ending already, and soon enough.
+    Leave,
+}
+
+/// Whether an object whose end has begun waits for nothing any more.
+pub(super) fn has_ended(kind: Kind, object: &Object) -> bool {
+    object.is_deleting()
+        && !object.has_finalizers()
+        && object.deletion_grace().unwrap_or(0) == 0
+        && !(kind == Kind::Namespace && has_namespace_finalizers(object))
+}
+
+fn has_namespace_finalizers(object: &Object) -> bool {
+    let finalizers = object
+        .value()
+        .pointer("/spec/finalizers")
+        .and_then(Value::as_array);
+    finalizers.is_some_and(|finalizers| !finalizers.is_empty())
+}
+
+fn plan(kind: Kind, object: &Object, asked: Option<i64>, now: Timestamp) -> End {
+    let grace = match kind {
+        Kind::Pod => pod_grace(object, asked),
+        Kind::ConfigMap
+        | Kind::Event
+        | Kind::Lease
+        | Kind::Namespace
+        | Kind::Node
+        | Kind::Secret
+        | Kind::ServiceAccount => 0,
+    };
+    let waits = object.has_finalizers() || (kind == Kind::Namespace && has_namespace_finalizers(object));
+    if grace == 0 && !waits {
+        return End::Remove;
+    }
+    if !object.is_deleting() {
+        return End::Mark(marked(kind, object, now, grace));
+    }
+    let current = object.deletion_grace().unwrap_or(0);
+    if asked.is_none() || grace >= current {
+        return End::Leave;
+    }
+    // The new grace counts from when the first deletion was asked for.
+    let deadline = object.text("/metadata/deletionTimestamp").parse().unwrap_or(now);
+    let asked_at = deadline - SignedDuration::from_secs(current);
+    End::Mark(marked(kind, object, asked_at, grace))
+}
+
+fn pod_grace(object: &Object, asked: Option<i64>) -> i64 {
+    let phase = object.text("/status/phase");
+    // Nobody has to stop what was never started or has ended.
+    if object.text("/spec/nodeName").is_empty() || phase == "Succeeded" || phase == "Failed" {
+        return 0;
+    }
+    let own = || {
+        object
+            .value()
+            .pointer("/spec/terminationGracePeriodSeconds")
+            .and_then(Value::as_i64)
+    };
+    let grace = asked.or_else(own).unwrap_or(DEFAULT_GRACE_SECONDS);
+    // Upstream takes a negative grace period for the shortest one.
+    if grace < 0 { 1 } else { grace }
+}
+
+fn marked(kind: Kind, object: &Object, asked_at: Timestamp, grace: i64) -> Object {
+    let mut object = object.clone();
+    let deadline = asked_at
+        .checked_add(SignedDuration::from_secs(grace))
+        .unwrap_or(Timestamp::MAX);
+    object.set_meta("deletionTimestamp", json!(timestamp(deadline)));
+    object.set_meta("deletionGracePeriodSeconds", json!(grace));
+    let generation = object.metadata().get("generation").and_then(Value::as_i64);
+    if let Some(generation) = generation {
+        object.set_meta("generation", json!(generation + 1));
+    }
+    if kind == Kind::Namespace {
+        object.value_mut()["status"]["phase"] = json!("Terminating");
+    }
+    object
+}
+
+impl Registry {
+    pub(crate) async fn delete(
+        &self,
+        path: &ObjectPath,
+        options: &DeleteOptions,
+    ) -> Result<Deleted, ApiError> {
+        let endpoint = path.endpoint;
+        let name = path.name.as_deref().unwrap_or_default();
+        if endpoint.kind == Kind::Namespace && SYSTEM_NAMESPACES.contains(&name) {
+            return Err(ApiError::forbidden(
+                endpoint,
+                name,
+                "this namespace may not be deleted",
+            ));
+        }
+        for _ in 0..MAX_ATTEMPTS {
+            let entry = self.entry(path).await?;
+            let object = Object::from_entry(&entry)?;
+            check_preconditions(endpoint, &object, options)?;
+            let end = plan(
+                endpoint.kind,
+                &object,
+                options.grace_period_seconds,
+                Timestamp::now(),
+            );
+            if let Some(deleted) = self.carry_out(&entry, object, end, options.dry_run).await? {
+                return Ok(deleted);
+            }
+        }
+        Err(ApiError::modified(endpoint, name))
+    }
+
+    /// None if someone else changed the object meanwhile.
+    async fn carry_out(
+        &self,
+        entry: &Entry,
+        object: Object,
+        end: End,
+        dry_run: bool,
+    ) -> Result<Option<Deleted>, ApiError> {
+        let (mut object, value, gone) = match end {
+            End::Leave => return Ok(Some(Deleted { object, gone: false })),
+            End::Remove => (object, None, true),
+            End::Mark(marked) => {
+                let value = marked.encode();
+                (marked, Some(value), false)
+            }
+        };
+        if dry_run {
+            return Ok(Some(Deleted { object, gone }));
+        }
+        let swap = Swap {
+            key: entry.key.clone(),
+            expect: Expect::Revision(entry.revision),
+            value,
+            guards: Vec::new(),
+        };
+        match self.store.swap(swap).await? {
+            Swapped::Done(revision) => {
+                object.set_meta("resourceVersion", json!(revision.to_string()));
+                Ok(Some(Deleted { object, gone }))
+            }
+            Swapped::Conflict(_) | Swapped::GuardFailed { .. } => Ok(None),
+        }
+    }
+
+    /// Deletes every object that the options select, and returns them as they were.
+    pub(crate) async fn delete_collection(
+        &self,
+        endpoint: Endpoint,
+        namespace: Option<&str>,
+        list: &ListOptions,
+        options: &DeleteOptions,
+    ) -> Result<Listed, ApiError> {
+        let listed = self.list(endpoint.kind, namespace, list).await?;
+        for entry in &listed.entries {
+            let object = Object::from_entry(entry)?;
+            let namespace = Some(object.namespace()).filter(|namespace| !namespace.is_empty());
+            let path = ObjectPath {
+                endpoint,
+                ..ObjectPath::stored(endpoint.kind, namespace, object.name())
+            };
+            let options = DeleteOptions {
+                precondition_uid: Some(object.uid().to_owned()),
+                ..options.clone()
+            };
+            match self.delete(&path, &options).await {
+                Ok(_) => {}
+                // Gone, or another object of that name by now: not what was selected.
+                Err(error)
+                    if matches!(
+                        error.reason,
+                        crate::status::Reason::NotFound | crate::status::Reason::Conflict
+                    ) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(listed)
+    }
+
+    /// Takes the server's own finalizer off a namespace that is ending and empty.
+    pub(crate) async fn finalize_namespace(&self, name: &str) -> Result<(), ApiError> {
+        let path = ObjectPath::stored(Kind::Namespace, None, name);
+        self.change(&path, false, |old| {
+            let mut object = old.clone();
+            if object.is_deleting() {
+                object.value_mut()["spec"]["finalizers"] = json!([]);
+            }
+            Ok(Change {
+                object,
+                warnings: Vec::new(),
+            })
+        })
+        .await
+        .map(drop)
+    }
+}
+
+fn check_preconditions(endpoint: Endpoint, object: &Object, options: &DeleteOptions) -> Result<(), ApiError> {
+    if let Some(uid) = &options.precondition_uid
+        && uid != object.uid()
+    {
+        let why = format!(
+            "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have been \
+             deleted and then recreated",
+            object.uid()
+        );
+        return Err(ApiError::conflict(endpoint, object.name(), &why));
+    }
+    if let Some(version) = &options.precondition_version
+        && version != object.resource_version()
+    {
+        let why = format!(
+            "the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record ({}). \
+             The object might have been modified",
+            object.resource_version()
+        );
+        return Err(ApiError::conflict(endpoint, object.name(), &why));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+    fn pod(node: &str, phase: &str) -> Object {
+        Object::new(json!({
+            "metadata": {"name": "web", "generation": 1},
+            "spec": {"nodeName": node, "terminationGracePeriodSeconds": 20},
+            "status": {"phase": phase},
+        }))
+        .unwrap()
+    }
+
+    fn mark(end: End) -> Object {
+        match end {
+            End::Mark(object) => object,
+            other => panic!("expected a mark, found {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_pod_that_runs_nowhere_goes_at_once() {
+        assert_eq!(plan(Kind::Pod, &pod("", "Pending"), None, NOW), End::Remove);
+        assert_eq!(plan(Kind::Pod, &pod("n1", "Failed"), Some(60), NOW), End::Remove);
+        assert_eq!(plan(Kind::Pod, &pod("n1", "Running"), Some(0), NOW), End::Remove);
+    }
+
+    #[test]
+    fn a_running_pod_is_marked_and_its_grace_only_shrinks() {
+        let first = mark(plan(Kind::Pod, &pod("n1", "Running"), None, NOW));
+        assert_eq!(first.deletion_grace(), Some(20));
+        assert_eq!(first.text("/metadata/deletionTimestamp"), "1970-01-01T00:00:20Z");
+        assert_eq!(first.metadata()["generation"], 2);
+
+        let later = Timestamp::from_second(5).unwrap();
+        assert_eq!(plan(Kind::Pod, &first, None, later), End::Leave);
+        assert_eq!(plan(Kind::Pod, &first, Some(30), later), End::Leave);
+        let shorter = mark(plan(Kind::Pod, &first, Some(8), later));
+        assert_eq!(
+            shorter.text("/metadata/deletionTimestamp"),
+            "1970-01-01T00:00:08Z"
+        );
+        assert_eq!(plan(Kind::Pod, &shorter, Some(0), later), End::Remove);
+    }
+
+    #[test]
+    fn finalizers_hold_an_object_back() {
+        let mut map = Object::new(json!({"metadata": {"name": "a", "finalizers": ["x/y"]}})).unwrap();
+        let marked = mark(plan(Kind::ConfigMap, &map, None, NOW));
+        assert!(!has_ended(Kind::ConfigMap, &marked));
+        map.set_meta("finalizers", Value::Null);
+        assert_eq!(plan(Kind::ConfigMap, &map, None, NOW), End::Remove);
+    }
+}

@@ -1,0 +1,94 @@
+//! Actions on Pods that are not plain writes: binding to a node, eviction.
+
+use serde_json::{Value, json};
+
+use super::writes::Change;
+use super::{Registry, Written};
+use crate::object::{self, Object};
+use crate::query::DeleteOptions;
+use crate::resource::Kind;
+use crate::route::ObjectPath;
+use crate::status::ApiError;
+
+impl Registry {
+    /// Binds a Pod to a node, as a scheduler's `Binding` asks.
+    pub(crate) async fn bind(
+        &self,
+        path: &ObjectPath,
+        binding: &Value,
+        dry_run: bool,
+    ) -> Result<Written, ApiError> {
+        let target = |field: &str| {
+            let pointer = format!("/target/{field}");
+            binding
+                .pointer(&pointer)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+        };
+        let node = target("name").to_owned();
+        if node.is_empty() || !["", "Node"].contains(&target("kind")) {
+            return Err(ApiError::bad_request(
+                "target: a Binding needs a target of kind Node with a name",
+            ));
+        }
+        let uid = binding
+            .pointer("/metadata/uid")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned();
+        self.change(path, dry_run, |old| bound(path, old, &node, &uid))
+            .await
+    }
+
+    /// Deletes a Pod on behalf of whoever wants its node free. No disruption budgets stand against it.
+    pub(crate) async fn evict(&self, path: &ObjectPath, options: &DeleteOptions) -> Result<(), ApiError> {
+        let path = ObjectPath {
+            subresource: None,
+            ..path.clone()
+        };
+        self.delete(&path, options).await.map(drop)
+    }
+}
+
+fn bound(path: &ObjectPath, old: &Object, node: &str, uid: &str) -> Result<Change, ApiError> {
+    let endpoint = path.endpoint;
+    let name = old.name();
+    let refuse = |why: String| Err(ApiError::conflict(Kind::Pod.storage(), name, &why));
+    if !uid.is_empty() && uid != old.uid() {
+        return refuse(format!(
+            "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+            old.uid()
+        ));
+    }
+    if old.is_deleting() {
+        return refuse(format!(
+            "pod {name} is being deleted, cannot be assigned to a host"
+        ));
+    }
+    let current = old.text("/spec/nodeName");
+    if !current.is_empty() {
+        return refuse(format!("pod {name} is already assigned to node {current:?}"));
+    }
+    debug_assert_eq!(endpoint.kind, Kind::Pod);
+    let mut object = old.clone();
+    let value = object.value_mut();
+    value["spec"]["nodeName"] = json!(node);
+    let scheduled = json!({
+        "type": "PodScheduled",
+        "status": "True",
+        "lastProbeTime": null,
+        "lastTransitionTime": object::now(),
+    });
+    let status = &mut value["status"];
+    match status.get_mut("conditions").and_then(Value::as_array_mut) {
+        Some(conditions) => {
+            conditions.retain(|condition| condition["type"] != "PodScheduled");
+            conditions.push(scheduled);
+        }
+        None => status["conditions"] = json!([scheduled]),
+    }
+    Ok(Change {
+        object,
+        warnings: Vec::new(),
+    })
+}

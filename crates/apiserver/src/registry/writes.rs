@@ -1,0 +1,400 @@
+//! Creating and changing objects.
+
+use serde_json::{Value, json};
+
+use super::{Registry, Written};
+use crate::body::{Encoding, Parsed};
+use crate::kinds::{self, Decoded};
+use crate::managed::{self, Writer};
+use crate::object::{self, Object};
+use crate::patch::{self, Patch};
+use crate::query::WriteOptions;
+use crate::resource::{Endpoint, Kind};
+use crate::route::ObjectPath;
+use crate::status::{ApiError, Reason};
+use crate::store::{Entry, Expect, Swap, Swapped};
+
+/// Names tried for one `generateName`.
+const MAX_NAME_ATTEMPTS: usize = 8;
+/// Times a change without a condition is computed anew because someone else was faster.
+const MAX_CHANGE_ATTEMPTS: usize = 16;
+
+/// What a computed change does to the stored object.
+pub(super) struct Change {
+    pub(super) object: Object,
+    pub(super) warnings: Vec<String>,
+}
+
+impl Registry {
+    /// Creates an object from a body.
+    pub(crate) async fn create(
+        &self,
+        path: &ObjectPath,
+        body: Parsed,
+        options: &WriteOptions,
+    ) -> Result<Written, ApiError> {
+        let decoded = kinds::decode(path.endpoint, body, options.field_validation, self.rules)?;
+        self.create_decoded(path, decoded, options, Writer::Update).await
+    }
+
+    pub(super) async fn create_decoded(
+        &self,
+        path: &ObjectPath,
+        decoded: Decoded,
+        options: &WriteOptions,
+        writer: Writer<'_>,
+    ) -> Result<Written, ApiError> {
+        let endpoint = path.endpoint;
+        let Decoded {
+            mut object,
+            mut warnings,
+        } = decoded;
+        place(&mut object, path)?;
+        if !object.resource_version().is_empty() {
+            return Err(ApiError::bad_request(
+                "resourceVersion should not be set on objects to be created",
+            ));
+        }
+        let generated = object.name().is_empty() && !object.generate_name().is_empty();
+        for attempt in 1.. {
+            let mut object = object.clone();
+            if generated {
+                object.set_meta("name", json!(object::generate_name(object.generate_name())));
+            }
+            stamp(&mut object);
+            let name = object.name().to_owned();
+            let admitted = kinds::admit_create(endpoint.kind, object, self.rules)
+                .map_err(|refusal| refusal.into_error(endpoint, &name))?;
+            let mut object = admitted.object;
+            object.set_type(endpoint.kind.storage());
+            managed::record(None, &mut object, path, options, writer);
+            match self.insert(endpoint, object, options.dry_run).await {
+                Err(error)
+                    if error.reason == Reason::AlreadyExists && generated && attempt < MAX_NAME_ATTEMPTS => {}
+                Err(error) => return Err(error),
+                Ok(object) => {
+                    if endpoint.kind == Kind::Namespace && !options.dry_run {
+                        self.ensure_service_account(object.name()).await?;
+                    }
+                    warnings.extend(admitted.warnings);
+                    return Ok(Written {
+                        object,
+                        warnings,
+                        created: true,
+                    });
+                }
+            }
+        }
+        unreachable!("the last attempt returns")
+    }
+
+    /// Stores a new object, in a namespace that is there and stays.
+    async fn insert(
+        &self,
+        endpoint: Endpoint,
+        mut object: Object,
+        dry_run: bool,
+    ) -> Result<Object, ApiError> {
+        let kind = endpoint.kind;
+        let name = object.name().to_owned();
+        let namespace = kind.info().namespaced.then(|| object.namespace().to_owned());
+        for _ in 0..MAX_CHANGE_ATTEMPTS {
+            let guards = match &namespace {
+                Some(namespace) => vec![self.open_namespace(endpoint, namespace, &name).await?],
+                None => Vec::new(),
+            };
+            let key = kind.key(namespace.as_deref(), &name);
+            if dry_run {
+                let (found, _) = self.store.get(&key).await?;
+                return match found {
+                    Some(_) => Err(ApiError::already_exists(endpoint, &name)),
+                    None => Ok(object),
+                };
+            }
+            let swap = Swap {
+                key,
+                expect: Expect::Absent,
+                value: Some(object.encode()),
+                guards,
+            };
+            match self.store.swap(swap).await? {
+                Swapped::Done(revision) => {
+                    object.set_meta("resourceVersion", json!(revision.to_string()));
+                    return Ok(object);
+                }
+                Swapped::Conflict(_) => return Err(ApiError::already_exists(endpoint, &name)),
+                // The namespace was changed meanwhile; look again whether it still takes objects.
+                Swapped::GuardFailed { .. } => {}
+            }
+        }
+        Err(ApiError::modified(endpoint, &name))
+    }
+
+    /// The condition under which a namespace still takes new objects.
+    async fn open_namespace(
+        &self,
+        endpoint: Endpoint,
+        namespace: &str,
+        name: &str,
+    ) -> Result<(String, Expect), ApiError> {
+        let path = ObjectPath::stored(Kind::Namespace, None, namespace);
+        let entry = self.entry(&path).await?;
+        if Object::from_entry(&entry)?.is_deleting() {
+            let why = format!(
+                "unable to create new content in namespace {namespace} because it is being terminated"
+            );
+            let mut error = ApiError::forbidden(endpoint, name, &why);
+            if let Some(details) = &mut error.details {
+                details["causes"] = json!([{
+                    "reason": "NamespaceTerminating",
+                    "message": format!("namespace {namespace} is being terminated"),
+                    "field": "metadata.namespace",
+                }]);
+            }
+            return Err(error);
+        }
+        Ok((entry.key, Expect::Revision(entry.revision)))
+    }
+
+    /// Every namespace has a service account named `default`.
+    pub(crate) async fn ensure_service_account(&self, namespace: &str) -> Result<(), ApiError> {
+        let object = Object::new(json!({"metadata": {"name": "default", "namespace": namespace}}))
+            .expect("a literal object");
+        self.ensure(Kind::ServiceAccount, object).await
+    }
+
+    /// Creates an object of the server's own unless it is there.
+    pub(crate) async fn ensure(&self, kind: Kind, mut object: Object) -> Result<(), ApiError> {
+        let endpoint = kind.storage();
+        stamp(&mut object);
+        let name = object.name().to_owned();
+        let admitted = kinds::admit_create(kind, object, self.rules)
+            .map_err(|refusal| refusal.into_error(endpoint, &name))?;
+        let mut object = admitted.object;
+        object.set_type(endpoint);
+        match self.insert(endpoint, object, false).await {
+            Err(error) if error.reason == Reason::AlreadyExists => Ok(()),
+            Err(error) => Err(error),
+            Ok(_) => Ok(()),
+        }
+    }
+
+    /// Replaces an object, or the part of it that a subresource is about.
+    pub(crate) async fn update(
+        &self,
+        path: &ObjectPath,
+        body: Parsed,
+        options: &WriteOptions,
+    ) -> Result<Written, ApiError> {
+        let decoded = kinds::decode(path.endpoint, body, options.field_validation, self.rules)?;
+        let mut sent = decoded.object;
+        place(&mut sent, path)?;
+        let changed = self
+            .change(path, options.dry_run, |old| {
+                self.admit(path, old, sent.clone(), options, Writer::Update)
+            })
+            .await;
+        let missing = matches!(&changed, Err(error) if error.reason == Reason::NotFound);
+        if missing && path.endpoint.info().create_on_update && path.subresource.is_none() {
+            let decoded = Decoded {
+                object: sent,
+                warnings: decoded.warnings,
+            };
+            return self.create_decoded(path, decoded, options, Writer::Update).await;
+        }
+        let mut written = changed?;
+        written.warnings.splice(0..0, decoded.warnings);
+        Ok(written)
+    }
+
+    /// Changes an object by a patch.
+    pub(crate) async fn patch(
+        &self,
+        path: &ObjectPath,
+        wanted: &Patch,
+        options: &WriteOptions,
+    ) -> Result<Written, ApiError> {
+        let endpoint = path.endpoint;
+        let writer = match wanted {
+            Patch::Apply(config) => Writer::Apply(config),
+            Patch::Json(_) | Patch::Merge(_) | Patch::Strategic(_) => Writer::Update,
+        };
+        let changed = self
+            .change(path, options.dry_run, |old| {
+                let shown = self.present(endpoint, old.clone());
+                let patched = patch::apply(wanted, endpoint, &shown, options)?;
+                let body = Parsed {
+                    value: patched,
+                    duplicates: Vec::new(),
+                };
+                let decoded = kinds::decode(endpoint, body, options.field_validation, self.rules)?;
+                let mut sent = decoded.object;
+                place(&mut sent, path)?;
+                let mut change = self.admit(path, old, sent, options, writer)?;
+                change.warnings.splice(0..0, decoded.warnings);
+                Ok(change)
+            })
+            .await;
+        match (&changed, wanted) {
+            (Err(error), Patch::Apply(config))
+                if error.reason == Reason::NotFound && path.subresource.is_none() =>
+            {
+                let parsed = Parsed {
+                    value: config.clone(),
+                    duplicates: Vec::new(),
+                };
+                let decoded = kinds::decode(endpoint, parsed, options.field_validation, self.rules)?;
+                self.create_decoded(path, decoded, options, writer).await
+            }
+            _ => changed,
+        }
+    }
+
+    /// Checks a changed object against the stored one.
+    fn admit(
+        &self,
+        path: &ObjectPath,
+        old: &Object,
+        new: Object,
+        options: &WriteOptions,
+        writer: Writer<'_>,
+    ) -> Result<Change, ApiError> {
+        let (endpoint, name) = (path.endpoint, old.name());
+        let version = new.resource_version();
+        if !version.is_empty() && version != "0" && version != old.resource_version() {
+            return Err(ApiError::modified(endpoint, name));
+        }
+        if !new.uid().is_empty() && new.uid() != old.uid() {
+            let why = format!(
+                "Precondition failed: UID in precondition: {}, UID in object meta: {}",
+                new.uid(),
+                old.uid()
+            );
+            return Err(ApiError::conflict(endpoint, name, &why));
+        }
+        let admitted = kinds::admit_update(endpoint.kind, path.subresource, old, new, self.rules)
+            .map_err(|refusal| refusal.into_error(endpoint, name))?;
+        let mut object = admitted.object;
+        object.set_type(endpoint.kind.storage());
+        managed::record(Some(old), &mut object, path, options, writer);
+        Ok(Change {
+            object,
+            warnings: admitted.warnings,
+        })
+    }
+
+    /// Computes a change on the newest version until it can be made on the version it was computed from.
+    pub(super) async fn change(
+        &self,
+        path: &ObjectPath,
+        dry_run: bool,
+        mut compute: impl FnMut(&Object) -> Result<Change, ApiError> + Send,
+    ) -> Result<Written, ApiError> {
+        for _ in 0..MAX_CHANGE_ATTEMPTS {
+            let entry = self.entry(path).await?;
+            let old = Object::from_entry(&entry)?;
+            let Change { object, warnings } = compute(&old)?;
+            if let Some(object) = self.replace(path, &entry, object, dry_run).await? {
+                return Ok(Written {
+                    object,
+                    warnings,
+                    created: false,
+                });
+            }
+        }
+        Err(ApiError::modified(
+            path.endpoint,
+            path.name.as_deref().unwrap_or_default(),
+        ))
+    }
+
+    /// Stores a changed object if nobody else changed it; none if somebody did.
+    async fn replace(
+        &self,
+        path: &ObjectPath,
+        entry: &Entry,
+        mut object: Object,
+        dry_run: bool,
+    ) -> Result<Option<Object>, ApiError> {
+        let value = object.encode();
+        // The last finalizer of an object whose end has begun is gone: so is the object.
+        let ended = super::deletion::has_ended(path.endpoint.kind, &object);
+        let unchanged = value == entry.value;
+        if dry_run || (unchanged && !ended) {
+            object.set_meta("resourceVersion", json!(entry.revision.to_string()));
+            return Ok(Some(object));
+        }
+        let swap = Swap {
+            key: entry.key.clone(),
+            expect: Expect::Revision(entry.revision),
+            value: Some(value).filter(|_| !ended),
+            guards: Vec::new(),
+        };
+        match self.store.swap(swap).await? {
+            Swapped::Done(revision) => {
+                object.set_meta("resourceVersion", json!(revision.to_string()));
+                Ok(Some(object))
+            }
+            Swapped::Conflict(_) | Swapped::GuardFailed { .. } => Ok(None),
+        }
+    }
+}
+
+/// Makes the object's namespace and name those of the path, unless it says otherwise.
+fn place(object: &mut Object, path: &ObjectPath) -> Result<(), ApiError> {
+    match (&path.namespace, object.namespace()) {
+        (Some(namespace), "") => object.set_meta("namespace", json!(namespace)),
+        (Some(namespace), found) if found != namespace => {
+            return Err(ApiError::bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request",
+            ));
+        }
+        (Some(_), _) => {}
+        (None, _) => object.set_meta("namespace", Value::Null),
+    }
+    match (&path.name, object.name()) {
+        (Some(name), "") => object.set_meta("name", json!(name)),
+        (Some(name), found) if found != name => {
+            return Err(ApiError::bad_request(format!(
+                "the name of the object ({found}) does not match the name on the URL ({name})"
+            )));
+        }
+        (Some(_) | None, _) => {}
+    }
+    Ok(())
+}
+
+/// Gives a new object what only the server gives.
+fn stamp(object: &mut Object) {
+    object.set_meta("uid", json!(object::new_uid()));
+    object.set_meta("creationTimestamp", object::now());
+    for field in [
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "generation",
+        "managedFields",
+        "selfLink",
+    ] {
+        object.set_meta(field, Value::Null);
+    }
+}
+
+/// Reads the body of a patch.
+pub(crate) fn parse_patch(content_type: Option<&str>, bytes: &[u8]) -> Result<Patch, ApiError> {
+    let essence = content_type.map(|text| text.split(';').next().unwrap_or_default().trim());
+    let json = |bytes| crate::body::parse(bytes, Encoding::Json).map(|parsed| parsed.value);
+    match essence {
+        Some("application/json-patch+json") => patch::parse_json_patch(json(bytes)?).map(Patch::Json),
+        Some("application/merge-patch+json") => json(bytes).map(Patch::Merge),
+        Some("application/strategic-merge-patch+json") => json(bytes).map(Patch::Strategic),
+        Some("application/apply-patch+yaml") => {
+            crate::body::parse(bytes, Encoding::Yaml).map(|parsed| Patch::Apply(parsed.value))
+        }
+        _ => Err(ApiError::unsupported_media_type(&[
+            "application/json-patch+json",
+            "application/merge-patch+json",
+            "application/strategic-merge-patch+json",
+            "application/apply-patch+yaml",
+        ])),
+    }
+}

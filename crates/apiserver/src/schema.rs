@@ -1,0 +1,93 @@
+//! How lists and maps inside objects are merged: by key, as sets, or as a whole.
+//!
+//! Both kinds of patch that know about fields read this table: strategic merge patch and server-side apply. Lists that
+//! it does not name are replaced as a whole.
+
+use crate::resource::Kind;
+
+/// How two versions of a list become one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ListKind {
+    /// The new one replaces the old.
+    Atomic,
+    /// Values, each at most once.
+    Set,
+    /// Items are the same when these fields are. The first is the merge key of strategic patches.
+    Map(&'static [&'static str]),
+}
+
+const BY_NAME: ListKind = ListKind::Map(&["name"]);
+const BY_IP: ListKind = ListKind::Map(&["ip"]);
+const BY_TYPE: ListKind = ListKind::Map(&["type"]);
+
+/// The kind of the list at a path of field names.
+pub(crate) fn list_kind(kind: Kind, path: &[String]) -> ListKind {
+    let path: Vec<&str> = path.iter().map(String::as_str).collect();
+    match (kind, path.as_slice()) {
+        (_, ["metadata", "finalizers"]) | (Kind::Node, ["spec", "podCIDRs"]) => ListKind::Set,
+        (_, ["metadata", "ownerReferences"]) => ListKind::Map(&["uid"]),
+        (_, ["status", "conditions"]) | (Kind::Node, ["status", "addresses"]) => BY_TYPE,
+        (Kind::Pod, ["spec", rest @ ..]) => pod_spec_list(rest),
+        (Kind::Pod, ["status", "podIPs" | "hostIPs"]) => BY_IP,
+        (Kind::Pod, ["status", "resourceClaimStatuses"]) | (Kind::ServiceAccount, ["secrets"]) => BY_NAME,
+        _ => ListKind::Atomic,
+    }
+}
+
+fn pod_spec_list(path: &[&str]) -> ListKind {
+    match path {
+        [
+            "containers"
+            | "initContainers"
+            | "ephemeralContainers"
+            | "volumes"
+            | "imagePullSecrets"
+            | "schedulingGates"
+            | "resourceClaims",
+        ] => BY_NAME,
+        ["hostAliases"] => BY_IP,
+        ["topologySpreadConstraints"] => ListKind::Map(&["topologyKey", "whenUnsatisfiable"]),
+        ["containers" | "initContainers" | "ephemeralContainers", rest @ ..] => match rest {
+            ["env"] | ["resources", "claims"] => BY_NAME,
+            ["ports"] => ListKind::Map(&["containerPort", "protocol"]),
+            ["volumeMounts"] => ListKind::Map(&["mountPath"]),
+            ["volumeDevices"] => ListKind::Map(&["devicePath"]),
+            _ => ListKind::Atomic,
+        },
+        _ => ListKind::Atomic,
+    }
+}
+
+/// Whether the object at a path is owned as a whole, not field by field.
+pub(crate) fn is_atomic_map(kind: Kind, path: &[String]) -> bool {
+    let last = path.last().map(String::as_str).unwrap_or_default();
+    match kind {
+        Kind::Pod => matches!(
+            last,
+            "nodeSelector"
+                | "fieldRef"
+                | "resourceFieldRef"
+                | "secretKeyRef"
+                | "configMapKeyRef"
+                | "labelSelector"
+                | "requiredDuringSchedulingIgnoredDuringExecution"
+                | "secretRef"
+        ),
+        Kind::Event => matches!(last, "involvedObject" | "related" | "source"),
+        Kind::ConfigMap
+        | Kind::Lease
+        | Kind::Namespace
+        | Kind::Node
+        | Kind::Secret
+        | Kind::ServiceAccount => false,
+    }
+}
+
+/// What a key field of a list is when an item leaves it out.
+pub(crate) fn key_default(field: &str) -> Option<&'static str> {
+    match field {
+        "protocol" => Some("TCP"),
+        "whenUnsatisfiable" => Some("DoNotSchedule"),
+        _ => None,
+    }
+}

@@ -1,0 +1,264 @@
+//! Watches as clients see them: a stream of events, one JSON object a line.
+//!
+//! A watch starts with what is there, if asked, and goes on with every change. With a selector, an object that begins
+//! to match is ADDED and one that ceases to is DELETED. Bookmarks tell a client how far it has seen, also when nothing
+//! concerned it. A client that is too slow costs a position in the history, no memory.
+
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::accept::View;
+use crate::object::Object;
+use crate::query::{ListOptions, VersionMatch};
+use crate::registry::Registry;
+use crate::render::render_one;
+use crate::resource::Endpoint;
+use crate::selector::Selector;
+use crate::status::ApiError;
+use crate::store::{Change, Entry, Revision, Watch};
+
+/// Between bookmarks, as upstream has it.
+const BOOKMARK_INTERVAL: Duration = Duration::from_mins(1);
+/// A watch without a timeout of its own ends after this, and up to as much again, so that clients that started
+/// together do not come back together.
+const MIN_LIFETIME: Duration = Duration::from_mins(30);
+/// The longest a client may ask for.
+const MAX_LIFETIME: Duration = Duration::from_hours(24);
+
+/// A running watch of one client.
+#[derive(Debug)]
+pub(crate) struct Session {
+    registry: Registry,
+    endpoint: Endpoint,
+    view: View,
+    selector: Selector,
+    watch: Box<dyn Watch>,
+    /// What was there at the start and is not sent yet.
+    initial: std::vec::IntoIter<Entry>,
+    /// The bookmark that ends the initial events, if the client asked for it.
+    initial_end: Option<Revision>,
+    bookmarks: bool,
+    next_bookmark: Instant,
+    ends: Instant,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Open,
+    /// The last bookmark was sent, or an error: nothing follows.
+    Ended,
+}
+
+impl Session {
+    /// Starts a watch. An expired resourceVersion is an error event, not a failed request, as upstream has it.
+    pub(crate) async fn start(
+        registry: &Registry,
+        endpoint: Endpoint,
+        namespace: Option<&str>,
+        options: ListOptions,
+        view: View,
+    ) -> Result<Self, ApiError> {
+        let with_initial = wants_initial(&options)?;
+        let (initial, revision) = if with_initial {
+            let list = ListOptions {
+                limit: None,
+                continue_token: None,
+                version_match: None,
+                ..options.clone()
+            };
+            let listed = registry.list(endpoint.kind, namespace, &list).await?;
+            (listed.entries, listed.revision)
+        } else {
+            let newest = registry.revision().await?;
+            (
+                Vec::new(),
+                options
+                    .resource_version
+                    .filter(|revision| revision.0 > 0)
+                    .unwrap_or(newest),
+            )
+        };
+        let watch = registry.watch(endpoint.kind, namespace, revision).await?;
+        let now = Instant::now();
+        let lifetime = match options.timeout_seconds {
+            Some(seconds) if seconds > 0 => Duration::from_secs(seconds).min(MAX_LIFETIME),
+            _ => MIN_LIFETIME.mul_f64(1.0 + rand::random::<f64>()),
+        };
+        Ok(Self {
+            registry: registry.clone(),
+            endpoint,
+            view,
+            selector: options.selector,
+            watch,
+            initial: initial.into_iter(),
+            initial_end: (options.send_initial_events == Some(true)).then_some(revision),
+            bookmarks: options.allow_bookmarks,
+            next_bookmark: now + BOOKMARK_INTERVAL,
+            ends: now + lifetime,
+            state: State::Open,
+        })
+    }
+
+    /// The next bytes to send; none when the watch is over.
+    pub(crate) async fn next(&mut self) -> Option<Bytes> {
+        if self.state == State::Ended {
+            return None;
+        }
+        match self.next_frames().await {
+            Ok(frames) => Some(frames),
+            Err(error) => {
+                self.state = State::Ended;
+                Some(error_frame(&error))
+            }
+        }
+    }
+
+    async fn next_frames(&mut self) -> Result<Bytes, ApiError> {
+        if let Some(entry) = self.initial.next() {
+            return self.frame("ADDED", &entry);
+        }
+        if let Some(revision) = self.initial_end.take() {
+            return self.bookmark(revision, true);
+        }
+        loop {
+            let wake = if self.bookmarks {
+                self.next_bookmark.min(self.ends)
+            } else {
+                self.ends
+            };
+            tokio::select! {
+                changes = self.watch.next() => {
+                    let mut out = BytesMut::new();
+                    for change in changes? {
+                        self.append(&change, &mut out)?;
+                    }
+                    if !out.is_empty() {
+                        return Ok(out.freeze());
+                    }
+                }
+                () = tokio::time::sleep_until(wake) => {
+                    if Instant::now() >= self.ends {
+                        self.state = State::Ended;
+                        return if self.bookmarks {
+                            self.bookmark(self.watch.position(), false)
+                        } else {
+                            Ok(Bytes::new())
+                        };
+                    }
+                    self.next_bookmark = Instant::now() + BOOKMARK_INTERVAL;
+                    return self.bookmark(self.watch.position(), false);
+                }
+            }
+        }
+    }
+
+    /// Writes what a change means to this watch, if anything.
+    fn append(&self, change: &Change, out: &mut BytesMut) -> Result<(), ApiError> {
+        let entry = |value: &Bytes| Entry {
+            key: change.key.clone(),
+            value: value.clone(),
+            revision: change.revision,
+        };
+        let now = change.value.as_ref().map(entry);
+        // What ended is shown as it last was, with the revision of its end.
+        let before = change.previous.as_ref().map(|previous| entry(&previous.value));
+        let (did_match, does_match) = if self.selector.is_everything() {
+            (before.is_some(), now.is_some())
+        } else {
+            (self.selects(before.as_ref())?, self.selects(now.as_ref())?)
+        };
+        let (kind, shown) = match (did_match, does_match) {
+            (false, true) => ("ADDED", now),
+            (true, true) => ("MODIFIED", now),
+            (true, false) => ("DELETED", before),
+            (false, false) => return Ok(()),
+        };
+        if let Some(entry) = shown {
+            out.extend_from_slice(&self.frame(kind, &entry)?);
+        }
+        Ok(())
+    }
+
+    fn selects(&self, entry: Option<&Entry>) -> Result<bool, ApiError> {
+        match entry {
+            Some(entry) => Ok(self.selector.matches(&Object::from_entry(entry)?)),
+            None => Ok(false),
+        }
+    }
+
+    fn frame(&self, kind: &str, entry: &Entry) -> Result<Bytes, ApiError> {
+        let mut out = BytesMut::new();
+        out.extend_from_slice(format!("{{\"type\":\"{kind}\",\"object\":").as_bytes());
+        render_one(&self.registry, self.endpoint, self.view, entry, &mut out)?;
+        out.extend_from_slice(b"}\n");
+        Ok(out.freeze())
+    }
+
+    fn bookmark(&self, revision: Revision, ends_initial: bool) -> Result<Bytes, ApiError> {
+        let mut object = json!({
+            "kind": self.endpoint.info().kind,
+            "apiVersion": self.endpoint.group_version.api_version(),
+            "metadata": {"resourceVersion": revision.to_string()},
+        });
+        if ends_initial {
+            object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        }
+        let object = match self.view {
+            View::Objects => object,
+            View::Metadata => json!({
+                "kind": "PartialObjectMetadata",
+                "apiVersion": "meta.k8s.io/v1",
+                "metadata": object["metadata"],
+            }),
+            View::Table(include) => {
+                let object =
+                    Object::new(object).ok_or_else(|| ApiError::internal("a bookmark is an object"))?;
+                let rows = [(object.clone(), object)];
+                let metadata = json!({"resourceVersion": revision.to_string()});
+                crate::table::table(self.endpoint.kind, &rows, include, &metadata)
+            }
+        };
+        Ok(line(&json!({"type": "BOOKMARK", "object": object})))
+    }
+}
+
+/// Whether the watch begins with what is there.
+fn wants_initial(options: &ListOptions) -> Result<bool, ApiError> {
+    match options.send_initial_events {
+        Some(wanted) => {
+            if options.version_match != Some(VersionMatch::NotOlderThan) {
+                return Err(ApiError::bad_request(
+                    "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to \
+                     NotOlderThan",
+                ));
+            }
+            if wanted && !options.allow_bookmarks {
+                return Err(ApiError::bad_request(
+                    "sendInitialEvents: Forbidden: sendInitialEvents requires allowWatchBookmarks",
+                ));
+            }
+            Ok(wanted)
+        }
+        None if options.version_match.is_some() => Err(ApiError::bad_request(
+            "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is \
+             provided",
+        )),
+        None => Ok(options.resource_version.is_none_or(|revision| revision.0 == 0)),
+    }
+}
+
+/// The event that ends a watch which cannot go on.
+pub(crate) fn error_frame(error: &ApiError) -> Bytes {
+    line(&json!({"type": "ERROR", "object": error.to_status()}))
+}
+
+fn line(value: &Value) -> Bytes {
+    let mut out = BytesMut::new();
+    serde_json::to_writer((&mut out).writer(), value).expect("a JSON value can be written to memory");
+    out.extend_from_slice(b"\n");
+    out.freeze()
+}
