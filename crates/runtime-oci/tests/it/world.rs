@@ -6,6 +6,7 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
     net::IpAddr,
     path::{Path, PathBuf},
+    process::Command,
     time::Duration,
 };
 
@@ -27,13 +28,13 @@ const SHARED: &str = "/shared";
 pub(crate) struct World {
     pub(crate) runtime: OciRuntime,
     pub(crate) sandbox: SandboxId,
-    pub(crate) home: TempDir,
+    pub(crate) home: Home,
 }
 
 /// What is there while no agent is.
 pub(crate) struct Agentless {
     sandbox: SandboxId,
-    home: TempDir,
+    home: Home,
 }
 
 impl Agentless {
@@ -46,6 +47,38 @@ impl Agentless {
             runtime: open(self.home.path()).await,
             sandbox: self.sandbox,
             home: self.home,
+        }
+    }
+}
+
+/// The directory of a world. After a failed test what is left should not trouble the next one.
+pub(crate) struct Home(TempDir);
+
+impl Home {
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        for trace in traces(self.path()) {
+            let words: Vec<&str> = trace.split(' ').collect();
+            let command: &[&str] = match words[0] {
+                "process" => &["kill", "-9", words[1].trim_start_matches("/proc/")],
+                "mount" => &["umount", "-l", words[5]],
+                "link" => &[
+                    "ip",
+                    "link",
+                    "delete",
+                    words[1].trim_start_matches("/sys/class/net/"),
+                ],
+                _ => continue,
+            };
+            let _ = Command::new(command[0]).args(&command[1..]).output();
         }
     }
 }
@@ -96,7 +129,7 @@ impl World {
     }
 
     pub(crate) async fn without_sandbox() -> Self {
-        let home = tempfile::tempdir().expect("a directory");
+        let home = Home(tempfile::tempdir().expect("a directory"));
         fs::create_dir(home.path().join("shared")).expect("makes");
         Agentless {
             sandbox: SandboxId::new("none"),
@@ -211,43 +244,8 @@ impl World {
         )
     }
 
-    /// What the kernel has because of this world: processes, mounts, cgroups, links, rules.
     pub(crate) fn traces(&self) -> BTreeSet<String> {
-        let home = self.home.path().display().to_string();
-        let bridge = network_for(self.home.path()).bridge;
-        let mut traces = BTreeSet::new();
-        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("reads");
-        traces.extend(
-            mounts
-                .lines()
-                .filter(|line| line.contains(&home))
-                .map(|line| format!("mount {line}")),
-        );
-        let tag = format!("pulselet-{:016x}", tag(&self.home.path().join("root")));
-        for directory in directories(Path::new("/sys/fs/cgroup")) {
-            if directory.join(&tag).exists() {
-                traces.insert(format!("cgroup {}", directory.join(&tag).display()));
-            }
-        }
-        for link in directories(Path::new("/sys/class/net")) {
-            if link.ends_with(&bridge)
-                || link
-                    .join("master")
-                    .canonicalize()
-                    .is_ok_and(|m| m.ends_with(&bridge))
-            {
-                traces.insert(format!("link {}", link.display()));
-            }
-        }
-        for process in directories(Path::new("/proc")) {
-            let read = |name: &str| fs::read(process.join(name)).unwrap_or_default();
-            let command = String::from_utf8_lossy(&read("cmdline")).replace('\0', " ");
-            let groups = String::from_utf8_lossy(&read("cgroup")).into_owned();
-            if (command.contains(&home) && command.contains("monitor")) || groups.contains(&tag) {
-                traces.insert(format!("process {} {command}", process.display()));
-            }
-        }
-        traces
+        traces(self.home.path())
     }
 
     /// Removes everything and makes sure that nothing is left.
@@ -273,6 +271,45 @@ impl World {
             assert_eq!(remains.count(), 0, "directories of {kind} are left");
         }
     }
+}
+
+/// What the kernel has because of a world: processes, mounts, cgroups, links, rules.
+fn traces(home: &Path) -> BTreeSet<String> {
+    let path = home.display().to_string();
+    let bridge = network_for(home).bridge;
+    let mut traces = BTreeSet::new();
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("reads");
+    traces.extend(
+        mounts
+            .lines()
+            .filter(|line| line.contains(&path))
+            .map(|line| format!("mount {line}")),
+    );
+    let tag = format!("pulselet-{:016x}", tag(&home.join("root")));
+    for directory in directories(Path::new("/sys/fs/cgroup")) {
+        if directory.join(&tag).exists() {
+            traces.insert(format!("cgroup {}", directory.join(&tag).display()));
+        }
+    }
+    for link in directories(Path::new("/sys/class/net")) {
+        if link.ends_with(&bridge)
+            || link
+                .join("master")
+                .canonicalize()
+                .is_ok_and(|m| m.ends_with(&bridge))
+        {
+            traces.insert(format!("link {}", link.display()));
+        }
+    }
+    for process in directories(Path::new("/proc")) {
+        let read = |name: &str| fs::read(process.join(name)).unwrap_or_default();
+        let command = String::from_utf8_lossy(&read("cmdline")).replace('\0', " ");
+        let groups = String::from_utf8_lossy(&read("cgroup")).into_owned();
+        if (command.contains(&path) && command.contains("monitor")) || groups.contains(&tag) {
+            traces.insert(format!("process {} {command}", process.display()));
+        }
+    }
+    traces
 }
 
 /// A bridge and a range that no other test has: both are made from the directory's random name.
