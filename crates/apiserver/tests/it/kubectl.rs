@@ -67,6 +67,20 @@ fn discovery_and_versions() {
 }
 
 #[test]
+fn fields_are_explained_ours_included() {
+    let server = TestServer::start();
+    let probe = kubectl!(server, "explain", "pod.spec.containers.readinessProbe").success();
+    assert!(
+        probe.contains("periodMilliseconds") && probe.contains("periodSeconds"),
+        "{probe}"
+    );
+    let lease = kubectl!(server, "explain", "leases.spec").success();
+    assert!(lease.contains("holderIdentity"), "{lease}");
+    let event = kubectl!(server, "explain", "events", "--api-version=events.k8s.io/v1").success();
+    assert!(event.contains("regarding"), "{event}");
+}
+
+#[test]
 fn a_pod_is_applied_changed_labelled_and_deleted() {
     let server = TestServer::start();
     assert_eq!(
@@ -238,6 +252,20 @@ fn bad_input_is_explained_and_changes_nothing() {
             .failure()
             .contains("not found")
     );
+}
+
+#[test]
+fn an_edit_is_made_by_the_users_editor() {
+    let server = TestServer::start();
+    kubectl!(server, "create", "configmap", "a", "--from-literal=n=before").success();
+    let mut command = crate::harness::kubectl_command(server.path(), &server.kubeconfig);
+    let edited = command
+        .args(["edit", "cm", "a"])
+        .env("KUBE_EDITOR", "sed -i s/before/after/")
+        .output();
+    assert!(edited.expect("kubectl runs").status.success());
+    let data = kubectl!(server, "get", "cm", "a", "-o", "jsonpath={.data.n}").success();
+    assert_eq!(data, "after");
 }
 
 #[test]
