@@ -12,6 +12,7 @@ use pulselet_api::{GateSet, Profile};
 use pulselet_engine::time::Span;
 
 use crate::output::{ColorArg, Format};
+use crate::runtime::RuntimeChoice;
 
 /// Runs Kubernetes Pod manifests on this machine and keeps them healthy.
 #[derive(Debug, Parser)]
@@ -62,12 +63,39 @@ pub(crate) enum Command {
         after_help = "Examples:\n  pulselet explain pod.yaml\n  pulselet explain pod.yaml --config node.yaml -o json"
     )]
     Explain(ExplainArgs),
+    /// Tell why containers were killed: the probes that led to it, the grace period, the signal, the exit
+    #[command(after_help = "Examples:\n  pulselet history\n  pulselet history web -o json")]
+    History(HistoryArgs),
+    /// Print the log of a container
+    #[command(
+        after_help = "Examples:\n  pulselet logs web -f\n  pulselet logs kube-system/dns -c cache --previous --tail 20"
+    )]
+    Logs(LogsArgs),
+    /// Run the pods of a directory of manifests, as a service
+    #[command(
+        after_help = "Example:\n  pulselet node --manifests /etc/pulselet/manifests\n\nContainers run on when the agent \
+                            ends, and the next one goes on with them."
+    )]
+    Node(NodeCommandArgs),
+    /// List the containers of the local agent
+    #[command(after_help = "Example:\n  pulselet ps")]
+    Ps(PsArgs),
+    /// Run pods in the foreground, and stop them at the end
+    #[command(
+        after_help = "Examples:\n  pulselet run pod.yaml\n  pulselet run pod.yaml --wait ready --timeout 30s\n  \
+                            pulselet run pod.yaml --runtime process -o json\n\nCtrl-C stops the pods gracefully, a second \
+                            one kills them. Without a terminal, equal probes in a row are told once; -v tells them all."
+    )]
+    Run(RunArgs),
     /// Run a manifest on a virtual clock and tell what happens
     #[command(
         after_help = "Examples:\n  pulselet simulate pod.yaml --scenario deadlock.yaml --for 1h\n  \
                             pulselet simulate pod.yaml --scenario deadlock.yaml -o html > timeline.html"
     )]
     Simulate(SimulateArgs),
+    /// Stop pods of the local agent and wait until they are gone
+    #[command(after_help = "Examples:\n  pulselet stop web\n  pulselet stop --all --grace-period 5")]
+    Stop(StopArgs),
     /// Print the version
     #[command(after_help = "Example:\n  pulselet version -o json")]
     Version(VersionArgs),
@@ -102,6 +130,27 @@ pub(crate) struct NodeArgs {
     /// Turn the node's feature gates on or off, such as SubSecondProbes=false; all are on by default
     #[arg(long, value_name = "A=true,B=false", value_parser = parse_gates)]
     pub(crate) feature_gates: Option<String>,
+}
+
+/// Flags of every command that needs the agent's directory.
+#[derive(Debug, Args)]
+pub(crate) struct DataDirArgs {
+    /// Where the agent keeps its state, logs and socket; by default /var/lib/pulselet, and pulselet in
+    /// `$XDG_STATE_HOME` for other users than root
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+}
+
+/// Flags of every command that runs containers.
+#[derive(Debug, Args)]
+pub(crate) struct AgentArgs {
+    /// What containers are: `oci` (containers of images) or `process` (plain host processes, no isolation)
+    #[arg(long, value_name = "RUNTIME", default_value = "oci")]
+    pub(crate) runtime: RuntimeChoice,
+    #[command(flatten)]
+    pub(crate) data: DataDirArgs,
+    #[command(flatten)]
+    pub(crate) node: NodeArgs,
 }
 
 /// Checks gate settings without applying them: what they are applied to is known later.
@@ -201,6 +250,93 @@ pub(crate) struct ExplainArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct HistoryArgs {
+    /// Only this pod: NAME or NAMESPACE/NAME
+    #[arg(value_name = "POD")]
+    pub(crate) pod: Option<PodName>,
+    /// Only this container
+    #[arg(short, long, value_name = "NAME")]
+    pub(crate) container: Option<String>,
+    #[command(flatten)]
+    pub(crate) data: DataDirArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LogsArgs {
+    /// The pod: NAME or NAMESPACE/NAME
+    #[arg(value_name = "POD")]
+    pub(crate) pod: PodName,
+    /// The container; not needed where the pod has only one
+    #[arg(short, long, value_name = "NAME")]
+    pub(crate) container: Option<String>,
+    /// Go on printing until the container ends
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// The life before the last restart
+    #[arg(short, long)]
+    pub(crate) previous: bool,
+    /// Only the last N lines
+    #[arg(long, value_name = "N")]
+    pub(crate) tail: Option<usize>,
+    /// Begin each line with its time
+    #[arg(long)]
+    pub(crate) timestamps: bool,
+    #[command(flatten)]
+    pub(crate) data: DataDirArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NodeCommandArgs {
+    /// A directory of manifests: files that appear, change or go are followed
+    #[arg(long, value_name = "DIR")]
+    pub(crate) manifests: PathBuf,
+    /// Where to serve /healthz, /readyz and /metrics
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:10255")]
+    pub(crate) metrics: String,
+    #[command(flatten)]
+    pub(crate) agent: AgentArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PsArgs {
+    #[command(flatten)]
+    pub(crate) data: DataDirArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// Manifests: YAML, JSON or a stream of JSON objects; `-` is stdin
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<String>,
+    /// Stop as soon as all pods are ready and say whether they were
+    #[arg(long, value_name = "WHAT")]
+    pub(crate) wait: Option<WaitArg>,
+    /// How long --wait waits
+    #[arg(long, value_name = "DURATION", default_value = "60s", requires = "wait", value_parser = crate::commands::parse_age)]
+    pub(crate) timeout: Duration,
+    /// Hand the pods to the local agent and return
+    #[arg(long, conflicts_with_all = ["wait", "metrics"])]
+    pub(crate) detach: bool,
+    /// Where to serve /healthz, /readyz and /metrics; without it nowhere
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) metrics: Option<String>,
+    #[command(flatten)]
+    pub(crate) agent: AgentArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// What `--wait` waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WaitArg {
+    Ready,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct SimulateArgs {
     /// A manifest with exactly one Pod: YAML or JSON; `-` is stdin
     #[arg(value_name = "FILE")]
@@ -231,6 +367,49 @@ pub(crate) enum SimulateFormat {
     Svg,
     /// A page with the drawing, to hover over and to zoom
     Html,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StopArgs {
+    /// The pods: NAME or NAMESPACE/NAME
+    #[arg(value_name = "POD", required_unless_present = "all", conflicts_with = "all")]
+    pub(crate) pods: Vec<PodName>,
+    /// All pods
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Seconds until they are killed; without it each pod's own
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) grace_period: Option<u64>,
+    #[command(flatten)]
+    pub(crate) data: DataDirArgs,
+}
+
+/// A pod as it is named on the command line; without a namespace it is in `default`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PodName {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+impl std::str::FromStr for PodName {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (namespace, name) = text.split_once('/').unwrap_or(("default", text));
+        if namespace.is_empty() || name.is_empty() || name.contains('/') {
+            return Err("a pod is NAME or NAMESPACE/NAME");
+        }
+        Ok(Self {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        })
+    }
+}
+
+impl std::fmt::Display for PodName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
 }
 
 #[derive(Debug, Args)]

@@ -4,7 +4,13 @@ mod check;
 mod completion;
 mod demo;
 mod explain;
+mod history;
+mod logs;
+mod node;
+mod ps;
+mod run;
 mod simulate;
+mod stop;
 mod version;
 
 use crate::cli::{Cli, Command};
@@ -19,7 +25,13 @@ pub(crate) fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Completion(args) => completion::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::History(args) => history::run(&args),
+        Command::Logs(args) => logs::run(&args),
+        Command::Node(args) => node::run(&args, cli.global.verbose),
+        Command::Ps(args) => ps::run(&args),
+        Command::Run(args) => run::run(&args, cli.global.verbose),
         Command::Simulate(args) => simulate::run(&args),
+        Command::Stop(args) => stop::run(&args),
         Command::Version(args) => version::run(&args),
     }
 }

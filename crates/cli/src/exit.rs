@@ -11,12 +11,14 @@ use std::process::ExitCode;
 pub(crate) enum Exit {
     /// Done; the answer, where there is one, is yes.
     Done,
-    /// Done, and the answer is no: a manifest is rejected.
+    /// Done, and the answer is no: a manifest is rejected, a pod failed, a wait was in vain.
     No,
     /// Usage error or unreadable input.
     Usage,
     /// The environment is missing something.
     Environment,
+    /// Somebody asked it to end.
+    Interrupted,
     /// What a workload of ours leaves with; any code.
     Workload(u8),
 }
@@ -28,6 +30,7 @@ impl Exit {
             Self::No => 1,
             Self::Usage => 2,
             Self::Environment => 3,
+            Self::Interrupted => 130,
             Self::Workload(code) => code,
         }
     }
@@ -87,5 +90,25 @@ pub(crate) fn report_usage(error: &clap::Error) -> Exit {
         Exit::Usage
     } else {
         Exit::Done
+    }
+}
+
+impl From<pulselet_node::control::ClientError> for Failure {
+    /// What an agent refuses is an answer; an agent that is not there is missing.
+    fn from(error: pulselet_node::control::ClientError) -> Self {
+        use pulselet_node::control::ClientError;
+        let exit = match &error {
+            ClientError::Refused { .. } => Exit::No,
+            ClientError::Connect { .. }
+            | ClientError::Send(_)
+            | ClientError::Timeout
+            | ClientError::Receive(_)
+            | ClientError::Decode(_) => Exit::Environment,
+        };
+        Self {
+            exit,
+            message: error.to_string(),
+            hint: None,
+        }
     }
 }

@@ -1,22 +1,31 @@
 //! The `pulselet` command: the composition root of the project.
 //!
 //! `cli` defines every flag, `commands` holds one module per command, `input` reads and judges manifests,
-//! `diagnostics` explains what is wrong with them, `output` writes, `exit` knows the exit codes. Commands never print errors themselves and never leave
-//! the process: they return, and `main` reports once.
+//! `diagnostics` explains what is wrong with them, `agent` starts a node and `runtime` what it runs containers with,
+//! `output` writes, `exit` knows the exit codes. Commands never print errors themselves and never leave the process:
+//! they return, and `main` reports once.
 
+mod agent;
 mod cli;
 mod commands;
+mod data_dir;
 mod diagnostics;
 mod exit;
 mod input;
+mod interrupt;
+mod logging;
 mod node_config;
 mod output;
+mod runtime;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
 fn main() -> ExitCode {
+    if let Some(ended) = runtime::monitor(std::env::args_os().skip(1)) {
+        return ended;
+    }
     let cli = match cli::Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return exit::report_usage(&error).into(),

@@ -1,0 +1,95 @@
+//! Starting an agent from the command line: its directory, its runtime, its endpoint, its settings.
+
+use std::path::PathBuf;
+
+use pulselet_node::{DataDir, LineHub, Node, NodeHandle, NodeOptions, ServiceManager};
+use pulselet_plan::NodeConfig;
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::cli::AgentArgs;
+use crate::exit::Failure;
+
+/// Threads that run the agent: one for its loop, one for what its jobs do meanwhile.
+const AGENT_THREADS: usize = 2;
+
+/// What an agent has beside its flags.
+#[derive(Debug)]
+pub(crate) struct Setting {
+    pub(crate) config: NodeConfig,
+    pub(crate) lines: LineHub,
+    /// Where health and metrics are served.
+    pub(crate) metrics: Option<String>,
+    pub(crate) manifests: Option<PathBuf>,
+}
+
+/// An agent that runs.
+#[derive(Debug)]
+pub(crate) struct Started {
+    pub(crate) node: NodeHandle,
+    /// The runtime's name and version.
+    pub(crate) runtime: String,
+    pub(crate) data_dir: PathBuf,
+    /// What the runtime does not do that a user may count on.
+    pub(crate) warning: Option<&'static str>,
+}
+
+pub(crate) async fn start(args: &AgentArgs, setting: Setting) -> Result<Started, Failure> {
+    let data_dir = DataDir::claim(args.data.resolve()?).map_err(Failure::environment)?;
+    let path = data_dir.path().to_owned();
+    let metrics = match &setting.metrics {
+        Some(address) => Some(listen(address).await?),
+        None => None,
+    };
+    // After the claim: a runtime touches what it finds.
+    let runtime = args.runtime.open(&path).await?;
+    let version = runtime.version().await.map_err(Failure::environment)?;
+    let warning = (!version.features.images).then_some(
+        "warning: containers are plain host processes: images are not used, and nothing is isolated",
+    );
+    let mut options = NodeOptions::new(data_dir, runtime);
+    options.config = setting.config;
+    options.lines = setting.lines;
+    options.metrics = metrics;
+    options.manifests = setting.manifests;
+    options.service_manager = service_manager();
+    let node = Node::start(options).await.map_err(Failure::environment)?;
+    Ok(Started {
+        node,
+        runtime: format!("{} {}", version.name, version.version),
+        data_dir: path,
+        warning,
+    })
+}
+
+async fn listen(address: &str) -> Result<TcpListener, Failure> {
+    TcpListener::bind(address).await.map_err(|error| {
+        Failure::environment(format_args!("cannot listen on {address}: {error}"))
+            .with_hint("choose another address with --metrics")
+    })
+}
+
+fn service_manager() -> ServiceManager {
+    let variable = |name| std::env::var(name).ok();
+    ServiceManager::new(
+        variable("NOTIFY_SOCKET").as_deref(),
+        variable("WATCHDOG_USEC").as_deref(),
+    )
+}
+
+/// What an agent runs on.
+pub(crate) fn executor() -> Result<Runtime, Failure> {
+    build(Builder::new_multi_thread().worker_threads(AGENT_THREADS))
+}
+
+/// What a command runs on that only asks an agent.
+pub(crate) fn small_executor() -> Result<Runtime, Failure> {
+    build(&mut Builder::new_current_thread())
+}
+
+fn build(builder: &mut Builder) -> Result<Runtime, Failure> {
+    builder
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::environment(format_args!("cannot start: {error}")))
+}

@@ -1,0 +1,39 @@
+//! `pulselet history`: why containers were killed, as a report or as event lines.
+
+mod report;
+
+use std::io::Write;
+
+use pulselet_node::Layout;
+use pulselet_node::control::ClientError;
+
+use crate::agent;
+use crate::cli::HistoryArgs;
+use crate::exit::{Exit, Failure};
+use crate::output::{self, Format};
+
+pub(crate) fn run(args: &HistoryArgs) -> Result<Exit, Failure> {
+    let lines = agent::small_executor()?.block_on(fetch(args))?;
+    let mut out = output::stdout();
+    output::written(match args.output.output {
+        Format::Json => out.write_all(lines.as_bytes()),
+        Format::Text if lines.is_empty() => writeln!(out, "nothing was killed"),
+        Format::Text => report::print(&mut out, &lines),
+    })?;
+    output::written(out.flush())?;
+    Ok(Exit::Done)
+}
+
+/// The stories from the agent, or from its directory where no agent runs: what was killed stays known.
+async fn fetch(args: &HistoryArgs) -> Result<String, Failure> {
+    let pod = args.pod.as_ref().map(ToString::to_string);
+    let container = args.container.as_deref();
+    match args.data.client()?.history(pod.as_deref(), container).await {
+        Err(refused @ ClientError::Connect { .. }) => {
+            let layout = Layout::new(args.data.resolve()?);
+            let kept = pulselet_node::kept_history(&layout, pod.as_deref(), container);
+            kept.map_err(Failure::environment)?.ok_or_else(|| refused.into())
+        }
+        answer => Ok(answer?),
+    }
+}

@@ -1,0 +1,352 @@
+//! A kill in a few lines: which probe, what led to it, the grace period, the signal, the exit, what came next.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use pulselet_engine::time::Span;
+use pulselet_sim::timeline::wording::clock;
+use serde::Deserialize;
+
+use super::super::run::printable;
+use crate::output::{BOLD, DIM, GREEN, RED, RESET, YELLOW};
+
+/// A line of a story, as the agent writes it.
+#[derive(Clone, Debug, Deserialize)]
+struct Told {
+    t: f64,
+    time: String,
+    pod: String,
+    container: String,
+    #[serde(flatten)]
+    body: Body,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]
+enum Body {
+    Probe {
+        kind: String,
+        outcome: String,
+        detail: String,
+        latency_ms: f64,
+        run: u32,
+        counted: bool,
+    },
+    Killing {
+        reason: String,
+        grace_period_seconds: f64,
+        grace_from: String,
+    },
+    Hook {
+        hook: String,
+        outcome: String,
+        seconds: f64,
+    },
+    Signal {
+        signal: String,
+    },
+    GraceExceeded {},
+    Exited {
+        exit_code: i32,
+        reason: String,
+        seconds: Option<f64>,
+    },
+    Backoff {
+        seconds: f64,
+    },
+    Created {},
+    Running {
+        restart_count: u32,
+    },
+    #[serde(other)]
+    Other,
+}
+
+/// Prints a report for each kill, in order of the decisions.
+pub(super) fn print(out: &mut impl Write, lines: &str) -> io::Result<()> {
+    let mut containers: BTreeMap<(String, String), Vec<Told>> = BTreeMap::new();
+    let told = lines
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Told>(line).ok());
+    for told in told {
+        let container = (told.pod.clone(), told.container.clone());
+        containers.entry(container).or_default().push(told);
+    }
+    let mut kills: Vec<_> = containers.values().flat_map(|lines| kills(lines)).collect();
+    kills.sort_by_key(|kill| decision(kill).map(|told| told.time.as_str()));
+    for (index, kill) in kills.into_iter().enumerate() {
+        if index > 0 {
+            writeln!(out)?;
+        }
+        report(out, kill)?;
+    }
+    Ok(())
+}
+
+/// Cuts the lines of a container into kills: attempts, the decision, what followed.
+fn kills(lines: &[Told]) -> Vec<&[Told]> {
+    let mut kills = Vec::new();
+    let mut from = 0;
+    for (index, line) in lines.iter().enumerate() {
+        let so_far = &lines[from..index];
+        let begins = match &line.body {
+            Body::Probe { .. } => decision(so_far).is_some(),
+            // A second decision before the exit belongs to the same kill: it shortens the grace period.
+            Body::Killing { .. } => so_far.iter().any(|told| matches!(told.body, Body::Exited { .. })),
+            Body::Hook { .. }
+            | Body::Signal { .. }
+            | Body::GraceExceeded {}
+            | Body::Exited { .. }
+            | Body::Backoff { .. }
+            | Body::Created {}
+            | Body::Running { .. }
+            | Body::Other => false,
+        };
+        if begins {
+            kills.push(so_far);
+            from = index;
+        }
+    }
+    kills.push(&lines[from..]);
+    kills
+}
+
+fn decision(kill: &[Told]) -> Option<&Told> {
+    kill.iter().find(|told| matches!(told.body, Body::Killing { .. }))
+}
+
+fn report(out: &mut impl Write, kill: &[Told]) -> io::Result<()> {
+    let Some(decision) = decision(kill) else {
+        return Ok(());
+    };
+    let Told {
+        pod,
+        container,
+        time,
+        t,
+        ..
+    } = decision;
+    let age = clock(span(*t));
+    writeln!(
+        out,
+        "{BOLD}{pod}  container {container}{RESET}  killed at {time}, {} after the pod was accepted",
+        age.trim_start()
+    )?;
+    let mut attempts = Attempts::default();
+    for told in kill {
+        match &told.body {
+            Body::Probe { .. } => attempts.push(told),
+            Body::Killing { .. } => {
+                attempts.print(out)?;
+                fact(out, told)?;
+            }
+            Body::Hook { .. }
+            | Body::Signal { .. }
+            | Body::GraceExceeded {}
+            | Body::Exited { .. }
+            | Body::Backoff { .. }
+            | Body::Created {}
+            | Body::Running { .. }
+            | Body::Other => fact(out, told)?,
+        }
+    }
+    Ok(())
+}
+
+fn fact(out: &mut impl Write, told: &Told) -> io::Result<()> {
+    let (name, text) = match &told.body {
+        Body::Killing {
+            reason,
+            grace_period_seconds,
+            grace_from,
+        } => (
+            "reason",
+            format!(
+                "{RED}{}{RESET}, grace period {grace_period_seconds}s ({})",
+                why(reason),
+                source(grace_from)
+            ),
+        ),
+        Body::Hook {
+            hook,
+            outcome,
+            seconds,
+        } => ("hook", format!("{hook} {outcome} after {seconds:.3}s")),
+        Body::Signal { signal } => ("signal", signal.clone()),
+        Body::GraceExceeded {} => (
+            "forced",
+            format!("{YELLOW}SIGKILL: it was still running when the grace period was over{RESET}"),
+        ),
+        Body::Exited {
+            exit_code,
+            reason,
+            seconds,
+        } => {
+            let after = seconds.map_or(String::new(), |seconds| {
+                format!(", {seconds:.3}s after the signal")
+            });
+            ("exit", format!("code {exit_code} ({reason}){after}"))
+        }
+        Body::Backoff { seconds } => ("restart", format!("waits {seconds:.3}s (back-off)")),
+        Body::Running { restart_count } => (
+            "restart",
+            format!("number {restart_count}, at {}", clock(span(told.t)).trim_start()),
+        ),
+        Body::Probe { .. } | Body::Created {} | Body::Other => return Ok(()),
+    };
+    writeln!(out, "  {name:<9}{text}")
+}
+
+/// Equal attempts in a row, told once.
+#[derive(Debug, Default)]
+struct Attempts {
+    folds: Vec<(Told, Told, usize)>,
+}
+
+impl Attempts {
+    fn push(&mut self, told: &Told) {
+        let same = |other: &Told| match (&told.body, &other.body) {
+            (
+                Body::Probe {
+                    outcome,
+                    detail,
+                    counted,
+                    ..
+                },
+                Body::Probe {
+                    outcome: before,
+                    detail: said,
+                    counted: was_counted,
+                    ..
+                },
+            ) => outcome == before && counted == was_counted && (detail == said || outcome == "success"),
+            _ => false,
+        };
+        match self.folds.last_mut().filter(|(_, last, _)| same(last)) {
+            Some((_, last, count)) => {
+                *last = told.clone();
+                *count += 1;
+            }
+            None => self.folds.push((told.clone(), told.clone(), 1)),
+        }
+    }
+
+    fn print(&mut self, out: &mut impl Write) -> io::Result<()> {
+        for (first, last, count) in self.folds.drain(..) {
+            if let Some(text) = describe(&last, count) {
+                let at = clock(span(first.t));
+                writeln!(out, "  {:<9}{}  {text}", "probe", at.trim_start())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The last of `count` equal attempts.
+fn describe(last: &Told, count: usize) -> Option<String> {
+    let Body::Probe {
+        kind,
+        outcome,
+        detail,
+        latency_ms,
+        run,
+        counted,
+    } = &last.body
+    else {
+        return None;
+    };
+    let (style, meaning) = match (outcome.as_str(), *counted) {
+        ("success", _) => (GREEN, String::new()),
+        ("failure", true) => (RED, format!(", {run} in a row: {}", printable(detail))),
+        (_, _) => (YELLOW, format!(", does not count: {}", printable(detail))),
+    };
+    let times = if count > 1 {
+        format!(" x{count}, the last at {}", clock(span(last.t)).trim_start())
+    } else {
+        String::new()
+    };
+    Some(format!(
+        "{kind} {style}{outcome}{RESET}{times}{meaning} {DIM}({latency_ms:.1} ms){RESET}"
+    ))
+}
+
+fn span(seconds: f64) -> Span {
+    std::time::Duration::try_from_secs_f64(seconds)
+        .unwrap_or_default()
+        .into()
+}
+
+/// Reasons of kills in words; one this version does not know is shown as it is.
+fn why(reason: &str) -> &str {
+    match reason {
+        "startupProbe" => "startup probe failed",
+        "livenessProbe" => "liveness probe failed",
+        "deleted" => "pod deleted",
+        "evicted" => "pod evicted",
+        "deadline" => "pod past its deadline",
+        "sandboxChanged" => "sandbox changed",
+        "postStartHook" => "postStart hook failed",
+        "completed" => "pod completed",
+        other => other,
+    }
+}
+
+fn source(from: &str) -> &str {
+    match from {
+        "override" => "from an eviction or a shutdown",
+        "deletion" => "from the deletion",
+        "probe" => "the probe's own",
+        "pod" => "the pod's",
+        "minimum" => "the minimum",
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STORY: &str = r#"{"t":30.0,"time":"2026-01-02T03:04:30.000000Z","pod":"default/web","container":"app","type":"probe","kind":"liveness","outcome":"success","detail":"","latencyMs":1.5,"run":3,"counted":true}
+{"t":31.0,"time":"2026-01-02T03:04:31.000000Z","pod":"default/web","container":"app","type":"probe","kind":"liveness","outcome":"failure","detail":"timeout","latencyMs":1000.0,"run":1,"counted":true}
+{"t":32.0,"time":"2026-01-02T03:04:32.000000Z","pod":"default/web","container":"app","type":"probe","kind":"liveness","outcome":"failure","detail":"timeout","latencyMs":1000.0,"run":2,"counted":true}
+{"t":32.0,"time":"2026-01-02T03:04:32.000000Z","pod":"default/web","container":"app","type":"killing","reason":"livenessProbe","gracePeriodSeconds":5.0,"graceFrom":"probe"}
+{"t":32.1,"time":"2026-01-02T03:04:32.100000Z","pod":"default/web","container":"app","type":"signal","signal":"SIGTERM"}
+{"t":37.1,"time":"2026-01-02T03:04:37.100000Z","pod":"default/web","container":"app","type":"graceExceeded","signal":"SIGKILL"}
+{"t":37.2,"time":"2026-01-02T03:04:37.200000Z","pod":"default/web","container":"app","type":"exited","exitCode":137,"reason":"Error","seconds":5.1}
+{"t":37.3,"time":"2026-01-02T03:04:37.300000Z","pod":"default/web","container":"app","type":"running","id":"c","restartCount":1}
+"#;
+
+    fn printed(lines: &str) -> String {
+        let mut out = Vec::new();
+        print(&mut out, lines).unwrap();
+        anstream::adapter::strip_str(&String::from_utf8(out).unwrap()).to_string()
+    }
+
+    #[test]
+    fn a_kill_is_understood_at_once() {
+        insta::assert_snapshot!(printed(STORY), @r"
+        default/web  container app  killed at 2026-01-02T03:04:32.000000Z, 0:00:32.000 after the pod was accepted
+          probe    0:00:30.000  liveness success (1.5 ms)
+          probe    0:00:31.000  liveness failure x2, the last at 0:00:32.000, 2 in a row: timeout (1000.0 ms)
+          reason   liveness probe failed, grace period 5s (the probe's own)
+          signal   SIGTERM
+          forced   SIGKILL: it was still running when the grace period was over
+          exit     code 137 (Error), 5.100s after the signal
+          restart  number 1, at 0:00:37.300
+        ");
+    }
+
+    #[test]
+    fn each_kill_has_its_report_and_a_shortened_one_stays_one() {
+        let both = format!("{STORY}{STORY}");
+        assert_eq!(printed(&both).matches("killed at").count(), 2);
+        let decision = STORY.lines().nth(3).unwrap();
+        let shortened = STORY.replacen(decision, &format!("{decision}\n{decision}"), 1);
+        assert_eq!(printed(&shortened).matches("killed at").count(), 1);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_left_out() {
+        assert_eq!(printed("nonsense\n{}\n"), "");
+    }
+}

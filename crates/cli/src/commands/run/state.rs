@@ -1,0 +1,442 @@
+//! What has become of the pods of a run, folded from their event lines.
+//!
+//! Lines of other pods are ignored, also those of a pod that had the same name before: a pod is known by its uid.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use pulselet_api::Pod;
+use pulselet_engine::line::{LineBody, Phase};
+use pulselet_engine::plan::Kind;
+use pulselet_engine::time::Span;
+use pulselet_node::{PodLine, PodView, uid_of};
+use pulselet_sim::timeline::ProbeResult;
+
+/// Results kept per probe: what a terminal has room for.
+const STRIP: usize = 16;
+
+/// The pods of a run, in the order of the files.
+#[derive(Clone, Debug)]
+pub(crate) struct Pods(Vec<PodState>);
+
+#[derive(Clone, Debug)]
+pub(crate) struct PodState {
+    /// namespace/name
+    pub(crate) label: Arc<str>,
+    uid: Arc<str>,
+    pub(crate) phase: Phase,
+    pub(crate) ready: bool,
+    pub(crate) deleted: bool,
+    pub(crate) containers: Vec<ContainerState>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct ContainerState {
+    pub(crate) name: Arc<str>,
+    pub(crate) life: Life,
+    pub(crate) started: bool,
+    pub(crate) ready: bool,
+    pub(crate) restarts: u32,
+    /// The last results of each probe, the newest last, in the order of [`Kind::ALL`].
+    strips: [VecDeque<ProbeResult>; 3],
+    /// What the newest probe that did not succeed said.
+    pub(crate) complaint: Option<String>,
+}
+
+/// Where a container is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Life {
+    Waiting,
+    Created,
+    Running { since: Timestamp },
+    Stopping { since: Timestamp, until: Timestamp },
+    Exited { code: i32 },
+    BackingOff { until: Timestamp },
+}
+
+impl Pods {
+    pub(crate) fn new<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> Self {
+        Self(pods.into_iter().map(PodState::new).collect())
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &PodState> {
+        self.0.iter()
+    }
+
+    pub(crate) fn has(&self, label: &str) -> bool {
+        self.0.iter().any(|pod| *pod.label == *label)
+    }
+
+    /// Fills in what was so before the first line: the pod may have been adopted.
+    pub(crate) fn recall(&mut self, view: &PodView) {
+        if let Some(pod) = self.0.iter_mut().find(|pod| *pod.uid == *view.uid) {
+            pod.recall(view);
+        }
+    }
+
+    pub(crate) fn apply(&mut self, line: &PodLine) {
+        if let Some(pod) = self.0.iter_mut().find(|pod| pod.uid == line.uid) {
+            pod.apply(line);
+        }
+    }
+
+    /// Every pod has ended or was deleted.
+    pub(crate) fn all_finished(&self) -> bool {
+        self.0.iter().all(|pod| pod.deleted || pod.phase.is_terminal())
+    }
+
+    pub(crate) fn all_ready(&self) -> bool {
+        self.0.iter().all(|pod| pod.ready)
+    }
+
+    pub(crate) fn any_failed(&self) -> bool {
+        self.0.iter().any(|pod| pod.phase == Phase::Failed)
+    }
+
+    /// Why the pods that are not ready are not, a line each.
+    pub(crate) fn missing(&self) -> Vec<String> {
+        let unready = self.0.iter().filter(|pod| !pod.ready);
+        unready.flat_map(PodState::missing).collect()
+    }
+}
+
+impl PodState {
+    fn new(pod: &Pod) -> Self {
+        let names = pod.spec.init_containers.iter().chain(&pod.spec.containers);
+        Self {
+            label: format!("{}/{}", pod.namespace(), pod.name()).into(),
+            uid: uid_of(pod).into(),
+            phase: Phase::Pending,
+            ready: false,
+            deleted: false,
+            containers: names
+                .map(|container| ContainerState::new(&container.name))
+                .collect(),
+        }
+    }
+
+    fn recall(&mut self, view: &PodView) {
+        let phases = [Phase::Pending, Phase::Running, Phase::Succeeded, Phase::Failed];
+        let phase = phases
+            .into_iter()
+            .find(|phase| phase.as_str() == view.status.phase);
+        self.phase = phase.unwrap_or(self.phase);
+        let ready = view.status.conditions.iter().find(|it| it.type_ == "Ready");
+        self.ready = ready.is_some_and(|condition| condition.status == "True");
+        let statuses = view.status.init_container_statuses.iter();
+        for status in statuses.chain(&view.status.container_statuses) {
+            if let Some(container) = self.containers.iter_mut().find(|it| *it.name == *status.name) {
+                container.recall(status);
+            }
+        }
+    }
+
+    fn apply(&mut self, line: &PodLine) {
+        if let Some(name) = &line.line.container {
+            if let Some(container) = self.containers.iter_mut().find(|it| it.name == *name) {
+                container.apply(&line.line.body, line.time);
+            }
+            return;
+        }
+        match &line.line.body {
+            LineBody::Phase { phase } => self.phase = *phase,
+            LineBody::Ready => self.ready = true,
+            LineBody::Unready => self.ready = false,
+            LineBody::Deleted => {
+                self.deleted = true;
+                self.ready = false;
+            }
+            LineBody::Created { .. }
+            | LineBody::Running { .. }
+            | LineBody::Probe { .. }
+            | LineBody::Started
+            | LineBody::Killing { .. }
+            | LineBody::Hook { .. }
+            | LineBody::Signal { .. }
+            | LineBody::GraceExceeded { .. }
+            | LineBody::Exited { .. }
+            | LineBody::Backoff { .. }
+            | LineBody::AgentRestarted
+            | LineBody::Warning { .. } => {}
+        }
+    }
+
+    fn missing(&self) -> Vec<String> {
+        if self.deleted || self.phase.is_terminal() {
+            let end = if self.deleted {
+                "deleted"
+            } else {
+                self.phase.as_str()
+            };
+            return vec![format!("pod {} is {end}", self.label)];
+        }
+        let unready = self.containers.iter().filter(|container| !container.ready);
+        unready
+            .map(|container| format!("pod {}: {}", self.label, container.missing()))
+            .collect()
+    }
+}
+
+impl ContainerState {
+    fn new(name: &str) -> Self {
+        Self {
+            name: name.into(),
+            life: Life::Waiting,
+            started: false,
+            ready: false,
+            restarts: 0,
+            strips: Default::default(),
+            complaint: None,
+        }
+    }
+
+    /// The last results of a probe, the newest last.
+    pub(crate) fn strip(&self, kind: Kind) -> impl Iterator<Item = ProbeResult> {
+        self.strips[index(kind)].iter().copied()
+    }
+
+    fn recall(&mut self, status: &pulselet_api::status::ContainerStatus) {
+        self.started = status.started.unwrap_or_default();
+        self.ready = status.ready;
+        self.restarts = u32::try_from(status.restart_count).unwrap_or_default();
+        if let Some(since) = status
+            .state
+            .running
+            .as_ref()
+            .and_then(|it| it.started_at.as_ref())
+        {
+            self.life = Life::Running { since: since.0 };
+        }
+        if let Some(ended) = &status.state.terminated {
+            self.life = Life::Exited {
+                code: ended.exit_code,
+            };
+        }
+    }
+
+    fn apply(&mut self, body: &LineBody, now: Timestamp) {
+        match body {
+            LineBody::Created { restart_count, .. } => {
+                self.begin(*restart_count);
+                self.life = Life::Created;
+            }
+            LineBody::Running { restart_count, .. } => {
+                self.begin(*restart_count);
+                self.life = Life::Running { since: now };
+            }
+            LineBody::Probe {
+                kind,
+                outcome,
+                counted,
+                detail,
+                ..
+            } => self.probed(*kind, ProbeResult::of(*outcome, *counted), detail),
+            LineBody::Started => self.started = true,
+            LineBody::Ready => self.ready = true,
+            LineBody::Unready => self.ready = false,
+            LineBody::Killing {
+                grace_period_seconds, ..
+            } => self.stop(now, *grace_period_seconds),
+            LineBody::Exited { exit_code, .. } => {
+                self.started = false;
+                self.life = Life::Exited { code: *exit_code };
+            }
+            LineBody::Backoff { seconds } => {
+                self.life = Life::BackingOff {
+                    until: after(now, *seconds),
+                };
+            }
+            LineBody::Warning { message } => self.complaint = Some(message.clone()),
+            LineBody::Hook { .. }
+            | LineBody::Signal { .. }
+            | LineBody::GraceExceeded { .. }
+            | LineBody::Phase { .. }
+            | LineBody::Deleted
+            | LineBody::AgentRestarted => {}
+        }
+    }
+
+    fn begin(&mut self, restarts: u32) {
+        self.restarts = restarts;
+        self.started = false;
+        self.complaint = None;
+    }
+
+    fn stop(&mut self, now: Timestamp, grace: Span) {
+        let since = match self.life {
+            Life::Running { since } | Life::Stopping { since, .. } => since,
+            Life::Waiting | Life::Created | Life::Exited { .. } | Life::BackingOff { .. } => now,
+        };
+        self.life = Life::Stopping {
+            since,
+            until: after(now, grace),
+        };
+    }
+
+    fn probed(&mut self, kind: Kind, result: ProbeResult, detail: &str) {
+        let strip = &mut self.strips[index(kind)];
+        if strip.len() == STRIP {
+            strip.pop_front();
+        }
+        strip.push_back(result);
+        self.complaint = match result {
+            ProbeResult::Success => None,
+            ProbeResult::Warning | ProbeResult::Failure | ProbeResult::Look | ProbeResult::Error => {
+                Some(format!("{} probe: {detail}", kind.as_str()))
+            }
+        };
+    }
+
+    fn missing(&self) -> String {
+        let where_it_is = match self.life {
+            Life::Waiting => "has not been created".to_owned(),
+            Life::Created => "has not been started".to_owned(),
+            Life::Running { .. } if self.started => "is started but not ready".to_owned(),
+            Life::Running { .. } => "runs but has not started".to_owned(),
+            Life::Stopping { .. } => "is being stopped".to_owned(),
+            Life::Exited { code } => format!("has exited with {code}"),
+            Life::BackingOff { .. } => "waits for its next start".to_owned(),
+        };
+        let complaint = self.complaint.iter().map(|text| format!(" ({text})"));
+        let complaint: String = complaint.collect();
+        format!("container {} {where_it_is}{complaint}", self.name)
+    }
+}
+
+const fn index(kind: Kind) -> usize {
+    match kind {
+        Kind::Startup => 0,
+        Kind::Liveness => 1,
+        Kind::Readiness => 2,
+    }
+}
+
+fn after(now: Timestamp, span: Span) -> Timestamp {
+    now.checked_add(Duration::from(span)).unwrap_or(Timestamp::MAX)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use pulselet_engine::line::{ExitReason, GraceFrom, KillReason, Line, LineOutcome};
+    use pulselet_engine::time::Time;
+    use serde_json::json;
+
+    pub(crate) fn pods() -> Pods {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "web"}, "spec": {"containers": [{"name": "app", "image": "i"}]},
+        }))
+        .unwrap();
+        Pods::new([&pod])
+    }
+
+    pub(crate) fn line(pods: &Pods, second: i64, container: bool, body: LineBody) -> PodLine {
+        let pod = &pods.0[0];
+        PodLine {
+            pod: Arc::clone(&pod.label),
+            uid: Arc::clone(&pod.uid),
+            t: Span::from_secs(u64::try_from(second).unwrap()),
+            time: Timestamp::from_second(second).unwrap(),
+            line: Line {
+                at: Time::ZERO,
+                container: container.then(|| "app".into()),
+                body,
+            },
+        }
+    }
+
+    pub(crate) fn probe(kind: Kind, outcome: LineOutcome, run: u32) -> LineBody {
+        LineBody::Probe {
+            kind,
+            outcome,
+            detail: "connection refused".into(),
+            latency_ms: 1.0,
+            run,
+            counted: true,
+        }
+    }
+
+    pub(crate) fn play(pods: &mut Pods, bodies: impl IntoIterator<Item = (bool, LineBody)>) {
+        for (second, (container, body)) in bodies.into_iter().enumerate() {
+            let line = line(pods, i64::try_from(second).unwrap(), container, body);
+            pods.apply(&line);
+        }
+    }
+
+    fn running(restart_count: u32) -> LineBody {
+        let id = "c".into();
+        LineBody::Running { id, restart_count }
+    }
+
+    #[test]
+    fn what_is_missing_names_the_probe() {
+        let mut pods = pods();
+        assert_eq!(
+            pods.missing(),
+            ["pod default/web: container app has not been created"]
+        );
+        play(
+            &mut pods,
+            [
+                (true, running(0)),
+                (true, probe(Kind::Startup, LineOutcome::Failure, 1)),
+            ],
+        );
+        assert_eq!(
+            pods.missing(),
+            ["pod default/web: container app runs but has not started (startup probe: connection refused)"]
+        );
+        play(
+            &mut pods,
+            [
+                (true, LineBody::Started),
+                (true, LineBody::Ready),
+                (false, LineBody::Ready),
+            ],
+        );
+        assert!(pods.all_ready() && pods.missing().is_empty());
+    }
+
+    #[test]
+    fn a_kill_counts_its_grace_down_and_an_exit_ends_it() {
+        let mut pods = pods();
+        let killing = LineBody::Killing {
+            reason: KillReason::LivenessProbe,
+            grace_period_seconds: Span::from_secs(5),
+            grace_from: GraceFrom::Probe,
+        };
+        play(&mut pods, [(true, running(2)), (true, killing)]);
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let (since, until) = (at(0), at(6));
+        assert_eq!(pods.0[0].containers[0].life, Life::Stopping { since, until });
+        let exited = LineBody::Exited {
+            exit_code: 137,
+            reason: ExitReason::Error,
+            seconds: None,
+        };
+        play(&mut pods, [(true, exited)]);
+        assert_eq!(pods.0[0].containers[0].life, Life::Exited { code: 137 });
+        assert_eq!(pods.0[0].containers[0].restarts, 2);
+    }
+
+    #[test]
+    fn strips_are_bounded_and_other_pods_do_not_count() {
+        let mut pods = pods();
+        for _ in 0..100 {
+            play(
+                &mut pods,
+                [(true, probe(Kind::Liveness, LineOutcome::Success, 1))],
+            );
+        }
+        assert_eq!(pods.0[0].containers[0].strip(Kind::Liveness).count(), STRIP);
+        let phase = Phase::Failed;
+        let mut other = line(&pods, 0, false, LineBody::Phase { phase });
+        other.uid = "another".into();
+        pods.apply(&other);
+        assert!(!pods.any_failed());
+        pods.apply(&line(&pods, 0, false, LineBody::Phase { phase }));
+        assert!(pods.any_failed() && pods.all_finished());
+    }
+}

@@ -1,0 +1,88 @@
+//! `pulselet stop`: deletes pods of the local agent and waits until they are gone.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use pulselet_node::control::{Client, ClientError, LineStream};
+use serde_json::Value;
+
+use crate::agent;
+use crate::cli::{PodName, StopArgs};
+use crate::exit::{Exit, Failure};
+use crate::interrupt::Interrupts;
+use crate::output;
+
+pub(crate) fn run(args: &StopArgs) -> Result<Exit, Failure> {
+    agent::small_executor()?.block_on(stop(args))
+}
+
+async fn stop(args: &StopArgs) -> Result<Exit, Failure> {
+    let client = args.data.client()?;
+    let mut interrupts = Interrupts::listen()?;
+    // Listening before asking: no deletion is missed.
+    let mut lines = client.lines().await?;
+    let mut left = pods(args, &client).await?;
+    let mut unknown = false;
+    for pod in left.clone() {
+        let name: PodName = pod.parse().map_err(Failure::usage)?;
+        match delete(args, &client, &name).await {
+            Ok(()) => {}
+            Err(ClientError::Refused { status: 404, error }) => {
+                output::error(&error, None);
+                left.remove(&pod);
+                unknown = true;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    loop {
+        let there = names(&client).await;
+        // An agent that is gone has no pods: a run ends with its last one.
+        left.retain(|pod| there.contains(pod));
+        if left.is_empty() {
+            return Ok(if unknown { Exit::No } else { Exit::Done });
+        }
+        tokio::select! {
+            () = a_deletion(&mut lines) => {}
+            () = interrupts.next() => {
+                output::note("the pods go on stopping");
+                return Ok(Exit::Interrupted);
+            }
+        }
+    }
+}
+
+/// Waits until a pod is gone, or the agent.
+async fn a_deletion(lines: &mut LineStream) {
+    while let Ok(Some(line)) = lines.next().await {
+        let deleted = |line: &Value| line["type"] == "deleted";
+        if serde_json::from_str(&line).is_ok_and(|line| deleted(&line)) {
+            return;
+        }
+    }
+}
+
+async fn delete(args: &StopArgs, client: &Client, pod: &PodName) -> Result<(), ClientError> {
+    let grace = args.grace_period.map(Duration::from_secs);
+    client.delete(&pod.namespace, &pod.name, grace).await
+}
+
+async fn pods(args: &StopArgs, client: &Client) -> Result<BTreeSet<String>, Failure> {
+    if args.all {
+        let views = client.pods().await?;
+        return Ok(views
+            .iter()
+            .map(|pod| format!("{}/{}", pod.namespace, pod.name))
+            .collect());
+    }
+    Ok(args.pods.iter().map(ToString::to_string).collect())
+}
+
+/// The pods the agent has now; none where there is no agent.
+async fn names(client: &Client) -> BTreeSet<String> {
+    let views = client.pods().await.unwrap_or_default();
+    views
+        .iter()
+        .map(|pod| format!("{}/{}", pod.namespace, pod.name))
+        .collect()
+}

@@ -1,0 +1,46 @@
+//! The agent's log: diagnostics for operators, on stderr or wherever a live view puts them.
+
+use std::io;
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Says what is logged, in the words of `tracing-subscriber`'s filters; wins over `-v`.
+const VARIABLE: &str = "PULSELET_LOG";
+
+/// How much a command logs without `-v`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Quietness {
+    /// The command itself tells what happens; the log has what nobody could expect.
+    Foreground,
+    /// The log is all there is.
+    Daemon,
+}
+
+impl Quietness {
+    fn level(self, verbose: u8) -> &'static str {
+        match (self, verbose) {
+            (Self::Foreground, 0) => "error",
+            (Self::Foreground, 1) => "warn",
+            (Self::Foreground, 2) | (Self::Daemon, 0) => "info",
+            (Self::Foreground, 3) | (Self::Daemon, 1) => "debug",
+            (Self::Foreground | Self::Daemon, _) => "trace",
+        }
+    }
+}
+
+/// Begins to log. A process does that once.
+pub(crate) fn start<W>(quietness: Quietness, verbose: u8, writer: W)
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let filter = EnvFilter::try_from_env(VARIABLE)
+        .unwrap_or_else(|_| EnvFilter::new(format!("pulselet={0},{0}", quietness.level(verbose))));
+    let colour = anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(writer)
+        .with_ansi(colour)
+        .with_target(false)
+        .init();
+}
