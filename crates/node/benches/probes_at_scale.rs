@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pulselet_api::{GateSet, Profile, admit_create};
-use pulselet_node::{DataDir, Node, NodeHandle, NodeOptions, Origin};
+use pulselet_engine::LineBody;
+use pulselet_node::{DataDir, FULL_BACKLOG, Node, NodeHandle, NodeOptions, Origin};
 use pulselet_runtime_fake::{FakeRuntime, Faults};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
@@ -21,31 +22,68 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// The argument that makes this program the server side.
 const SERVE: &str = "--serve";
+/// The argument that makes it one row: containers, probes of each, address of the server.
+const MEASURE: &str = "--measure";
 const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok";
 /// How long a load is watched.
 const WATCHED: Duration = Duration::from_secs(30);
 
 fn main() {
-    if std::env::args().any(|argument| argument == SERVE) {
+    let arguments: Vec<String> = std::env::args().collect();
+    if arguments.iter().any(|argument| argument == SERVE) {
         return serve();
     }
+    if let Some(place) = arguments.iter().position(|argument| argument == MEASURE) {
+        let number = |place: usize| arguments[place].parse().expect("a number");
+        let address = arguments[place + 3].parse().expect("an address");
+        let load = Load {
+            containers: number(place + 1),
+            probes: number(place + 2),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        return runtime.expect("a runtime").block_on(measure(load, address));
+    }
     let (mut server, address) = start_server();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime");
     println!(
-        "{:>10} {:>9} {:>12} {:>9} {:>9} {:>9} {:>10} {:>12}",
-        "containers", "probes/s", "us per probe", "p50 ms", "p99 ms", "max ms", "RSS MiB", "KiB per one"
+        "{:>10} {:>6} {:>8} {:>12} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "containers",
+        "probes",
+        "probes/s",
+        "us per probe",
+        "p50 ms",
+        "p99 ms",
+        "max ms",
+        "idle MiB",
+        "RSS MiB"
     );
-    for containers in [1, 40, 1_000, 5_000] {
-        runtime.block_on(measure(containers, address));
+    // Loads of one size differ by their probes alone: the difference of their memory is that of the workers.
+    for (containers, probes) in [(1, 1), (40, 1), (1_000, 0), (1_000, 1), (5_000, 0), (5_000, 1)] {
+        let program = std::env::current_exe().expect("this program");
+        let arguments = [
+            MEASURE.to_owned(),
+            containers.to_string(),
+            probes.to_string(),
+            address.to_string(),
+        ];
+        let mut row = Command::new(program)
+            .args(arguments)
+            .spawn()
+            .expect("a row begins");
+        assert!(row.wait().expect("a row ends").success());
     }
     server.kill().expect("the server ends");
     server.wait().expect("the server ends");
 }
 
-async fn measure(containers: usize, target: SocketAddr) {
+/// What a row of the table measures, in a process of its own.
+#[derive(Clone, Copy)]
+struct Load {
+    containers: usize,
+    /// Probes of each container: none or one.
+    probes: usize,
+}
+
+async fn measure(load: Load, target: SocketAddr) {
     let directory = tempfile::tempdir().expect("a directory");
     let fake = FakeRuntime::new(Faults::default());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
@@ -55,12 +93,18 @@ async fn measure(containers: usize, target: SocketAddr) {
     let data_dir = DataDir::claim(directory.path()).expect("the directory is free");
     let mut options = NodeOptions::new(data_dir, Arc::new(fake));
     options.metrics = Some(listener);
+    let mut lines = options.lines.subscribe(FULL_BACKLOG);
     let node = Node::start(options).await.expect("the node starts");
     let idle = resident_kib();
-    for number in 0..containers {
-        add(&node, number, target).await;
+    for number in 0..load.containers {
+        add(&node, number, load, target).await;
     }
-    wait_until_ready(&node, containers).await;
+    let mut ready = 0;
+    while ready < load.containers {
+        let line = lines.next().await.expect("the node is there");
+        ready += usize::from(line.line.container.is_none() && line.line.body == LineBody::Ready);
+    }
+    drop(lines);
     // The moments after the start belong to it.
     tokio::time::sleep(Duration::from_secs(5)).await;
     let before = (Lateness::read(metrics).await, cpu(), Instant::now());
@@ -68,24 +112,26 @@ async fn measure(containers: usize, target: SocketAddr) {
     let seconds = before.2.elapsed().as_secs_f64();
     let spent = cpu() - before.1;
     let lateness = Lateness::read(metrics).await.since(&before.0);
-    let resident = resident_kib();
     println!(
-        "{containers:>10} {:>9.0} {:>12.1} {:>9} {:>9} {:>9} {:>10.1} {:>12.2}",
+        "{:>10} {:>6} {:>8.0} {:>12.1} {:>9} {:>9} {:>9} {:>9.1} {:>9.1}",
+        load.containers,
+        load.probes,
         lateness.count as f64 / seconds,
         spent * 1e6 / lateness.count as f64,
         lateness.at_most(0.5),
         lateness.at_most(0.99),
         lateness.at_most(1.0),
-        resident as f64 / 1024.0,
-        resident.saturating_sub(idle) as f64 / containers as f64,
+        idle as f64 / 1024.0,
+        resident_kib() as f64 / 1024.0,
     );
     node.shutdown(pulselet_node::Shutdown::KillPods).await;
 }
 
-async fn add(node: &NodeHandle, number: usize, target: SocketAddr) {
+async fn add(node: &NodeHandle, number: usize, load: Load, target: SocketAddr) {
     let probe = json!({
         "httpGet": {"port": target.port(), "path": "/healthz"}, "periodSeconds": 1, "timeoutSeconds": 1,
     });
+    let probe = (load.probes > 0).then_some(probe);
     let pod = json!({
         "metadata": {"name": format!("pod-{number}")},
         "spec": {"containers": [{"name": "app", "image": "app:1", "livenessProbe": probe}]},
@@ -94,17 +140,6 @@ async fn add(node: &NodeHandle, number: usize, target: SocketAddr) {
     let admitted = admit_create(pod, Profile::Pulselet, GateSet::ALL).expect("a valid pod");
     let added = node.add_pod(admitted.pod, Origin::Run).await;
     added.expect("the node is there").expect("the pod is taken");
-}
-
-async fn wait_until_ready(node: &NodeHandle, containers: usize) {
-    loop {
-        let pods = node.pods().await.expect("the node is there");
-        let ready = pods.iter().filter(|pod| pod.status.container_statuses[0].ready);
-        if ready.count() == containers {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
 }
 
 /// The histogram of how late probes began.
