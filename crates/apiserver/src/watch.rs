@@ -28,6 +28,9 @@ const MIN_LIFETIME: Duration = Duration::from_mins(30);
 /// The longest a client may ask for.
 const MAX_LIFETIME: Duration = Duration::from_hours(24);
 
+/// Objects held at once of those that a watch begins with. The rest is read as the client takes them.
+const INITIAL_PAGE: usize = 250;
+
 /// A running watch of one client.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -36,8 +39,10 @@ pub(crate) struct Session {
     view: View,
     selector: Selector,
     watch: Box<dyn Watch>,
-    /// What was there at the start and is not sent yet.
+    /// A page of what was there at the start and is not sent yet.
     initial: std::vec::IntoIter<Entry>,
+    /// How to read the next page, if there is one.
+    next_page: Option<(ListOptions, Option<String>)>,
     /// The bookmark that ends the initial events, if the client asked for it.
     initial_end: Option<Revision>,
     bookmarks: bool,
@@ -63,24 +68,27 @@ impl Session {
         view: View,
     ) -> Result<Self, ApiError> {
         let with_initial = wants_initial(&options)?;
-        let (initial, revision) = if with_initial {
+        let (initial, next_page, revision) = if with_initial {
             let list = ListOptions {
-                limit: None,
+                limit: Some(INITIAL_PAGE),
                 continue_token: None,
                 version_match: None,
                 ..options.clone()
             };
             let listed = registry.list(endpoint.kind, namespace, &list).await?;
-            (listed.entries, listed.revision)
+            let next_page = listed.continue_token.map(|token| ListOptions {
+                continue_token: Some(token),
+                ..list
+            });
+            let next_page = next_page.map(|options| (options, namespace.map(str::to_owned)));
+            (listed.entries, next_page, listed.revision)
         } else {
-            let newest = registry.revision().await?;
-            (
-                Vec::new(),
-                options
-                    .resource_version
-                    .filter(|revision| revision.0 > 0)
-                    .unwrap_or(newest),
-            )
+            let asked = options.resource_version.filter(|revision| revision.0 > 0);
+            let revision = match asked {
+                Some(revision) => revision,
+                None => registry.revision().await?,
+            };
+            (Vec::new(), None, revision)
         };
         let watch = registry.watch(endpoint.kind, namespace, revision).await?;
         let now = Instant::now();
@@ -95,6 +103,7 @@ impl Session {
             selector: options.selector,
             watch,
             initial: initial.into_iter(),
+            next_page,
             initial_end: (options.send_initial_events == Some(true)).then_some(revision),
             bookmarks: options.allow_bookmarks,
             next_bookmark: now + BOOKMARK_INTERVAL,
@@ -118,7 +127,7 @@ impl Session {
     }
 
     async fn next_frames(&mut self) -> Result<Bytes, ApiError> {
-        if let Some(entry) = self.initial.next() {
+        if let Some(entry) = self.next_initial().await? {
             return self.frame("ADDED", &entry);
         }
         if let Some(revision) = self.initial_end.take() {
@@ -154,6 +163,27 @@ impl Session {
                 }
             }
         }
+    }
+
+    /// The next object of those that were there at the start.
+    async fn next_initial(&mut self) -> Result<Option<Entry>, ApiError> {
+        if self.initial.len() == 0
+            && let Some((options, namespace)) = self.next_page.take()
+        {
+            let listed = self
+                .registry
+                .list(self.endpoint.kind, namespace.as_deref(), &options)
+                .await?;
+            self.initial = listed.entries.into_iter();
+            self.next_page = listed.continue_token.map(|token| {
+                let options = ListOptions {
+                    continue_token: Some(token),
+                    ..options
+                };
+                (options, namespace)
+            });
+        }
+        Ok(self.initial.next())
     }
 
     /// Writes what a change means to this watch, if anything.

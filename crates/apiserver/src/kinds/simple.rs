@@ -35,13 +35,11 @@ pub(super) fn set_defaults(kind: Kind, object: &mut Object) {
 
 fn namespace_defaults(object: &mut Object) {
     let name = object.name().to_owned();
-    let phase = if object.is_deleting() {
-        "Terminating"
-    } else {
-        "Active"
-    };
+    let deleting = object.is_deleting();
+    let phase = if deleting { "Terminating" } else { "Active" };
     let value = object.value_mut();
-    if value.pointer("/spec/finalizers").is_none() {
+    // Once its end has begun, a namespace without finalizers is one that may go.
+    if value.pointer("/spec/finalizers").is_none() && !deleting {
         value["spec"] = json!({"finalizers": ["kubernetes"]});
     }
     if !value["status"].is_object() {

@@ -8,6 +8,10 @@ use crate::body::MAX_BODY_BYTES;
 /// Operations in one patch, as upstream has it.
 const MAX_OPERATIONS: usize = 10_000;
 
+/// Levels of nesting that a patch may build. Objects have about twenty; moving values into each other could make as
+/// many as there are operations, and whatever walks the result would overflow its stack.
+const MAX_DEPTH: usize = 500;
+
 /// A list of operations, carried out in order, all or none.
 #[derive(Debug, Clone)]
 pub(crate) struct JsonPatch(Vec<Operation>);
@@ -37,8 +41,12 @@ impl JsonPatch {
     }
 
     pub(super) fn apply(&self, document: &mut Value) -> Result<(), String> {
-        let mut copied = 0;
+        let mut growth = Growth {
+            depth: depth(document),
+            copied: 0,
+        };
         for operation in &self.0 {
+            growth.check(operation)?;
             match operation {
                 Operation::Add { path, value } => add(document, path, value.clone())?,
                 Operation::Remove { path } => drop(remove(document, path)?),
@@ -52,11 +60,7 @@ impl JsonPatch {
                 }
                 Operation::Copy { from, path } => {
                     let value = find(document, from)?.clone();
-                    // Copies of copies grow without end otherwise.
-                    copied += value.to_string().len();
-                    if copied > MAX_BODY_BYTES {
-                        return Err(format!("copies of more than {MAX_BODY_BYTES} bytes"));
-                    }
+                    growth.count_copy(&value)?;
                     add(document, path, value)?;
                 }
                 Operation::Test { path, value } => {
@@ -68,6 +72,49 @@ impl JsonPatch {
             }
         }
         Ok(())
+    }
+}
+
+/// How large a document can have become, never less than it is.
+struct Growth {
+    depth: usize,
+    copied: usize,
+}
+
+impl Growth {
+    /// Refuses an operation that may build something too deep.
+    fn check(&mut self, operation: &Operation) -> Result<(), String> {
+        let steps = |path: &str| path.matches('/').count();
+        let reached = match operation {
+            Operation::Add { path, value } | Operation::Replace { path, value } => steps(path) + depth(value),
+            Operation::Move { from, path } | Operation::Copy { from, path } => {
+                steps(path) + self.depth.saturating_sub(steps(from))
+            }
+            Operation::Remove { .. } | Operation::Test { .. } => 0,
+        };
+        self.depth = self.depth.max(reached);
+        if self.depth > MAX_DEPTH {
+            return Err(format!("it nests values deeper than {MAX_DEPTH} levels"));
+        }
+        Ok(())
+    }
+
+    /// Copies of copies grow without end otherwise.
+    fn count_copy(&mut self, value: &Value) -> Result<(), String> {
+        self.copied += value.to_string().len();
+        if self.copied > MAX_BODY_BYTES {
+            return Err(format!("copies of more than {MAX_BODY_BYTES} bytes"));
+        }
+        Ok(())
+    }
+}
+
+/// Levels of nesting. What was parsed is at most as deep as the parser allows.
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Object(map) => 1 + map.values().map(depth).max().unwrap_or(0),
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
     }
 }
 
@@ -179,5 +226,20 @@ mod tests {
             .map(|_| json!({"op": "copy", "from": "/a", "path": "/a/-"}))
             .collect();
         assert!(patched(document, json!(copies)).unwrap_err().contains("bytes"));
+    }
+
+    #[test]
+    fn values_cannot_be_nested_without_end() {
+        let document = json!({"a": {}});
+        let wraps: Vec<Value> = (0..3000)
+            .flat_map(|_| {
+                [
+                    json!({"op": "add", "path": "/b", "value": {}}),
+                    json!({"op": "move", "from": "/a", "path": "/b/x"}),
+                    json!({"op": "move", "from": "/b", "path": "/a"}),
+                ]
+            })
+            .collect();
+        assert!(patched(document, json!(wraps)).unwrap_err().contains("deeper"));
     }
 }

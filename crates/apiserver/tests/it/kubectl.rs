@@ -429,26 +429,57 @@ fn run_debug_and_events() {
     );
 }
 
+/// A running kubectl whose output is read line by line; killed when dropped.
+struct Running {
+    child: std::process::Child,
+    lines: std::io::Lines<std::io::BufReader<std::process::ChildStdout>>,
+}
+
+impl Running {
+    fn start(server: &TestServer, arguments: &[&str]) -> Self {
+        let mut child = crate::harness::kubectl_command(server.path(), &server.kubeconfig)
+            .args(arguments)
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("kubectl starts");
+        let stdout = std::io::BufReader::new(child.stdout.take().expect("a pipe"));
+        Self {
+            child,
+            lines: std::io::BufRead::lines(stdout),
+        }
+    }
+
+    fn next(&mut self) -> String {
+        self.lines.next().expect("the watch goes on").expect("text")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 #[test]
 fn a_watch_sees_every_change() {
     let server = TestServer::start();
     kubectl!(server, "create", "configmap", "a", "--from-literal=n=0").success();
-    let mut child = crate::harness::kubectl_command(server.path(), &server.kubeconfig)
-        .args(["get", "cm", "a", "-w", "-o", "jsonpath={.data.n}{\"\\n\"}"])
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .expect("kubectl starts");
-    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().expect("a pipe")));
-    let mut next = || lines.next().expect("the watch goes on").expect("text");
-    assert_eq!(next(), "0");
+    let mut values = Running::start(
+        &server,
+        &["get", "cm", "a", "-w", "-o", "jsonpath={.data.n}{\"\\n\"}"],
+    );
+    let mut table = Running::start(&server, &["get", "cm", "a", "-w"]);
+    assert_eq!(values.next(), "0");
+    assert!(table.next().starts_with("NAME"));
+    assert!(table.next().starts_with("a "));
     for value in 1..4 {
         let patch = format!("{{\"data\":{{\"n\":\"{value}\"}}}}");
         server
             .kubectl(&["patch", "cm", "a", "-p", &patch])
             .unwrap()
             .success();
-        assert_eq!(next(), value.to_string());
+        assert_eq!(values.next(), value.to_string());
+        assert!(table.next().starts_with("a "));
     }
-    child.kill().expect("kubectl can be killed");
-    child.wait().expect("kubectl ends");
 }

@@ -295,6 +295,33 @@ async fn a_watch_starts_with_what_is_there_and_follows_a_selector() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_of_many_objects_begins_with_all_of_them() {
+    let server = TestServer::start();
+    let mut client = Client::admin(&server).await;
+    for index in 0..600 {
+        assert_eq!(client.post(MAPS, &map(&format!("m{index:03}"), "1")).await.0, 201);
+    }
+    let mut events = Client::admin(&server)
+        .await
+        .watch(&format!("{MAPS}?watch=1"))
+        .await;
+    for index in 0..600 {
+        assert_eq!(
+            events.next_named().await,
+            ("ADDED".to_owned(), format!("m{index:03}"))
+        );
+        // A change while the watch is still at the beginning comes after it.
+        if index == 0 {
+            client.post(MAPS, &map("m599x", "1")).await;
+        }
+    }
+    assert_eq!(
+        events.next_named().await,
+        ("ADDED".to_owned(), "m599x".to_owned())
+    );
+}
+
 fn rand_text() -> String {
     use std::sync::atomic::{AtomicU32, Ordering};
     static COUNTER: AtomicU32 = AtomicU32::new(0);
