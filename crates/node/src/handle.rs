@@ -1,5 +1,6 @@
 //! A running node, seen by whoever started it.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -133,18 +134,41 @@ pub fn kept_history(
     Ok(Some(in_order_of_time(&kills)))
 }
 
-/// Kills of different containers may overlap.
+/// Kills of different containers may overlap. Within a pod its own clock decides, which is exact: a moment of it may be
+/// written down as two wall-clock times a microsecond apart.
 fn in_order_of_time(lines: &str) -> String {
     #[derive(Deserialize)]
     struct Stamped<'a> {
+        t: f64,
         time: &'a str,
+        pod: &'a str,
     }
-    let mut lines: Vec<&str> = lines.lines().collect();
-    // All of one length and in UTC, so their order is that of their texts.
-    lines.sort_by_cached_key(|line| {
-        serde_json::from_str::<Stamped<'_>>(line).map_or("", |stamped| stamped.time)
-    });
-    lines.iter().flat_map(|line| [line, "\n"]).collect()
+    let mut pods: BTreeMap<&str, Vec<(f64, &str, &str)>> = BTreeMap::new();
+    for line in lines.lines() {
+        if let Ok(Stamped { t, time, pod }) = serde_json::from_str(line) {
+            pods.entry(pod).or_default().push((t, time, line));
+        }
+    }
+    let mut queues: Vec<_> = pods
+        .into_values()
+        .map(|mut lines| {
+            lines.sort_by(|a, b| a.0.total_cmp(&b.0));
+            VecDeque::from(lines)
+        })
+        .collect();
+    let mut sorted = String::with_capacity(lines.len());
+    // Wall-clock times are all of one length and in UTC, so their order is that of their texts.
+    while let Some(queue) = queues
+        .iter_mut()
+        .filter(|queue| !queue.is_empty())
+        .min_by_key(|queue| queue.front().map(|(_, time, _)| *time))
+    {
+        if let Some((_, _, line)) = queue.pop_front() {
+            sorted.push_str(line);
+            sorted.push('\n');
+        }
+    }
+    sorted
 }
 
 #[cfg(test)]
@@ -153,13 +177,18 @@ mod tests {
 
     #[test]
     fn overlapping_kills_are_told_in_order_of_time() {
-        let line = |second: u32, name: &str| {
-            format!(r#"{{"t":1,"time":"2026-01-02T03:04:0{second}Z","x":"{name}"}}"#)
+        let line = |pod: &str, t: f64, micros: u32, name: &str| {
+            format!(r#"{{"t":{t},"time":"2026-01-02T03:04:05.{micros:06}Z","pod":"{pod}","x":"{name}"}}"#)
         };
-        let text = [line(1, "a"), line(3, "b"), line(1, "c"), line(2, "d")].join("\n");
-        let sorted = in_order_of_time(&text);
-        let expected = [line(1, "a"), line(1, "c"), line(2, "d"), line(3, "b")].join("\n") + "\n";
-        assert_eq!(sorted, expected);
+        let told = [
+            line("two", 7.0, 9, "first"),
+            line("one", 1.0, 10, "second"),
+            line("one", 1.0, 9, "third"),
+            line("two", 8.0, 11, "fourth"),
+            line("one", 2.0, 12, "fifth"),
+        ];
+        let kept = [1, 4, 2, 3, 0].map(|place| told[place].as_str()).join("\n");
+        assert_eq!(in_order_of_time(&kept), told.join("\n") + "\n");
         assert_eq!(in_order_of_time(""), "");
     }
 }

@@ -15,6 +15,10 @@ use crate::jobs::{CreateJob, HookJob, ImageJob, ProbeJob, RemoveJob, StopJob, To
 /// What a stop is sent as when the runtime does not say.
 const DEFAULT_SIGNAL: &str = "SIGTERM";
 
+/// The runtime counts a grace period from the signal itself, which comes a moment after we asked for it. Our SIGKILL
+/// backs up the runtime's, so it comes this much later: never before the grace period is over.
+const BACK_UP_AFTER: Duration = Duration::from_millis(250);
+
 impl Agent {
     /// Begins an action. It is answered through the queue of answers, never here.
     pub(super) fn perform(&mut self, key: PodKey, todo: &Todo) {
@@ -113,10 +117,16 @@ impl Agent {
     }
 
     fn stop(&mut self, key: PodKey, life: LifeKey, grace: Duration) {
-        let entry = self.entries.get(&key);
-        let Some(known) = entry.and_then(|entry| entry.life(life)) else {
+        let now = self.tools.clock.now();
+        let entry = self.entries.get_mut(&key);
+        let Some(known) = entry.and_then(|entry| entry.life_mut(life)) else {
             return self.lost_life(key, life, "stop");
         };
+        let delay = match known.killed_by_runtime_at {
+            Some(at) if grace.is_zero() && at <= now => BACK_UP_AFTER,
+            Some(_) | None => Duration::ZERO,
+        };
+        known.killed_by_runtime_at = (!grace.is_zero()).then(|| now + grace.into());
         let signal = if grace.is_zero() {
             "SIGKILL".into()
         } else {
@@ -129,6 +139,7 @@ impl Agent {
             id: known.id.clone(),
             grace,
             signal,
+            delay,
         };
         let tools = Arc::clone(&self.tools);
         self.tasks.spawn(async move { tools.stop(job).await });

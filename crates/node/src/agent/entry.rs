@@ -104,6 +104,8 @@ pub(super) struct Life {
     pub(super) stop_signal: Option<Arc<str>>,
     /// The signal that was sent and when.
     pub(super) signalled: Option<(Arc<str>, Time)>,
+    /// When the runtime, asked to stop it, sends SIGKILL by itself.
+    pub(super) killed_by_runtime_at: Option<Time>,
     pub(super) stage: LifeStage,
     /// Why and since when it is being stopped, and whether SIGKILL was needed.
     pub(super) stopping: Option<Stopping>,
@@ -239,6 +241,7 @@ impl Entry {
             generation: self.generation,
             stop_signal,
             signalled: None,
+            killed_by_runtime_at: None,
             stage: LifeStage::Found,
             stopping: None,
             succeeded: false,

@@ -29,6 +29,8 @@ pub(crate) struct StopJob {
     pub(crate) grace: Duration,
     /// The signal the runtime will send.
     pub(crate) signal: Arc<str>,
+    /// How long the runtime has to do it by itself.
+    pub(crate) delay: Duration,
 }
 
 #[derive(Debug)]
@@ -143,7 +145,9 @@ impl Tools {
             id,
             grace,
             signal,
+            delay,
         } = job;
+        tokio::time::sleep(delay).await;
         // Said before the call, so that it is always heard before the exit that follows from it.
         let at = self.clock.now();
         self.answer(pod, News::Signalled { life, signal, at }).await;
