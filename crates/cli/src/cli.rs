@@ -2,6 +2,8 @@
 //!
 //! Help texts, completions and the reference are generated from these types. Each command has an example.
 
+mod image;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,6 +15,10 @@ use pulselet_engine::time::Span;
 
 use crate::output::{ColorArg, Format};
 use crate::runtime::RuntimeChoice;
+
+pub(crate) use image::{
+    ImageArgs, ImageCommand, ImageLoadArgs, ImageLsArgs, ImagePruneArgs, ImagePullArgs, ImageRmArgs,
+};
 
 /// Runs Kubernetes Pod manifests on this machine and keeps them healthy.
 #[derive(Debug, Parser)]
@@ -66,6 +72,11 @@ pub(crate) enum Command {
     /// Tell why containers were killed: the probes that led to it, the grace period, the signal, the exit
     #[command(after_help = "Examples:\n  pulselet history\n  pulselet history web -o json")]
     History(HistoryArgs),
+    /// Load, pull, list and remove the images of the built-in runtime
+    #[command(
+        after_help = "Examples:\n  pulselet image pull busybox\n  pulselet image load app.tar\n  pulselet image ls"
+    )]
+    Image(ImageArgs),
     /// Print the log of a container
     #[command(
         after_help = "Examples:\n  pulselet logs web -f\n  pulselet logs kube-system/dns -c cache --previous --tail 20"

@@ -5,6 +5,7 @@ mod completion;
 mod demo;
 mod explain;
 mod history;
+mod image;
 mod logs;
 mod node;
 mod ps;
@@ -17,6 +18,7 @@ use crate::cli::{Cli, Command};
 use crate::exit::{Exit, Failure};
 
 pub(crate) use demo::parse_age;
+pub(crate) use image::open_store;
 pub(crate) use simulate::parse_span;
 
 pub(crate) fn run(cli: Cli) -> Result<Exit, Failure> {
@@ -26,6 +28,7 @@ pub(crate) fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Demo(args) => demo::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::History(args) => history::run(&args),
+        Command::Image(args) => image::run(&args),
         Command::Logs(args) => logs::run(&args),
         Command::Node(args) => node::run(&args, cli.global.verbose),
         Command::Ps(args) => ps::run(&args),

@@ -60,6 +60,15 @@ impl Failure {
         }
     }
 
+    /// What was asked for cannot be had.
+    pub(crate) fn no(message: impl Display) -> Self {
+        Self {
+            exit: Exit::No,
+            message: message.to_string(),
+            hint: None,
+        }
+    }
+
     /// Something this machine should have is not there.
     pub(crate) fn environment(message: impl Display) -> Self {
         Self {

@@ -31,6 +31,10 @@ fn main() -> ExitCode {
         Err(error) => return exit::report_usage(&error).into(),
     };
     cli.global.color.apply();
+    // Every TLS connection of this process uses the one provider.
+    rustls::crypto::ring::default_provider()
+        .install_default()
+        .expect("nobody has installed another provider");
     match commands::run(cli) {
         Ok(exit) => exit.into(),
         Err(failure) => failure.report().into(),

@@ -11,6 +11,7 @@ use pulselet_runtime::Runtime;
 use pulselet_runtime_oci::{NetworkOptions, OciOptions, OciRuntime};
 use pulselet_runtime_process::{MonitorCommand, ProcessRuntime};
 
+use crate::commands::open_store;
 use crate::data_dir;
 use crate::exit::Failure;
 
@@ -36,9 +37,14 @@ impl RuntimeChoice {
         MonitorCommand::this_program([MONITOR, self.name()])
     }
 
+    /// Where the runtime keeps its containers.
+    pub(crate) fn root(self, data_dir: &Path) -> PathBuf {
+        data_dir.join(self.name())
+    }
+
     /// Opens the runtime below a data directory that the caller has claimed.
     pub(crate) async fn open(self, data_dir: &Path) -> Result<Arc<dyn Runtime>, Failure> {
-        let root = data_dir.join(self.name());
+        let root = self.root(data_dir);
         Ok(match self {
             Self::Process => Arc::new(
                 ProcessRuntime::open(&root, self.monitor())
@@ -74,11 +80,10 @@ impl FromStr for RuntimeChoice {
 
 /// The images of a data directory. Opening looks through files.
 async fn open_images(data_dir: &Path) -> Result<ImageStore, Failure> {
-    let root = data_dir.join("images");
-    tokio::task::spawn_blocking(|| ImageStore::open(root))
+    let data_dir = data_dir.to_owned();
+    tokio::task::spawn_blocking(move || open_store(&data_dir))
         .await
         .expect("opening the images does not panic")
-        .map_err(Failure::environment)
 }
 
 /// Where containers of the built-in image find this program.

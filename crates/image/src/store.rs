@@ -52,7 +52,7 @@ pub enum StoreError {
     #[error("cannot open the image store at {path}: {source}")]
     Open { path: PathBuf, source: io::Error },
     #[error("cannot lock the image store: {0}")]
-    Lock(io::Error),
+    Lock(#[source] io::Error),
     #[error(transparent)]
     Index(#[from] IndexError),
     #[error(transparent)]
@@ -70,7 +70,7 @@ pub enum StoreError {
     #[error(transparent)]
     Document(#[from] DocumentError),
     #[error("cannot make room for a new image: {0}")]
-    Stage(io::Error),
+    Stage(#[source] io::Error),
     #[error("cannot add {path} to the image store: {source}")]
     Publish { path: PathBuf, source: io::Error },
     #[error("cannot remove {path}: {source}")]

@@ -26,7 +26,7 @@ const CHECKSUM: Range<usize> = 148..156;
 #[derive(Debug, thiserror::Error)]
 pub enum TarError {
     #[error("cannot read the archive: {0}")]
-    Read(io::Error),
+    Read(#[source] io::Error),
     #[error("the archive is cut off")]
     Truncated,
     #[error("the archive has a broken header: {0}")]

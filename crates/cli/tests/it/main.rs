@@ -4,4 +4,5 @@ mod architecture;
 mod check;
 mod command;
 mod explain;
+mod image;
 mod simulate;

@@ -28,8 +28,8 @@ pub enum ArchiveError {
     TooManyEntries,
     #[error("the archive has more than {limit} bytes")]
     TooLarge { limit: u64 },
-    #[error(transparent)]
-    Space(UnpackError),
+    #[error("cannot keep the archive: {0}")]
+    Space(#[source] UnpackError),
     #[error("cannot write {path}: {source}")]
     Write { path: PathBuf, source: io::Error },
     #[error("cannot read {path}: {source}")]

@@ -147,6 +147,7 @@ async fn a_pull_that_was_given_up_leaves_nothing_visible_and_is_taken_up() {
         tokio::spawn(async move { store.pull(&name, Auth::Anonymous, progress).await })
     };
     half.recv().await.expect("the download gets that far");
+    proxy.spoilt.notified().await;
     given_up.abort();
     assert!(given_up.await.unwrap_err().is_cancelled());
     assert_eq!(fixture.store.list().unwrap(), []);

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 
 const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX_TYPE: &str = "application/vnd.oci.image.index.v1+json";
@@ -193,6 +194,8 @@ pub(crate) struct Proxy {
     requests: Arc<Mutex<Vec<u8>>>,
     /// Bytes that came back.
     pub(crate) passed: Arc<AtomicUsize>,
+    /// Is told about each connection that was spoilt.
+    pub(crate) spoilt: Arc<Notify>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -204,10 +207,12 @@ impl Proxy {
         let requests = Arc::new(Mutex::new(Vec::new()));
         let passed = Arc::new(AtomicUsize::new(0));
         let faults = Arc::new(AtomicUsize::new(faults));
-        let (log, count) = (Arc::clone(&requests), Arc::clone(&passed));
+        let spoilt = Arc::new(Notify::new());
+        let (log, count, told) = (Arc::clone(&requests), Arc::clone(&passed), Arc::clone(&spoilt));
         let task = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let (log, count, faults) = (Arc::clone(&log), Arc::clone(&count), Arc::clone(&faults));
+                let (log, count) = (Arc::clone(&log), Arc::clone(&count));
+                let (faults, told) = (Arc::clone(&faults), Arc::clone(&told));
                 tokio::spawn(async move {
                     if let Ok(server) = TcpStream::connect(server).await {
                         let spoil = |brought| {
@@ -216,7 +221,10 @@ impl Proxy {
                                 && faults
                                     .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less)
                                     .is_ok();
-                            spoilt.then_some(fault)
+                            spoilt.then(|| {
+                                told.notify_one();
+                                fault
+                            })
                         };
                         pass(client, server, &log, &count, spoil).await;
                     }
@@ -227,6 +235,7 @@ impl Proxy {
             address,
             requests,
             passed,
+            spoilt,
             task,
         }
     }
