@@ -4,6 +4,7 @@
 
 mod image;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -52,6 +53,12 @@ pub(crate) struct GlobalArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Serve the Kubernetes API for kubectl and other clients
+    #[command(
+        after_help = "Examples:\n  pulselet api\n  pulselet api --listen 127.0.0.1:7443 --data-dir ./api --profile \
+                            kubernetes\n\nPrints where the administrator's kubeconfig is."
+    )]
+    Api(ApiArgs),
     /// Say whether manifests would be admitted, and what is wrong with those that would not
     #[command(
         after_help = "Examples:\n  pulselet check pod.yaml\n  pulselet check --profile kubernetes -o json - < pods.json"
@@ -186,6 +193,20 @@ impl From<ProfileArg> for Profile {
             ProfileArg::Kubernetes => Self::Kubernetes,
         }
     }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ApiArgs {
+    /// Where to listen
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6443")]
+    pub(crate) listen: SocketAddr,
+    /// Whose rules apply to Pods
+    #[arg(long, value_name = "PROFILE", default_value = "pulselet")]
+    pub(crate) profile: ProfileArg,
+    #[command(flatten)]
+    pub(crate) data_dir: DataDirArgs,
+    #[command(flatten)]
+    pub(crate) gates: GateArgs,
 }
 
 #[derive(Debug, Args)]

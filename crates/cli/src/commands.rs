@@ -1,5 +1,6 @@
 //! One module per command. Each has one entry, `run`, that takes its parsed arguments.
 
+mod api;
 mod check;
 mod completion;
 mod demo;
@@ -23,6 +24,7 @@ pub(crate) use simulate::parse_span;
 
 pub(crate) fn run(cli: Cli) -> Result<Exit, Failure> {
     match cli.command {
+        Command::Api(args) => api::run(&args, cli.global.verbose),
         Command::Check(args) => check::run(&args, cli.global.verbose),
         Command::Completion(args) => completion::run(&args),
         Command::Demo(args) => demo::run(&args),

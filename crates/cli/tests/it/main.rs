@@ -1,5 +1,6 @@
 //! Tests of the command as users run it, and of the project as a whole.
 
+mod api;
 mod architecture;
 mod check;
 mod command;
