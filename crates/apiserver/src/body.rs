@@ -257,9 +257,23 @@ impl<'de> Visitor<'de> for ValueSeed<'_> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
+
+    proptest! {
+        /// Whatever arrives in whatever encoding: a value or a refusal, never a panic.
+        #[test]
+        fn no_body_breaks_the_server(bytes in prop::collection::vec(any::<u8>(), 0..200), text in "[\\[\\]{}:,\"a-c0-9 \n&*!|-]{0,80}") {
+            let enveloped = [b"k8s\0".as_slice(), &bytes].concat();
+            for body in [bytes.as_slice(), text.as_bytes(), &enveloped] {
+                for encoding in [Encoding::Json, Encoding::Yaml, Encoding::Protobuf] {
+                    let _ = parse(body, encoding);
+                }
+            }
+        }
+    }
 
     #[test]
     fn duplicates_are_found_where_they_are() {

@@ -96,9 +96,86 @@ fn merge(value: &mut Value, patch: &Value) {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
+    use crate::resource::Kind;
+
+    /// Names that mean something to patches, so that random ones meet each other.
+    fn any_name() -> impl Strategy<Value = String> {
+        prop::sample::select(vec![
+            "name",
+            "spec",
+            "metadata",
+            "containers",
+            "env",
+            "finalizers",
+            "$patch",
+            "$retainKeys",
+            "$setElementOrder/containers",
+            "$deleteFromPrimitiveList/finalizers",
+            "a",
+            "",
+        ])
+        .prop_map(str::to_owned)
+    }
+
+    fn any_json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            prop::sample::select(vec!["a", "delete", "replace", "merge", ""]).prop_map(Value::from),
+        ];
+        leaf.prop_recursive(5, 40, 6, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
+                prop::collection::btree_map(any_name(), inner, 0..5)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    fn any_operations() -> impl Strategy<Value = Value> {
+        let path = prop::collection::vec(
+            prop::sample::select(vec!["/spec", "/metadata", "/0", "/-", "/a", "", "a", "~2", "/1"]),
+            0..4,
+        )
+        .prop_map(|parts| parts.concat());
+        let name = prop::sample::select(vec!["add", "remove", "replace", "move", "copy", "test", "x"]);
+        let operation = (name, path.clone(), path, any_json()).prop_map(
+            |(op, path, from, value)| json!({"op": op, "path": path, "from": from, "value": value}),
+        );
+        prop::collection::vec(operation, 0..8).prop_map(Value::from)
+    }
+
+    proptest! {
+        /// Whatever is patched with whatever: an answer or a refusal, never a panic.
+        #[test]
+        fn no_patch_breaks_the_server(document in any_json(), change in any_json(), operations in any_operations()) {
+            let Some(object) = Object::new(document) else { return Ok(()) };
+            let query = crate::query::Query::parse("force=true").expect("a query");
+            let options = WriteOptions::parse(&query, "tester/1").expect("options");
+            let endpoint = Kind::Pod.storage();
+            for patch in [Patch::Merge(change.clone()), Patch::Strategic(change.clone()), Patch::Apply(change)] {
+                let _ = apply(&patch, endpoint, &object, &options);
+            }
+            if let Ok(patch) = parse_json_patch(operations) {
+                let _ = apply(&Patch::Json(patch), endpoint, &object, &options);
+            }
+        }
+
+        /// A merge patch applied twice is a merge patch applied once.
+        #[test]
+        fn merging_twice_is_merging_once(document in any_json(), change in any_json()) {
+            let mut once = document;
+            merge(&mut once, &change);
+            let mut twice = once.clone();
+            merge(&mut twice, &change);
+            prop_assert_eq!(once, twice);
+        }
+    }
 
     #[test]
     fn a_merge_patch_sets_removes_and_replaces() {
