@@ -113,55 +113,61 @@ pub(crate) fn record(
         return;
     }
     let subresource = path.subresource.map_or("", |subresource| subresource.name());
-    let mut all = old.map(entries).unwrap_or_default();
     let before = old.map(|old| ownable(old.value(), subresource));
     let after = ownable(new.value(), subresource);
     let changed = FieldSet::changed(kind, before.as_ref(), &after);
-    let (operation, owned) = match writer {
-        Writer::Update => ("Update", changed.clone()),
-        Writer::Apply(config) => ("Apply", FieldSet::of(kind, &ownable(config, subresource))),
-    };
-    let manager = options.field_manager.as_str();
     let present = FieldSet::of(kind, &after);
-    let mut mine = None;
-    for entry in &mut all {
-        if entry.subresource != subresource {
-            continue;
-        }
-        if entry.is_of(manager, operation, subresource) {
-            mine = Some(entry.clone());
-        } else {
-            entry.fields = entry.fields.difference(&changed).intersection(&present);
-        }
-    }
-    all.retain(|entry| !entry.fields.is_empty() && !entry.is_of(manager, operation, subresource));
-    let fields = match (writer, &mine) {
-        (Writer::Update, Some(mine)) => mine.fields.union(&changed).intersection(&present),
-        (Writer::Update | Writer::Apply(_), _) => owned,
+    let operation = match writer {
+        Writer::Update => "Update",
+        Writer::Apply(_) => "Apply",
     };
-    let unchanged = mine.as_ref().is_some_and(|mine| mine.fields == fields) && changed.is_empty();
-    let time = mine
-        .filter(|_| unchanged)
-        .map_or_else(object::now, |mine| mine.time);
+    let all = old.map(entries).unwrap_or_default();
+    let is_mine = |entry: &Entry| entry.is_of(&options.field_manager, operation, subresource);
+    let (mine, others): (Vec<Entry>, Vec<Entry>) = all.into_iter().partition(is_mine);
+    let mine = mine.into_iter().next();
+    let mut all = release(others, subresource, &changed, &present);
+    let fields = match writer {
+        Writer::Update => mine
+            .as_ref()
+            .map_or_else(|| changed.clone(), |mine| mine.fields.union(&changed))
+            .intersection(&present),
+        Writer::Apply(config) => FieldSet::of(kind, &ownable(config, subresource)),
+    };
+    let unchanged = changed.is_empty() && mine.as_ref().is_some_and(|mine| mine.fields == fields);
+    let time = mine.filter(|_| unchanged).map(|mine| mine.time);
     if !fields.is_empty() {
         all.push(Entry {
-            manager: manager.to_owned(),
+            manager: options.field_manager.clone(),
             operation: operation.to_owned(),
             api_version: path.endpoint.group_version.api_version().to_owned(),
-            time,
+            time: time.unwrap_or_else(object::now),
             fields_type: "FieldsV1".to_owned(),
             fields,
             subresource: subresource.to_owned(),
         });
     }
-    all.sort_by(|a, b| {
-        (&a.operation, &a.manager, &a.subresource).cmp(&(&b.operation, &b.manager, &b.subresource))
-    });
+    let order = |entry: &Entry| {
+        (
+            entry.operation.clone(),
+            entry.manager.clone(),
+            entry.subresource.clone(),
+        )
+    };
+    all.sort_by_key(order);
     bound(&mut all);
-    new.set_meta(
-        "managedFields",
-        if all.is_empty() { Value::Null } else { json!(all) },
-    );
+    let value = if all.is_empty() { Value::Null } else { json!(all) };
+    new.set_meta("managedFields", value);
+}
+
+/// Takes from managers what someone else changed and what is no longer there.
+fn release(entries: Vec<Entry>, subresource: &str, changed: &FieldSet, present: &FieldSet) -> Vec<Entry> {
+    let keep = |mut entry: Entry| {
+        if entry.subresource == subresource {
+            entry.fields = entry.fields.difference(changed).intersection(present);
+        }
+        (!entry.fields.is_empty()).then_some(entry)
+    };
+    entries.into_iter().filter_map(keep).collect()
 }
 
 /// Joins the oldest plain updates when there are too many managers.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{Registry, Written};
 use crate::body::{Encoding, Parsed};
-use crate::kinds::{self, Decoded};
+use crate::kinds::{self, Admitted, Decoded};
 use crate::managed::{self, Writer};
 use crate::object::{self, Object};
 use crate::patch::{self, Patch};
@@ -44,7 +44,6 @@ impl Registry {
         options: &WriteOptions,
         writer: Writer<'_>,
     ) -> Result<Written, ApiError> {
-        let endpoint = path.endpoint;
         let Decoded {
             mut object,
             mut warnings,
@@ -56,36 +55,45 @@ impl Registry {
             ));
         }
         let generated = object.name().is_empty() && !object.generate_name().is_empty();
-        for attempt in 1.. {
+        let mut attempts = 0;
+        let object = loop {
+            attempts += 1;
             let mut object = object.clone();
             if generated {
                 object.set_meta("name", json!(object::generate_name(object.generate_name())));
             }
-            stamp(&mut object);
-            let name = object.name().to_owned();
-            let admitted = kinds::admit_create(endpoint.kind, object, self.rules)
-                .map_err(|refusal| refusal.into_error(endpoint, &name))?;
+            let admitted = self.admit_new(path.endpoint, object)?;
             let mut object = admitted.object;
-            object.set_type(endpoint.kind.storage());
             managed::record(None, &mut object, path, options, writer);
-            match self.insert(endpoint, object, options.dry_run).await {
+            match self.insert(path.endpoint, object, options.dry_run).await {
                 Err(error)
-                    if error.reason == Reason::AlreadyExists && generated && attempt < MAX_NAME_ATTEMPTS => {}
+                    if error.reason == Reason::AlreadyExists && generated && attempts < MAX_NAME_ATTEMPTS => {
+                }
                 Err(error) => return Err(error),
                 Ok(object) => {
-                    if endpoint.kind == Kind::Namespace && !options.dry_run {
-                        self.ensure_service_account(object.name()).await?;
-                    }
                     warnings.extend(admitted.warnings);
-                    return Ok(Written {
-                        object,
-                        warnings,
-                        created: true,
-                    });
+                    break object;
                 }
             }
+        };
+        if path.endpoint.kind == Kind::Namespace && !options.dry_run {
+            self.ensure_service_account(object.name()).await?;
         }
-        unreachable!("the last attempt returns")
+        Ok(Written {
+            object,
+            warnings,
+            created: true,
+        })
+    }
+
+    /// Gives a new object what the server gives, and checks it.
+    fn admit_new(&self, endpoint: Endpoint, mut object: Object) -> Result<Admitted, ApiError> {
+        stamp(&mut object);
+        let name = object.name().to_owned();
+        let mut admitted = kinds::admit_create(endpoint.kind, object, self.rules)
+            .map_err(|refusal| refusal.into_error(endpoint, &name))?;
+        admitted.object.set_type(endpoint.kind.storage());
+        Ok(admitted)
     }
 
     /// Stores a new object, in a namespace that is there and stays.
@@ -164,14 +172,9 @@ impl Registry {
     }
 
     /// Creates an object of the server's own unless it is there.
-    pub(crate) async fn ensure(&self, kind: Kind, mut object: Object) -> Result<(), ApiError> {
+    pub(crate) async fn ensure(&self, kind: Kind, object: Object) -> Result<(), ApiError> {
         let endpoint = kind.storage();
-        stamp(&mut object);
-        let name = object.name().to_owned();
-        let admitted = kinds::admit_create(kind, object, self.rules)
-            .map_err(|refusal| refusal.into_error(endpoint, &name))?;
-        let mut object = admitted.object;
-        object.set_type(endpoint);
+        let object = self.admit_new(endpoint, object)?.object;
         match self.insert(endpoint, object, false).await {
             Err(error) if error.reason == Reason::AlreadyExists => Ok(()),
             Err(error) => Err(error),
