@@ -172,7 +172,8 @@ impl Registry {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, HeaderValue::from_static(MANIFEST_TYPES));
         let response = self.get(&format!("manifests/{which}"), &headers).await?;
-        let what = || format!("image {}", reference.familiar());
+        let separator = if expected.is_some() { '@' } else { ':' };
+        let what = || format!("image {}{separator}{which}", self.repository);
         let response = self.succeeded(response, what).await?;
         let bytes = self.read(response, MAX_MANIFEST_BYTES).await?;
         let actual = Digest::of(&bytes);

@@ -204,6 +204,33 @@ fn corrupt_content_is_refused() {
 }
 
 #[test]
+fn damage_anywhere_is_an_error_or_harmless() {
+    if !root() {
+        return;
+    }
+    let archive = docker_archive("test:1", &config(&layers(), &run()), &layers(), gzip);
+    let mut state = 1_u64;
+    for _ in 0..100 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let mut damaged = archive.clone();
+        let at = usize::try_from(state >> 33).unwrap() % damaged.len();
+        damaged[at] ^= 1 << (state >> 29 & 7);
+        let fixture = Fixture::new();
+        let loaded = fixture.store.load(damaged.as_slice(), None);
+        let visible = fixture.store.list().unwrap();
+        // Names and settings may be other ones; the content of layers never is.
+        assert_eq!(visible.len(), usize::from(loaded.is_ok()), "byte {at}");
+        for image in visible {
+            assert_eq!(
+                fs::read_to_string(image.layers[1].join("b")).unwrap(),
+                "above",
+                "byte {at}"
+            );
+        }
+    }
+}
+
+#[test]
 fn what_is_no_image_is_refused() {
     assert!(matches!(load_error(b""), LoadError::NotAnImage));
     assert!(matches!(

@@ -297,5 +297,5 @@ async fn what_is_not_there_is_said_so() {
         .await
         .unwrap_err();
     assert!(error.is_not_found(), "{error}");
-    assert!(error.to_string().contains("test:never"), "{error}");
+    assert!(error.to_string().contains("no image test:never"), "{error}");
 }

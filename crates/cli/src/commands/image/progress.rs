@@ -86,7 +86,7 @@ fn draw(bar: &ProgressBar, step: LayerStep) {
 
 fn lines(event: &PullEvent) {
     match event {
-        PullEvent::Resolved { digest, layers } => output::note(&format!("{digest}: {layers} layers")),
+        PullEvent::Resolved { digest, layers } => output::note(&format!("{digest}, layers: {layers}")),
         PullEvent::Layer { digest, step } => {
             let what = match step {
                 LayerStep::Exists => "already here".to_owned(),
