@@ -270,6 +270,8 @@ impl Agent {
                 if waits {
                     entry.held.lines.append(&mut out.lines);
                 } else {
+                    // Lines are told in the order in which things happened.
+                    self.journal.follow(key, &mut out.lines);
                     self.publish(key, out.lines.drain(..));
                 }
                 for todo in todos {
@@ -308,7 +310,9 @@ impl Agent {
         for todo in held.actions {
             self.perform(key, &todo);
         }
-        if self.pods.get(key).is_some_and(pulselet_engine::Pod::is_over) {
+        // One that was over only after this batch was made is forgotten with the next.
+        let is_over = self.pods.get(key).is_some_and(pulselet_engine::Pod::is_over);
+        if is_over && !self.journal.is_marked(key) {
             self.pods.remove(key);
             self.clean_up(key);
         }

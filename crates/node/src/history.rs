@@ -145,6 +145,14 @@ impl History {
             | KillReason::PostStartHook
             | KillReason::Completed => None,
         };
+        let newest = self.lives.iter().find(|(name, _)| name == container);
+        let attempt = newest.map_or(0, |(_, attempt)| *attempt);
+        let same = |open: &&mut KillStory| open.container == *container && open.attempt == attempt;
+        if let Some(open) = self.open.iter_mut().find(same) {
+            // A second decision about the same life can only shorten the first.
+            push(&mut open.lines, &to_json(line));
+            return open.clone();
+        }
         let mut lines = String::new();
         if let Some(kind) = kind {
             for attempt in self.attempts_of(container, kind).lines() {
@@ -152,8 +160,6 @@ impl History {
             }
         }
         push(&mut lines, &to_json(line));
-        let newest = self.lives.iter().find(|(name, _)| name == container);
-        let attempt = newest.map_or(0, |(_, attempt)| *attempt);
         self.open.retain(|open| open.container != *container);
         let open = KillStory {
             container: Arc::clone(container),

@@ -63,6 +63,20 @@ impl Journal {
         self.pending.insert(key);
     }
 
+    /// Whether the pod has changed since the batch under way was made.
+    pub(super) fn is_marked(&self, key: PodKey) -> bool {
+        self.pending.contains(&key)
+    }
+
+    /// Puts lines behind those of the pod that wait for the batch under way, where there are any.
+    pub(super) fn follow(&mut self, key: PodKey, lines: &mut Vec<pulselet_engine::Line>) {
+        let mut flight = self.flight.iter_mut().flat_map(|flight| &mut flight.pods);
+        let held = flight.find(|(other, held)| *other == key && !held.lines.is_empty());
+        if let Some((_, held)) = held {
+            held.lines.append(lines);
+        }
+    }
+
     pub(super) fn is_failing(&self) -> bool {
         self.failing
     }
@@ -109,8 +123,8 @@ impl Journal {
     pub(super) fn kill(&mut self, kill: KillRow) {
         let same = |row: &&mut Write| match row {
             Write::Kill(waiting) => {
-                (&waiting.uid, &waiting.container, waiting.attempt)
-                    == (&kill.uid, &kill.container, kill.attempt)
+                (&waiting.uid, &waiting.container, waiting.attempt, waiting.at)
+                    == (&kill.uid, &kill.container, kill.attempt, kill.at)
             }
             _ => false,
         };

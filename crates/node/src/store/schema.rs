@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS events (
 );
 CREATE TABLE IF NOT EXISTS kills (
     uid TEXT NOT NULL, pod TEXT NOT NULL, container TEXT NOT NULL, attempt INTEGER NOT NULL, at INTEGER NOT NULL,
-    lines TEXT NOT NULL, UNIQUE (uid, container, attempt)
+    lines TEXT NOT NULL, UNIQUE (uid, container, attempt, at)
 );
 CREATE INDEX IF NOT EXISTS kills_of_container ON kills (pod, container, at);
 ";
@@ -150,7 +150,7 @@ fn save_kill(transaction: &Transaction<'_>, kill: &KillRow) -> rusqlite::Result<
     let at = micros(*at);
     let mut save = transaction.prepare_cached(
         "INSERT INTO kills (uid, pod, container, attempt, at, lines) VALUES (?, ?, ?, ?, ?, ?)
-         ON CONFLICT (uid, container, attempt) DO UPDATE SET lines = excluded.lines",
+         ON CONFLICT (uid, container, attempt, at) DO UPDATE SET lines = excluded.lines",
     )?;
     save.execute(params![uid, pod, container, attempt, at, lines])?;
     let mut prune = transaction.prepare_cached(
