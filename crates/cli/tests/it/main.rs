@@ -6,4 +6,5 @@ mod check;
 mod command;
 mod explain;
 mod image;
+mod recorded;
 mod simulate;
