@@ -69,8 +69,12 @@ impl Client {
             .expect("a request");
         self.sender.ready().await.expect("an open connection");
         let answer = self.sender.send_request(request).await.expect("an answer");
-        assert!(answer.status().is_success(), "{}", answer.status());
-        answer.into_body()
+        let (code, body) = (answer.status(), answer.into_body());
+        if !code.is_success() {
+            let text = body.collect().await.expect("a whole answer").to_bytes();
+            panic!("{code}: {}", String::from_utf8_lossy(&text));
+        }
+        body
     }
 
     async fn read(&mut self, method: Method, path: &str, body: String) -> Bytes {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use tokio::sync::{mpsc, oneshot};
 
 use super::super::{Change, Expect, Revision, StoreError, Swap, Swapped};
@@ -118,7 +118,7 @@ impl Writer {
     }
 
     fn commit(&mut self, swaps: Vec<Swap>) -> rusqlite::Result<(Vec<Swapped>, Vec<Change>)> {
-        let transaction = self.connection.transaction()?;
+        let transaction = begin(&mut self.connection)?;
         let (mut outcomes, mut changes) = (Vec::with_capacity(swaps.len()), Vec::new());
         let mut latest = self.latest;
         for swap in swaps {
@@ -162,13 +162,19 @@ impl Writer {
                 changes -= 1;
             }
         }
-        let transaction = self.connection.transaction()?;
+        let transaction = begin(&mut self.connection)?;
         transaction.execute("DELETE FROM history WHERE revision <= ?1", [upto])?;
         transaction.execute("UPDATE counters SET value = ?1 WHERE name = 'compacted'", [upto])?;
         transaction.commit()?;
         (self.changes, self.bytes) = (changes, bytes);
         Ok(())
     }
+}
+
+/// Takes the lock for writing at once. A reader that looks into the log while it changes holds that lock for a moment:
+/// a transaction that begins with it waits, but one that has read already and asks for it then is refused.
+fn begin(connection: &mut Connection) -> rusqlite::Result<Transaction<'_>> {
+    connection.transaction_with_behavior(TransactionBehavior::Immediate)
 }
 
 fn stored_bytes(change: &Change) -> u64 {
