@@ -295,7 +295,15 @@ impl Agent {
         let ask = async {
             // Before the agent listens and after it has gone there is nothing to see.
             for pod in client.pods().await.unwrap_or_default() {
-                let events = client.events(&pod.uid).await.unwrap_or_default();
+                let mut events = client.events(&pod.uid).await.unwrap_or_default();
+                if self.seen.deleted.contains_key(&pod.name) {
+                    // What readiness sees of a container that was told to stop is not compared.
+                    let known = self.seen.events(&pod.name);
+                    events.retain(|event| {
+                        event.reason != "Unhealthy"
+                            || known.iter().any(|other| other.message == event.message)
+                    });
+                }
                 if !events.is_empty() {
                     self.seen.events.insert(pod.name, events);
                 }
