@@ -20,6 +20,8 @@ const SIGKILL: i32 = 9;
 
 /// Between two rounds of killing.
 const KILL_INTERVAL: Duration = Duration::from_millis(2);
+/// How long a process may take to leave a cgroup that is removed.
+const REMOVE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Processes of a container at most, where its pod gives no number: enough for any server, not enough to starve the
 /// machine of process ids.
@@ -319,10 +321,20 @@ impl Cgroup {
         })
     }
 
-    /// Removes it and what is below it, as far as no process is in there.
+    /// Removes it and what is below it, as far as no process is in there. One that was just killed needs a moment to
+    /// leave.
     pub(crate) fn remove(&self) {
-        for directory in self.directories() {
-            remove_tree(&directory, MAX_DEPTH);
+        let give_up = Instant::now() + REMOVE_PATIENCE;
+        let mut left = self.directories();
+        loop {
+            left.retain(|directory| {
+                remove_tree(directory, MAX_DEPTH);
+                directory.exists()
+            });
+            if left.is_empty() || Instant::now() > give_up {
+                return;
+            }
+            std::thread::sleep(KILL_INTERVAL);
         }
     }
 

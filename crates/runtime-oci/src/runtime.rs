@@ -284,10 +284,14 @@ impl Inner {
             self.network.disconnect(&record.id)?;
         }
         sandbox::unmount_all(&self.monitored.sandbox_dir(&record.id))?;
-        self.cgroups.sandbox(&record.id).remove();
+        self.remove_cgroups(&record.id);
+        Ok(())
+    }
+
+    fn remove_cgroups(&self, sandbox: &SandboxId) {
+        self.cgroups.sandbox(sandbox).remove();
         // Only when it is empty.
         self.cgroups.all().remove_if_empty();
-        Ok(())
     }
 }
 
@@ -360,7 +364,15 @@ impl OciRuntime {
 
     async fn remove_sandbox_to_the_end(&self, id: &SandboxId) -> Result<()> {
         self.stop_sandbox_to_the_end(id).await?;
-        self.0.monitored.forget_sandbox(id).await
+        self.0.monitored.forget_sandbox(id).await?;
+        // A monitor that an agent before us had spawned may have come late and made its cgroup once more. It is gone
+        // with its container's record, and none comes now.
+        let id = id.clone();
+        self.blocking(Operation::RemoveSandbox, move |inner| {
+            inner.remove_cgroups(&id);
+            Ok::<_, SandboxError>(())
+        })
+        .await
     }
 
     async fn blocking<E: Into<BoxError> + Send + 'static>(
