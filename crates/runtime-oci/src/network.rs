@@ -32,15 +32,19 @@ const POD_LINK: &str = "eth0";
 const LINK_PREFIX: &str = "plt";
 const LINK_DIGITS: usize = 12;
 
-/// Second bytes of 10.x.0.0/16 that are tried in turn where no range is given.
-const CANDIDATES: std::ops::RangeInclusive<u8> = 88..=127;
+/// Where no range is given, one of this many in a row is taken: from 10.88.0.0 to 10.127.255.255, with room for 509 pods
+/// each.
+const FIRST_CANDIDATE: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 0);
+const CANDIDATES: u32 = 5_120;
+const CANDIDATE_PREFIX: u8 = 23;
 
 /// How the pods' network is set up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkOptions {
     /// The bridge's name, at most 15 bytes. Runtimes with different roots need different bridges.
     pub bridge: String,
-    /// None: the first of 10.88.0.0/16 to 10.127.0.0/16 into which no route of the machine leads.
+    /// None: a part of 10.88.0.0 to 10.127.255.255 into which no route of the machine leads. The search begins at a place
+    /// made from the bridge's name: two runtimes that begin at once do not take the same.
     pub subnet: Option<Subnet>,
 }
 
@@ -92,9 +96,18 @@ struct State {
 impl Network {
     pub(crate) fn new(options: &NetworkOptions) -> Self {
         let routes = fs::read_to_string("/proc/net/route").unwrap_or_default();
-        let candidate = |second| Subnet::new(Ipv4Addr::new(10, second, 0, 0), 16);
+        let begin = options.bridge.bytes().fold(0, |place: u32, byte| {
+            place.wrapping_mul(31).wrapping_add(u32::from(byte))
+        });
+        let candidate = |place: u32| {
+            let offset = (begin.wrapping_add(place) % CANDIDATES) << (32 - CANDIDATE_PREFIX);
+            Subnet::new(
+                Ipv4Addr::from_bits(FIRST_CANDIDATE.to_bits() + offset),
+                CANDIDATE_PREFIX,
+            )
+        };
         let free = || {
-            CANDIDATES
+            (0..CANDIDATES)
                 .filter_map(candidate)
                 .find(|subnet| !subnet.clashes(&routes, &options.bridge))
         };
@@ -102,7 +115,7 @@ impl Network {
         let subnet = options
             .subnet
             .or_else(free)
-            .or_else(|| candidate(*CANDIDATES.start()))
+            .or_else(|| candidate(0))
             .expect("the prefix is in range");
         Self {
             bridge: options.bridge.clone(),
