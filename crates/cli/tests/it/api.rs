@@ -158,6 +158,9 @@ async fn write_until_killed(
 /// Watches from a revision until `upto` was seen or the server is gone. Adds what it saw.
 async fn watch(address: SocketAddr, data_dir: &Path, seen: &mut Vec<(u64, String)>, start: u64, upto: u64) {
     let from = seen.last().map_or(start, |(revision, _)| *revision);
+    if from >= upto {
+        return;
+    }
     let Some(mut client) = Client::connect(address, data_dir).await else {
         return;
     };
