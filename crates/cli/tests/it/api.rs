@@ -159,6 +159,10 @@ async fn write_until_killed(
 async fn watch(address: SocketAddr, data_dir: &Path, seen: &mut Vec<(u64, String)>, start: u64, upto: u64) {
     let from = seen.last().map_or(start, |(revision, _)| *revision);
     if from >= upto {
+        // It had seen everything before the server was killed.
+        return;
+    }
+    if from >= upto {
         return;
     }
     let Some(mut client) = Client::connect(address, data_dir).await else {
