@@ -1,0 +1,18 @@
+//! Pods run for real, through the command, judged by the event lines it prints.
+//!
+//! A test waits for lines, never for time to pass. What it says about time are bounds that hold on a loaded machine:
+//! lower ones, which the agent's own clock guarantees, and generous upper ones.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+mod commands;
+mod durability;
+mod handlers;
+mod harness;
+mod killing;
+mod node;
+mod probing;
+mod restarting;
+mod simulated;
+mod trouble;
+mod world;

@@ -1,0 +1,220 @@
+//! The agent is killed again and again while pods start, fail, are killed and restart. Nothing is lost by it.
+
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher as _, RandomState};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::harness::{Line, eventually, of};
+use super::world::{World, container, e2e, http, port, with};
+
+const KILLS: u64 = 200;
+/// Agents live up to this long; many die while they adopt.
+const LONGEST_LIFE: u64 = 300;
+/// Now and then one lives longer, so that the pods get somewhere.
+const EVERY_TENTH: u64 = 1_500;
+
+/// What a container wrote of its lives: its log goes to a file that no restart touches.
+struct Diary(PathBuf);
+
+impl Diary {
+    fn lives(&self) -> Vec<Vec<String>> {
+        let text = std::fs::read_to_string(&self.0).unwrap_or_default();
+        let mut lives: Vec<Vec<String>> = Vec::new();
+        for line in text.lines() {
+            if line == "start" {
+                lives.push(Vec::new());
+            }
+            lives
+                .last_mut()
+                .expect("a life begins with its start")
+                .push(line.to_owned());
+        }
+        lives
+    }
+}
+
+/// A demo that keeps a diary.
+fn demo(world: &World, name: &str, flags: &str) -> (serde_json::Value, Diary) {
+    let diary = world.path(&format!("{name}.diary"));
+    let script = format!(
+        "exec {} demo {flags} >> {}",
+        env!("CARGO_BIN_EXE_pulselet"),
+        diary.display()
+    );
+    (container(name, &["sh", "-c", &script]), Diary(diary))
+}
+
+e2e!(two_hundred_kills_lose_nothing, [Process], |world| {
+    let ports = [port(), port()];
+    let (steady, steady_diary) = demo(world, "steady", &format!("--port {}", ports[0]));
+    let steady = with(
+        steady,
+        json!({
+            "startupProbe": http(ports[0], json!({"periodSeconds": 1, "failureThreshold": 60})),
+            "livenessProbe": http(ports[0], json!({"periodSeconds": 1, "failureThreshold": 10, "timeoutSeconds": 10})),
+            "readinessProbe": http(ports[0], json!({"periodSeconds": 1, "failureThreshold": 10, "timeoutSeconds": 10})),
+        }),
+    );
+    let (sick, sick_diary) = demo(world, "sick", &format!("--port {} --fail-at 1s", ports[1]));
+    let sick = with(
+        sick,
+        json!({"livenessProbe": http(ports[1], json!({"periodSeconds": 1, "failureThreshold": 1, "timeoutSeconds": 10}))}),
+    );
+    let (deaf, deaf_diary) = demo(world, "deaf", "--fail-at 1s --ignore SIGTERM");
+    let fields = json!({"periodSeconds": 1, "failureThreshold": 1, "terminationGracePeriodSeconds": 1});
+    let deaf = with(deaf, json!({"startupProbe": http(port(), fields)}));
+    let (crashing, crashing_diary) = demo(world, "crashing", "--exit-at 700ms --exit-code 5");
+    let files = [
+        world.manifest("steady", &json!({"containers": [steady]})),
+        world.manifest("sick", &json!({"containers": [sick, deaf]})),
+        world.manifest("crashing", &json!({"containers": [crashing]})),
+    ];
+    let config = world.config("crashLoopBackOff: {initial: 1s, max: 1s}\n");
+    let (mut lines, pids) = kill_again_and_again(world, &files, &config);
+
+    let mut last = world.run_files(&files, &["--config", &config]);
+    last.until_is("crashing", "exited:5");
+    last.until_is("steady", "probe:readiness:success");
+    let status = world.command("ps").args(["-o", "json"]).output().unwrap();
+    let ended = last.interrupt();
+    let (before, after) = split_at_deletion(&ended.seen);
+    lines.extend(before);
+
+    nothing_happened_to_the_steady_one(&lines, &steady_diary);
+    time_goes_on(&lines);
+    assert_eq!(of(&lines, "steady", "exited").count(), 0);
+    let known = |line: &&Line| line["exitCode"] != 255;
+    let exits = |name: &'static str| of(&lines, name, "exited").chain(of(&after, name, "exited"));
+    for name in ["sick", "deaf", "crashing"] {
+        assert!(
+            exits(name).all(|line| known(&line)),
+            "an exit status of {name} was lost"
+        );
+    }
+    // A life was ended because of its probe, never before it had failed.
+    for life in sick_diary.lives().iter().rev().skip(1) {
+        let place = |what: &str| life.iter().position(|line| line == what);
+        assert!(
+            place("down") < place("got SIGTERM") && place("down").is_some(),
+            "{life:?}"
+        );
+    }
+    for life in crashing_diary.lives().iter().rev().skip(1) {
+        assert_eq!(life.last().map(String::as_str), Some("exit 5"), "{life:?}");
+    }
+    let restarts = restart_counts(&status.stdout);
+    for (name, diary) in [
+        ("steady", &steady_diary),
+        ("sick", &sick_diary),
+        ("deaf", &deaf_diary),
+        ("crashing", &crashing_diary),
+    ] {
+        let (_, count) = restarts
+            .iter()
+            .find(|(container, _)| container == name)
+            .expect("listed");
+        // One more may have begun after the question.
+        let starts = u64::try_from(diary.lives().len()).unwrap();
+        assert!(
+            starts == count + 1 || (name != "steady" && starts == count + 2),
+            "{name}: {starts} starts, {count} restarts"
+        );
+    }
+    nothing_is_left(world, &pids);
+});
+
+/// Runs and kills agents; all lines they told, and every process there was.
+fn kill_again_and_again(world: &World, files: &[PathBuf], config: &str) -> (Vec<Line>, BTreeSet<i32>) {
+    let random = RandomState::new();
+    let mut lines = Vec::new();
+    let mut pids = BTreeSet::new();
+    for round in 0..KILLS {
+        let agent = world.run_files(files, &["--config", config]);
+        let longest = if round % 10 == 0 {
+            EVERY_TENTH
+        } else {
+            LONGEST_LIFE
+        };
+        // The instant of death is the test's input; nothing is waited for.
+        std::thread::sleep(Duration::from_millis(random.hash_one(round) % longest));
+        if round % 10 == 0 {
+            pids.extend(world.processes());
+        }
+        lines.extend(agent.kill().seen);
+    }
+    (lines, pids)
+}
+
+/// Lines up to the first kill of a deletion, and those from there on.
+fn split_at_deletion(lines: &[Line]) -> (Vec<Line>, Vec<Line>) {
+    let at = lines.iter().position(|line| line.brief() == "killing:deleted");
+    let (before, after) = lines.split_at(at.expect("the pods were deleted"));
+    (before.to_vec(), after.to_vec())
+}
+
+fn nothing_happened_to_the_steady_one(lines: &[Line], diary: &Diary) {
+    let story = diary.lives();
+    assert_eq!(story.len(), 1, "{story:?}");
+    assert_eq!(of(lines, "steady", "unready").count(), 0, "ready stays ready");
+    assert_eq!(of(lines, "steady", "killing").count(), 0);
+    let ids: BTreeSet<&str> = of(lines, "steady", "running")
+        .filter_map(|line| line["id"].as_str())
+        .collect();
+    assert!(ids.len() <= 1, "{ids:?}");
+    let pod_unready = lines
+        .iter()
+        .filter(|line| line["pod"] == "default/steady" && line.is("", "unready"));
+    assert_eq!(pod_unready.count(), 0);
+}
+
+/// The time of a pod goes on across agents.
+fn time_goes_on(lines: &[Line]) {
+    for pod in ["default/steady", "default/sick", "default/crashing"] {
+        let lines: Vec<&Line> = lines.iter().filter(|line| line["pod"] == pod).collect();
+        for pair in lines.windows(2) {
+            assert!(pair[0].t() <= pair[1].t(), "time went back: {pair:?}");
+        }
+    }
+}
+
+fn restart_counts(ps: &[u8]) -> Vec<(String, u64)> {
+    let text = String::from_utf8_lossy(ps);
+    let pods = text
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let statuses = pods.flat_map(|pod| {
+        pod["status"]["containerStatuses"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default()
+    });
+    statuses
+        .map(|status| {
+            let name = status["name"].as_str().unwrap().to_owned();
+            (name, status["restartCount"].as_u64().unwrap())
+        })
+        .collect()
+}
+
+/// No process of the pods is left, not even as a zombie.
+fn nothing_is_left(world: &World, pids: &BTreeSet<i32>) {
+    assert!(world.processes().is_empty(), "{:?}", world.processes());
+    // Monitors whose agent was killed are the init process's to reap, which takes its time.
+    eventually("end of the zombies", || {
+        (!pids.iter().any(|pid| is_zombie(*pid))).then_some(())
+    });
+    let left = |name: &str| std::fs::read_dir(world.data().join(name)).map_or(0, Iterator::count);
+    assert_eq!(
+        left("pods") + left("process/containers") + left("process/sandboxes"),
+        0
+    );
+}
+
+fn is_zombie(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"));
+    // The name is in parentheses and may hold anything.
+    stat.is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z')))
+}

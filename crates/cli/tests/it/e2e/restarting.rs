@@ -1,0 +1,193 @@
+//! What is restarted, when, and what is left alone.
+
+use serde_json::json;
+
+use super::harness::{Line, in_order, of};
+use super::world::{container, e2e, http, port, with};
+
+e2e!(
+    only_the_condemned_container_is_replaced,
+    [Process, Oci],
+    |world| {
+        let port = port();
+        let sick = with(
+            world.demo("sick", &["--port", &port.to_string(), "--fail-at", "500ms"]),
+            json!({"livenessProbe": http(port, json!({"periodSeconds": 1, "failureThreshold": 1}))}),
+        );
+        let mut agent = world.run(&json!({"containers": [sick, world.demo("well", &[])]}));
+        agent.until_is("sick", "running:1");
+        let upto = agent.seen.len();
+        assert_eq!(
+            of(&agent.seen[..upto], "well", "")
+                .filter(|line| line.brief() != "warning")
+                .count(),
+            4,
+            "{}",
+            agent.story()
+        );
+        let ended = agent.interrupt();
+        assert_eq!(ended.count("well", "running:1"), 0);
+    }
+);
+
+e2e!(
+    with_never_the_pod_ends_by_its_exit_codes,
+    [Process, Oci],
+    |world| {
+        let good = world.demo("good", &["--exit-at", "500ms"]);
+        let bad = world.demo("bad", &["--exit-at", "1s", "--exit-code", "3"]);
+        let ended = world
+            .run(&json!({"containers": [good.clone(), bad], "restartPolicy": "Never"}))
+            .finish();
+        assert_eq!(ended.code, Some(1));
+        in_order(
+            &ended.seen,
+            &[
+                ("good", "exited:0"),
+                ("bad", "exited:3"),
+                ("", "phase:Failed"),
+                ("", "deleted"),
+            ],
+        );
+        let ended = world
+            .run(&json!({"containers": [good], "restartPolicy": "Never"}))
+            .finish();
+        assert_eq!(ended.code, Some(0));
+        in_order(&ended.seen, &[("good", "exited:0"), ("", "phase:Succeeded")]);
+    }
+);
+
+e2e!(
+    with_never_a_probes_grace_period_still_counts,
+    [Process],
+    |world| {
+        let fields = json!({"periodSeconds": 1, "failureThreshold": 1, "terminationGracePeriodSeconds": 1});
+        let app = with(
+            world.demo("app", &["--ignore", "SIGTERM"]),
+            json!({"livenessProbe": http(port(), fields)}),
+        );
+        let spec =
+            json!({"containers": [app], "restartPolicy": "Never", "terminationGracePeriodSeconds": 3600});
+        let ended = world.run(&spec).finish();
+        let kill = ended.all("app", "killing").next().unwrap();
+        assert_eq!(
+            (kill["gracePeriodSeconds"].as_f64(), kill["graceFrom"].as_str()),
+            (Some(1.0), Some("probe"))
+        );
+        assert_eq!(ended.count("", "phase:Failed"), 1);
+    }
+);
+
+e2e!(
+    on_failure_restarts_after_a_probe_kill_whatever_the_exit_code,
+    [Process],
+    |world| {
+        let fields = json!({"periodSeconds": 1, "failureThreshold": 1});
+        let app = with(
+            world.demo("app", &[]),
+            json!({"livenessProbe": http(port(), fields)}),
+        );
+        let mut agent = world.run(&json!({"containers": [app], "restartPolicy": "OnFailure"}));
+        agent.until_is("app", "exited:0");
+        agent.until_is("app", "running:1");
+        agent.interrupt();
+    }
+);
+
+e2e!(on_failure_leaves_a_success_alone, [Process], |world| {
+    let good = world.demo("good", &["--exit-at", "100ms"]);
+    let ended = world
+        .run(&json!({"containers": [good], "restartPolicy": "OnFailure"}))
+        .finish();
+    assert_eq!(ended.code, Some(0));
+    assert_eq!(ended.count("good", "running:1"), 0);
+});
+
+e2e!(exits_are_answered_with_growing_pauses, [Process, Oci], |world| {
+    let app = world.demo("app", &["--exit-at", "50ms", "--exit-code", "1"]);
+    let config = world.config("crashLoopBackOff: {initial: 1s, max: 2s}\n");
+    let mut agent = world.run_with(&json!({"containers": [app]}), &["--config", &config]);
+    agent.until_is("app", "running:4");
+    let starts: Vec<f64> = of(&agent.seen, "app", "running").map(Line::t).collect();
+    let exits: Vec<f64> = of(&agent.seen, "app", "exited").map(Line::t).collect();
+    let pauses: Vec<f64> = starts[1..]
+        .iter()
+        .zip(&exits)
+        .map(|(start, exit)| start - exit)
+        .collect();
+    // At once, then 1 s, 2 s, and 2 s again: no more than the maximum.
+    for (pause, least) in pauses.iter().zip([0.0, 0.999, 1.999, 1.999]) {
+        assert!(*pause >= least, "{pauses:?}");
+    }
+    let told: Vec<f64> = of(&agent.seen, "app", "backoff")
+        .map(|line| line["seconds"].as_f64().unwrap())
+        .collect();
+    assert_eq!(told.len(), 3, "{}", agent.story());
+    assert!(told[0] <= 1.0 && told[1] <= 2.0 && told[2] <= 2.0, "{told:?}");
+    agent.interrupt();
+});
+
+e2e!(init_containers_run_one_by_one, [Process, Oci], |world| {
+    let step = |name, at| world.demo(name, &["--exit-at", at]);
+    let port = port();
+    let sidecar = with(
+        world.demo(
+            "sidecar",
+            &["--port", &port.to_string(), "--start-after", "300ms"],
+        ),
+        json!({"restartPolicy": "Always", "startupProbe": http(port, json!({"periodSeconds": 1, "failureThreshold": 60}))}),
+    );
+    let spec = json!({
+        "initContainers": [step("one", "200ms"), sidecar, step("two", "200ms")],
+        "containers": [world.demo("app", &["--exit-at", "500ms"])],
+        "restartPolicy": "Never",
+    });
+    let ended = world.run(&spec).finish();
+    assert_eq!(ended.code, Some(0), "{}", ended.story());
+    in_order(
+        &ended.seen,
+        &[
+            ("one", "created"),
+            ("one", "exited:0"),
+            ("sidecar", "created"),
+            ("sidecar", "started"),
+            ("two", "created"),
+            ("two", "exited:0"),
+            ("app", "created"),
+            ("app", "exited:0"),
+            ("sidecar", "killing:completed"),
+            ("sidecar", "exited:0"),
+            ("", "phase:Succeeded"),
+        ],
+    );
+});
+
+e2e!(
+    a_failed_init_container_ends_a_pod_that_restarts_nothing,
+    [Process],
+    |world| {
+        let spec = json!({
+            "initContainers": [world.demo("init", &["--exit-at", "0s", "--exit-code", "7"])],
+            "containers": [world.demo("app", &[])],
+            "restartPolicy": "Never",
+        });
+        let ended = world.run(&spec).finish();
+        assert_eq!(ended.code, Some(1));
+        in_order(&ended.seen, &[("init", "exited:7"), ("", "phase:Failed")]);
+        assert_eq!(ended.all("app", "created").count(), 0);
+    }
+);
+
+e2e!(
+    a_program_that_is_not_there_is_tried_again,
+    [Process, Oci],
+    |world| {
+        let app = container("app", &["/no/such/program"]);
+        let config = world.config("crashLoopBackOff: {initial: 1s, max: 1s}\n");
+        let mut agent = world.run_with(&json!({"containers": [app]}), &["--config", &config]);
+        agent.until_is("app", "backoff");
+        let ended = agent.interrupt();
+        assert_eq!(ended.all("app", "running").count(), 0, "{}", ended.story());
+        assert!(ended.story().contains("/no/such/program"), "{}", ended.story());
+    }
+);
