@@ -10,6 +10,7 @@ mod durability;
 mod handlers;
 mod harness;
 mod killing;
+mod live;
 mod node;
 mod probing;
 mod restarting;

@@ -92,6 +92,8 @@ impl Live {
             }
             self.draw()?;
         }
+        // Nothing can be stopped any more.
+        self.ending = Some("");
         self.draw()?;
         self.screen.leave()
     }

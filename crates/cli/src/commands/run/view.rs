@@ -11,6 +11,8 @@ use super::state::{ContainerState, Life, PodState, Pods};
 const ROWS_FOR_LOG: usize = 3;
 const HEADINGS: [&str; 7] = ["POD", "CONTAINER", "PHASE", "STARTED", "READY", "RESTARTS", "AGE"];
 const COLUMNS: usize = HEADINGS.len();
+/// Between two columns.
+const GAP: &str = "  ";
 
 /// A cell: its text and how it is shown.
 type Cell = (String, &'static str);
@@ -39,8 +41,9 @@ pub(super) fn render(
     });
     let heading = HEADINGS.map(|heading| (heading.to_owned(), BOLD));
     let mut table = vec![line(&heading, &widths, width, vec![("PROBES".to_owned(), BOLD)])];
+    let left = width.saturating_sub(widths.iter().map(|width| width + GAP.len()).sum());
     for (row, (_, container)) in rows.iter().zip(&containers) {
-        table.push(line(row, &widths, width, strips(container)));
+        table.push(line(row, &widths, width, strips(container, left)));
     }
     table.push(footer(containers.len().saturating_sub(room), ending, width));
     table
@@ -83,17 +86,21 @@ fn phase(container: &ContainerState, now: Timestamp) -> Cell {
     }
 }
 
-/// The last results of each probe the container has shown, `|` for a success.
-fn strips(container: &ContainerState) -> Vec<Cell> {
+/// The last results of each probe the container has shown, `|` for a success. They share the room there is.
+fn strips(container: &ContainerState, room: usize) -> Vec<Cell> {
+    let shown = |kind: &Kind| container.strip(*kind).next().is_some();
+    let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(shown).collect();
+    let names: usize = kinds.iter().map(|kind| kind.as_str().len() + 1 + GAP.len()).sum();
+    let each = room
+        .saturating_sub(names)
+        .checked_div(kinds.len())
+        .unwrap_or_default();
     let mut cells = Vec::new();
-    for kind in Kind::ALL {
-        let mut strip = container.strip(kind).peekable();
-        if strip.peek().is_none() {
-            continue;
-        }
+    for kind in kinds {
+        let old = container.strip(kind).count().saturating_sub(each.max(1));
         cells.push((format!("{} ", kind.as_str()), DIM));
-        cells.extend(strip.map(mark));
-        cells.push(("  ".to_owned(), ""));
+        cells.extend(container.strip(kind).skip(old).map(mark));
+        cells.push((GAP.to_owned(), ""));
     }
     cells
 }
@@ -124,7 +131,7 @@ fn line(cells: &[Cell; COLUMNS], widths: &[usize; COLUMNS], width: usize, rest: 
     let padded = cells
         .iter()
         .zip(widths)
-        .map(|((text, style), &width)| (format!("{text:width$}  "), *style));
+        .map(|((text, style), &width)| (format!("{text:width$}{GAP}"), *style));
     clip(padded.chain(rest), width)
 }
 
@@ -226,6 +233,23 @@ mod tests {
         let table = plain(&pods, Some("again kills"), 12, (120, 24));
         assert!(table[1].contains("stopping, 18s left"), "{table:?}");
         assert_eq!(table[2], "again kills");
+    }
+
+    #[test]
+    fn probes_share_what_room_there_is_and_show_their_newest_results() {
+        let mut pods = story();
+        for _ in 0..20 {
+            play(
+                &mut pods,
+                [(true, probe(Kind::Liveness, LineOutcome::Success, 1))],
+            );
+        }
+        play(
+            &mut pods,
+            [(true, probe(Kind::Liveness, LineOutcome::Failure, 1))],
+        );
+        let table = plain(&pods, None, 65, (98, 24));
+        assert!(table[1].ends_with("liveness ||||x  readiness !"), "{table:?}");
     }
 
     #[test]
