@@ -3,6 +3,8 @@
 //! Help texts, completions and the reference are generated from these types. Each command has an example.
 
 mod image;
+#[cfg(test)]
+mod reference;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
