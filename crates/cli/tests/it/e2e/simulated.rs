@@ -156,15 +156,6 @@ e2e!(
     }
 );
 
-e2e!(a_crash_loop, [Process], |world| {
-    let app = world.demo("app", &["--exit-at", "2s", "--exit-code", "1"]);
-    let life = json!({"exitsAt": "2s", "exitCode": 1});
-    compare(world, &json!({"containers": [app]}), &life, "6s", |mut agent| {
-        agent.until_is("app", "running:2");
-        agent.interrupt()
-    });
-});
-
 e2e!(a_readiness_that_comes_and_goes, [Process], |world| {
     let port = port();
     let app = with(
