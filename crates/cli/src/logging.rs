@@ -34,8 +34,8 @@ pub(crate) fn start<W>(quietness: Quietness, verbose: u8, writer: W)
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    let filter = EnvFilter::try_from_env(VARIABLE)
-        .unwrap_or_else(|_| EnvFilter::new(format!("pulselet={0},{0}", quietness.level(verbose))));
+    let filter =
+        EnvFilter::try_from_env(VARIABLE).unwrap_or_else(|_| EnvFilter::new(quietness.level(verbose)));
     let colour = anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never;
     tracing_subscriber::fmt()
         .with_env_filter(filter)
