@@ -25,6 +25,7 @@ use crate::lines::LineHub;
 use crate::manifests;
 use crate::metrics::Metrics;
 use crate::notify::ServiceManager;
+use crate::objects::{NoObjects, ObjectSource};
 use crate::store::{self, Opened, Reader, StoreError};
 
 /// What a node is made of.
@@ -38,6 +39,8 @@ pub struct NodeOptions {
     pub metrics: Option<TcpListener>,
     /// A directory of static pods.
     pub manifests: Option<PathBuf>,
+    /// Where config maps, secrets and tokens come from.
+    pub objects: Arc<dyn ObjectSource>,
     /// Subscribe before starting to see every line.
     pub lines: LineHub,
     pub service_manager: ServiceManager,
@@ -53,6 +56,7 @@ impl NodeOptions {
             facts: NodeFacts::detect(),
             metrics: None,
             manifests: None,
+            objects: Arc::new(NoObjects),
             lines: LineHub::default(),
             service_manager: ServiceManager::new(None, None),
         }
