@@ -7,6 +7,7 @@ mod env;
 mod error;
 mod expansion;
 mod security;
+mod sub_path;
 mod volumes;
 
 use std::fs;
@@ -232,6 +233,7 @@ fn termination_mount(
         volume: String::new(),
         container_path: PathBuf::from(&container.termination_message_path),
         host_path,
+        sub_path: None,
         read_only: false,
         propagation: Propagation::Private,
     }))

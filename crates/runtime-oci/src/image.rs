@@ -209,6 +209,7 @@ fn host_template(data_dir: &Path, program: &Path) -> Template {
             volume: String::new(),
             container_path: PROGRAM_PATH.into(),
             host_path: program.to_owned(),
+            sub_path: None,
             read_only: true,
             propagation: Propagation::Private,
         }],

@@ -148,6 +148,7 @@ impl Parts<'_> {
             volume: String::new(),
             container_path: target.into(),
             host_path: self.sandbox_dir.join(name),
+            sub_path: None,
             read_only: false,
             propagation: Propagation::Private,
         };
@@ -283,6 +284,7 @@ mod tests {
             volume: "v".into(),
             container_path: path.into(),
             host_path: "/h".into(),
+            sub_path: None,
             read_only: false,
             propagation: Propagation::Private,
         };

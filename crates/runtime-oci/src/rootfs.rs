@@ -22,10 +22,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use pulselet_runtime::Propagation;
+use pulselet_runtime::{Mount, Propagation};
 use pulselet_sys::{MountAttributes, set_mount_attributes};
 use rustix::{
-    fs::{CWD, FileType, Mode, OFlags, fstat, mknodat, open},
+    fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, mknodat, open, openat2},
+    io::Errno,
     mount::{
         FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags,
         OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount,
@@ -53,6 +54,9 @@ const MAX_DEVICES: usize = 16_384;
 
 /// Directories below /dev are followed this far.
 const MAX_DEVICE_DEPTH: usize = 6;
+
+/// Tries to look up a path below a volume; one is lost when something is renamed at that moment.
+const MAX_LOOK_UPS: usize = 128;
 
 /// What would tell about the host or let a container change it.
 const MASKED: [&str; 12] = [
@@ -155,6 +159,29 @@ fn clone_tree(path: &Path) -> io::Result<OwnedFd> {
     let flags =
         OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
     Ok(open_tree(CWD, path, flags)?)
+}
+
+/// What a mount shows. Below a volume nothing leads out of it, whatever containers that share it do meanwhile.
+fn clone_source(mount: &Mount) -> io::Result<OwnedFd> {
+    let Some(sub_path) = &mount.sub_path else {
+        return clone_tree(&mount.host_path);
+    };
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let volume = open(&mount.host_path, flags | OFlags::DIRECTORY, Mode::empty())?;
+    let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    let mut tries = 0;
+    let source = loop {
+        tries += 1;
+        match openat2(&volume, sub_path, flags, Mode::empty(), beneath) {
+            Err(Errno::AGAIN) if tries < MAX_LOOK_UPS => {}
+            opened => break opened?,
+        }
+    };
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH
+        | OpenTreeFlags::AT_RECURSIVE;
+    Ok(open_tree(source, "", flags)?)
 }
 
 fn device_binds(launch: &Launch, terminal: Option<BorrowedFd<'_>>) -> Result<Vec<Bind>, RootError> {
@@ -268,9 +295,9 @@ fn cgroup_binds(cgroup: &Cgroup, privileged: bool) -> Result<Vec<Bind>, RootErro
 }
 
 fn volume_binds(launch: &Launch) -> Result<Vec<Bind>, RootError> {
-    let bind = |mount: &pulselet_runtime::Mount| {
-        let tree = clone_tree(&mount.host_path).map_err(|source| RootError::OpenSource {
-            path: mount.host_path.clone(),
+    let bind = |mount: &Mount| {
+        let tree = clone_source(mount).map_err(|source| RootError::OpenSource {
+            path: mount.source(),
             source,
         })?;
         let attributes = MountAttributes {

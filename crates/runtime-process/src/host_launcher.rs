@@ -183,16 +183,17 @@ fn volume_variables(record: &ContainerRecord) -> Vec<(String, PathBuf)> {
             .chars()
             .chain(mount.volume.chars().map(capital))
             .collect();
+        let source = mount.source();
         let mut name = base.clone();
         let mut number = 1;
         while let Some((_, path)) = variables.iter().find(|(taken, _)| *taken == name) {
-            if *path == mount.host_path {
+            if *path == source {
                 break;
             }
             number += 1;
             name = format!("{base}_{number}");
         }
-        variables.push((name, mount.host_path.clone()));
+        variables.push((name, source));
     }
     variables
 }
@@ -266,6 +267,7 @@ mod tests {
             volume: (*volume).into(),
             container_path: "/data".into(),
             host_path: (*path).into(),
+            sub_path: None,
             read_only: false,
             propagation: pulselet_runtime::Propagation::Private,
         });

@@ -197,7 +197,7 @@ impl Runtime for ProcessRuntime {
 fn link_volumes(links: &Path, mounts: &[Mount]) -> std::result::Result<(), LinkError> {
     for mount in mounts.iter().filter(|mount| !mount.volume.is_empty()) {
         let path = links.join(&mount.volume);
-        let linked = fs::create_dir_all(links).and_then(|()| symlink(&mount.host_path, &path));
+        let linked = fs::create_dir_all(links).and_then(|()| symlink(mount.source(), &path));
         match linked {
             Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
                 return Err(LinkError { path, source });

@@ -52,6 +52,7 @@ mod tests {
             volume: "../x".into(),
             container_path: "/x".into(),
             host_path: "/x".into(),
+            sub_path: None,
             read_only: false,
             propagation: Propagation::Private,
         };

@@ -53,10 +53,24 @@ pub struct Mount {
     /// The volume's name in the pod; empty for files the node itself provides.
     pub volume: String,
     pub container_path: PathBuf,
-    /// Exists; a subPath is already resolved.
+    /// The volume, or a file of the node. Exists.
     pub host_path: PathBuf,
+    /// What of the volume is mounted: a relative path without `..` that existed when the node looked. Containers that
+    /// share the volume can replace any part of it by a symbolic link, so a runtime that isolates looks it up again
+    /// at the mount, from the volume downwards.
+    pub sub_path: Option<PathBuf>,
     pub read_only: bool,
     pub propagation: Propagation,
+}
+
+impl Mount {
+    /// The path on the host, for runtimes whose containers can go anywhere on it.
+    pub fn source(&self) -> PathBuf {
+        match &self.sub_path {
+            Some(path) => self.host_path.join(path),
+            None => self.host_path.clone(),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

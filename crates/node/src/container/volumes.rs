@@ -5,7 +5,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, PermissionsExt as _};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use pulselet_api::openapi::api::core::v1 as core;
 use pulselet_api::{Container, Pod};
@@ -13,6 +13,7 @@ use pulselet_runtime::{EnvVar, Mount, Propagation};
 
 use super::error::ConfigError;
 use super::expansion::expand;
+use super::sub_path::{self, SubPathError};
 use crate::layout::Layout;
 
 /// The mounts of a container, with every host path made or checked.
@@ -49,14 +50,14 @@ fn resolve(
         (_, Some(text)) if !text.is_empty() => Some(expand(text, |name| value(env, name))),
         _ => None,
     };
-    let host_path = match sub_path {
-        Some(path) => below(&root, &path, &volume.name)?,
-        None => root,
-    };
+    if let Some(path) = &sub_path {
+        make_sub_path(&root, path, &volume.name)?;
+    }
     Ok(Mount {
         volume: mount.name.clone(),
         container_path: PathBuf::from(&mount.mount_path),
-        host_path,
+        host_path: root,
+        sub_path: sub_path.map(PathBuf::from),
         read_only: mount.read_only.unwrap_or(false),
         propagation: match mount.mount_propagation.as_deref() {
             Some("HostToContainer") => Propagation::HostToContainer,
@@ -138,32 +139,14 @@ fn check_host_path(volume: &str, path: &Path, kind: &str) -> Result<(), ConfigEr
     })
 }
 
-/// The path below a volume, made as a directory if nothing is there.
-fn below(root: &Path, sub_path: &str, volume: &str) -> Result<PathBuf, ConfigError> {
-    let outside = || ConfigError::SubPath {
-        volume: volume.to_owned(),
-        sub_path: sub_path.to_owned(),
-    };
-    let plain = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
-    if !Path::new(sub_path).components().all(plain) {
-        return Err(outside());
-    }
-    let root = root.canonicalize().map_err(|source| prepare(root, source))?;
-    let mut path = root.clone();
-    for part in Path::new(sub_path).components() {
-        path.push(part);
-        if let Err(error) = fs::symlink_metadata(&path) {
-            if error.kind() != io::ErrorKind::NotFound {
-                return Err(prepare(&path, error));
-            }
-            fs::create_dir(&path).map_err(|source| prepare(&path, source))?;
-        }
-        path = path.canonicalize().map_err(|source| prepare(&path, source))?;
-        if !path.starts_with(&root) {
-            return Err(outside());
-        }
-    }
-    Ok(path)
+fn make_sub_path(root: &Path, sub_path: &str, volume: &str) -> Result<(), ConfigError> {
+    sub_path::make(root, Path::new(sub_path)).map_err(|error| match error {
+        SubPathError::LeadsOut => ConfigError::SubPath {
+            volume: volume.to_owned(),
+            sub_path: sub_path.to_owned(),
+        },
+        SubPathError::Make { path, source } => ConfigError::Prepare { path, source },
+    })
 }
 
 #[cfg(test)]
@@ -187,7 +170,7 @@ mod tests {
             value: "seven".into(),
         }];
         let mounts = mounts(&layout, "u", &pod, &pod.spec.containers[0], &env)?;
-        Ok(mounts[0].host_path.clone())
+        Ok(mounts[0].source())
     }
 
     #[test]
@@ -204,6 +187,7 @@ mod tests {
         let mount = json!({"name": "v", "mountPath": "/v", "subPathExpr": "a/$(PART)"});
         let sub = mounted(directory.path(), &volume, &mount).unwrap();
         assert!(sub.ends_with("v/a/seven") && sub.is_dir());
+        assert_eq!(fs::metadata(&sub).unwrap().permissions().mode() & 0o777, 0o777);
     }
 
     #[test]
@@ -211,12 +195,33 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let host = directory.path().join("host");
         fs::create_dir(&host).unwrap();
-        std::os::unix::fs::symlink("/etc", host.join("link")).unwrap();
+        for (target, link) in [("/etc", "link"), ("../..", "up"), ("/none", "nowhere")] {
+            std::os::unix::fs::symlink(target, host.join(link)).unwrap();
+        }
         let volume = json!({"name": "v", "hostPath": {"path": host}});
-        for sub_path in ["../x", "link", "link/ssh", "/etc"] {
+        for sub_path in ["../x", "link", "link/ssh", "/etc", "up/x", "nowhere", "a/../b"] {
             let mount = json!({"name": "v", "mountPath": "/v", "subPath": sub_path});
             let result = mounted(directory.path(), &volume, &mount);
             assert!(matches!(result, Err(ConfigError::SubPath { .. })), "{sub_path}");
+        }
+    }
+
+    #[test]
+    fn a_sub_path_may_be_a_file_and_lead_through_links_inside() {
+        let directory = tempfile::tempdir().unwrap();
+        let host = directory.path().join("host");
+        fs::create_dir_all(host.join("..data")).unwrap();
+        fs::write(host.join("..data/key"), "text").unwrap();
+        std::os::unix::fs::symlink("..data/key", host.join("key")).unwrap();
+        std::os::unix::fs::symlink("gone", host.join("dangling")).unwrap();
+        let volume = json!({"name": "v", "hostPath": {"path": host}});
+        let sub = |path| {
+            let mount = json!({"name": "v", "mountPath": "/v", "subPath": path});
+            mounted(directory.path(), &volume, &mount)
+        };
+        assert_eq!(fs::read_to_string(sub("key").unwrap()).unwrap(), "text");
+        for path in ["key/below", "dangling"] {
+            assert!(matches!(sub(path), Err(ConfigError::Prepare { .. })), "{path}");
         }
     }
 

@@ -1,8 +1,11 @@
 //! What is out of reach from inside.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, sync::Arc};
 
-use pulselet_runtime::{Capabilities, Mount, PidNamespace, Propagation, Runtime, SandboxConfig, Seccomp};
+use pulselet_runtime::{
+    Capabilities, ContainerConfig, Mount, PidNamespace, Propagation, Runtime, SandboxConfig, Seccomp,
+};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use crate::world::{World, can_run, main_pid, on_bridge, on_host_network, parent_of};
 
@@ -149,6 +152,7 @@ async fn a_read_only_root_and_read_only_volumes_cannot_be_written() {
         volume: String::new(),
         container_path: path.into(),
         host_path: host.into(),
+        sub_path: None,
         read_only,
         propagation: Propagation::Private,
     };
@@ -189,6 +193,7 @@ async fn a_volume_is_mounted_inside_the_root_whatever_the_links_say() {
         volume: "v".into(),
         container_path: "/shared/link/mounted".into(),
         host_path: world.shared(""),
+        sub_path: None,
         read_only: false,
         propagation: Propagation::Private,
     });
@@ -202,6 +207,72 @@ async fn a_volume_is_mounted_inside_the_root_whatever_the_links_say() {
     world.wait_for_exit(&id).await;
     assert_eq!(fs::read_dir(&outside).expect("lists").count(), 0);
     world.finish().await;
+}
+
+#[tokio::test]
+async fn a_part_of_a_volume_stays_in_it_while_a_link_comes_and_goes() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    fs::create_dir_all(world.shared("volume/part")).expect("makes");
+    fs::write(world.shared("volume/part/file"), "inside\n").expect("writes");
+    fs::create_dir(world.home.path().join("outside")).expect("makes");
+    fs::write(world.home.path().join("outside/file"), "secret\n").expect("writes");
+    let link = world.shared("volume/link");
+    std::os::unix::fs::symlink("../../outside", &link).expect("links");
+    let part = world.shared("volume/part");
+    let swap = move || renameat_with(CWD, &part, CWD, &link, RenameFlags::EXCHANGE).expect("swaps");
+    let config = |number: u32| {
+        let mut config = world.config(&format!("c{number}"), "cat /part/file");
+        config.mounts.push(Mount {
+            volume: "v".into(),
+            container_path: "/part".into(),
+            host_path: world.shared("volume"),
+            sub_path: Some("part".into()),
+            read_only: false,
+            propagation: Propagation::Private,
+        });
+        config
+    };
+    assert_eq!(world.output_of(&config(0)).await, "inside");
+    swap();
+    let id = world.runtime.create_container(&world.sandbox, &config(1)).await;
+    let refused = world.runtime.start_container(&id.expect("creates")).await;
+    let message = refused.expect_err("it leads out").to_string();
+    assert!(message.contains("volume/part"), "{message}");
+    let alive = Arc::new(());
+    let watched = Arc::downgrade(&alive);
+    let swapping = std::thread::spawn(move || {
+        while watched.strong_count() > 0 {
+            swap();
+        }
+    });
+    race(&world, &config).await;
+    drop(alive);
+    swapping.join().expect("swaps to the end");
+    world.finish().await;
+}
+
+/// Starts containers until the path led inside for one of them and out of the volume for another.
+async fn race(world: &World, config: impl Fn(u32) -> ContainerConfig) {
+    let (mut inside, mut refused) = (0, 0);
+    for number in 2.. {
+        let config = config(number);
+        let id = world.runtime.create_container(&world.sandbox, &config).await;
+        let id = id.expect("creates");
+        if world.runtime.start_container(&id).await.is_ok() {
+            world.wait_for_exit(&id).await;
+            let log = fs::read_to_string(&config.log_path).expect("has a log");
+            assert!(log.contains("inside") && !log.contains("secret"), "{log}");
+            inside += 1;
+        } else {
+            refused += 1;
+        }
+        if inside > 2 && refused > 2 {
+            return;
+        }
+    }
 }
 
 #[tokio::test]

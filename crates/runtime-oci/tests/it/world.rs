@@ -356,6 +356,7 @@ pub(crate) fn shell_container(home: &Path, name: &str, script: &str) -> Containe
             volume: "shared".into(),
             container_path: SHARED.into(),
             host_path: home.join("shared"),
+            sub_path: None,
             read_only: false,
             propagation: Propagation::Private,
         }],
