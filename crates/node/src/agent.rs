@@ -29,7 +29,9 @@ use tokio::time::{Instant, Sleep};
 
 pub use adopt::AdoptError;
 pub(crate) use adopt::Findings;
-pub use requests::{AddError, Added, How, LogError, LogPlace, NoSuchPod, PodView, Shutdown};
+pub use requests::{
+    AddError, Added, How, Located, LogError, LogPlace, NoSuchPod, PodView, Shutdown, StreamError,
+};
 pub(crate) use requests::{REQUESTS, Request};
 
 use self::entry::{Entry, Held};

@@ -5,11 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pulselet_api::Pod;
+use pulselet_runtime::SandboxId;
 use serde::Deserialize;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::agent::{AddError, Added, LogError, LogPlace, NoSuchPod, PodView, Request, Shutdown};
+use crate::agent::{
+    AddError, Added, Located, LogError, LogPlace, NoSuchPod, PodView, Request, Shutdown, StreamError,
+};
+use crate::health::{Health, Page};
 use crate::identity::Origin;
 use crate::layout::Layout;
 use crate::lines::LineHub;
@@ -26,6 +30,7 @@ pub struct NodeHandle {
     pub(crate) requests: mpsc::Sender<Request>,
     pub(crate) lines: LineHub,
     pub(crate) reader: Arc<Reader>,
+    pub(crate) health: Arc<Health>,
     pub(crate) ended: watch::Receiver<bool>,
 }
 
@@ -50,6 +55,38 @@ impl NodeHandle {
     /// All pods, in the order in which they were taken.
     pub async fn pods(&self) -> Result<Vec<PodView>, Gone> {
         self.ask(|reply| Request::List { reply }).await
+    }
+
+    /// All pods as objects: their manifests with the status of this moment.
+    pub async fn objects(&self) -> Result<Vec<Pod>, Gone> {
+        self.ask(|reply| Request::Objects { reply }).await
+    }
+
+    /// Where the runtime has a running container, for commands and streams.
+    pub async fn container(
+        &self,
+        namespace: &str,
+        name: &str,
+        container: &str,
+    ) -> Result<Result<Located, StreamError>, Gone> {
+        let (pod, container) = (format!("{namespace}/{name}"), container.to_owned());
+        self.ask(|reply| Request::Container {
+            pod,
+            container,
+            reply,
+        })
+        .await
+    }
+
+    /// Where the runtime has a pod, for connections to its ports.
+    pub async fn sandbox(&self, namespace: &str, name: &str) -> Result<Result<SandboxId, StreamError>, Gone> {
+        let pod = format!("{namespace}/{name}");
+        self.ask(|reply| Request::Sandbox { pod, reply }).await
+    }
+
+    /// What monitoring finds at a path such as `/metrics`.
+    pub async fn page(&self, path: &str) -> Page {
+        self.health.page(path).await
     }
 
     /// Where the log of a container is, or that of the life before; without a name the pod's only container is meant.

@@ -21,33 +21,57 @@ pub(crate) struct Health {
     pub(crate) runtime: Arc<dyn Runtime>,
 }
 
+/// A document for monitoring, as it is served.
+#[derive(Debug)]
+pub struct Page {
+    pub status: StatusCode,
+    pub content_type: &'static str,
+    pub text: String,
+}
+
+impl Page {
+    fn new(status: StatusCode, content_type: &'static str, text: impl Into<String>) -> Self {
+        Self {
+            status,
+            content_type,
+            text: text.into(),
+        }
+    }
+}
+
 impl Answering for Health {
     async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response<Body> {
         if request.method() != Method::GET {
             return full(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET\n");
         }
-        match request.uri().path() {
-            "/metrics" => full(StatusCode::OK, METRICS_TYPE, self.metrics.all()),
-            "/metrics/probes" => full(StatusCode::OK, METRICS_TYPE, self.metrics.probes()),
-            "/healthz" => full(StatusCode::OK, TEXT, "ok"),
+        let page = self.page(request.uri().path()).await;
+        full(page.status, page.content_type, page.text)
+    }
+}
+
+impl Health {
+    /// What is at a path, whichever door it was asked through.
+    pub(crate) async fn page(&self, path: &str) -> Page {
+        match path {
+            "/metrics" => Page::new(StatusCode::OK, METRICS_TYPE, self.metrics.all()),
+            "/metrics/probes" => Page::new(StatusCode::OK, METRICS_TYPE, self.metrics.probes()),
+            "/healthz" => Page::new(StatusCode::OK, TEXT, "ok"),
             "/readyz" => self.readiness().await,
-            _ => full(
+            _ => Page::new(
                 StatusCode::NOT_FOUND,
                 TEXT,
                 "there is /metrics, /metrics/probes, /healthz and /readyz\n",
             ),
         }
     }
-}
 
-impl Health {
-    async fn readiness(&self) -> Response<Body> {
-        let not_ready = |why: String| full(StatusCode::SERVICE_UNAVAILABLE, TEXT, why);
+    async fn readiness(&self) -> Page {
+        let not_ready = |why: String| Page::new(StatusCode::SERVICE_UNAVAILABLE, TEXT, why);
         match tokio::time::timeout(HEALTH_TIMEOUT, self.runtime.health()).await {
             Err(_) => not_ready("the runtime does not answer\n".to_owned()),
             Ok(Err(error)) => not_ready(format!("the runtime is not well: {error}\n")),
             Ok(Ok(health)) => match health.runtime {
-                Condition::Ready => full(StatusCode::OK, TEXT, "ok"),
+                Condition::Ready => Page::new(StatusCode::OK, TEXT, "ok"),
                 Condition::NotReady { message, .. } => {
                     not_ready(format!("the runtime is not ready: {message}\n"))
                 }

@@ -34,9 +34,12 @@ mod status;
 mod store;
 mod termination;
 
-pub use agent::{AddError, Added, AdoptError, How, LogError, LogPlace, NoSuchPod, PodView, Shutdown};
+pub use agent::{
+    AddError, Added, AdoptError, How, Located, LogError, LogPlace, NoSuchPod, PodView, Shutdown, StreamError,
+};
 pub use facts::NodeFacts;
 pub use handle::{Gone, NodeHandle, kept_history};
+pub use health::Page;
 pub use identity::{Origin, uid_of};
 pub use layout::{DataDir, Layout, LayoutError};
 pub use lines::{FULL_BACKLOG, GUEST_BACKLOG, LineHub, Lines, PodLine};

@@ -106,20 +106,21 @@ impl Node {
         }
         let (requests, receiver) = mpsc::channel(REQUESTS);
         let (over, ended) = watch::channel(false);
+        let health = Arc::new(Health {
+            metrics,
+            runtime: options.runtime,
+        });
         let handle = NodeHandle {
             requests,
             lines: options.lines,
             reader: Arc::new(Reader::new(&layout)),
+            health: Arc::clone(&health),
             ended,
-        };
-        let health = Health {
-            metrics,
-            runtime: options.runtime,
         };
         let mut services = Services::default();
         services.control(&layout, &handle)?;
         if let Some(listener) = options.metrics {
-            services.spawn(serve(listener, Arc::new(health)));
+            services.spawn(serve(listener, health));
         }
         if let Some(directory) = options.manifests {
             let gates = options.config.gates;

@@ -7,13 +7,16 @@ use std::time::Duration;
 use pulselet_api::Pod;
 use pulselet_engine::plan::{Kind, Role};
 use pulselet_engine::{Identity, Input, PodKey};
+use pulselet_runtime::SandboxId;
 
 use super::Agent;
 use super::entry::{Entry, Manifest, Successor};
 use super::requests::{
-    AddError, Added, How, LogError, LogPlace, MAX_PODS, NoSuchPod, PodView, Request, Shutdown,
+    AddError, Added, How, Located, LogError, LogPlace, MAX_PODS, NoSuchPod, PodView, Request, Shutdown,
+    StreamError,
 };
 use super::tell::probe_name;
+use crate::container::find_container;
 use crate::identity::{Origin, uid_of};
 use crate::status::{Surroundings, pod_status};
 
@@ -37,6 +40,19 @@ impl Agent {
                 reply,
             } => {
                 let _ = reply.send(self.log(&pod, container.as_deref(), previous));
+            }
+            Request::Objects { reply } => {
+                let _ = reply.send(self.entries.keys().filter_map(|key| self.object(*key)).collect());
+            }
+            Request::Container {
+                pod,
+                container,
+                reply,
+            } => {
+                let _ = reply.send(self.locate(&pod, container));
+            }
+            Request::Sandbox { pod, reply } => {
+                let _ = reply.send(self.sandbox(&pod));
             }
             Request::Shutdown { mode } => self.shut_down(mode),
         }
@@ -206,6 +222,44 @@ impl Agent {
             deleting: pod.is_deleting(),
             status: pod_status(&pod.status(), &around),
         })
+    }
+
+    fn object(&self, key: PodKey) -> Option<Pod> {
+        let view = self.view(key)?;
+        let mut pod = Arc::unwrap_or_clone(self.entries.get(&key)?.spec.read());
+        pod.metadata.uid = Some(view.uid);
+        pod.status = view.status;
+        Some(pod)
+    }
+
+    fn locate(&self, pod: &str, container: String) -> Result<Located, StreamError> {
+        let key = self.find(pod)?;
+        let entry = self.entries.get(&key).expect("a name leads to an entry");
+        let pod = pod.to_owned();
+        let Some(index) = entry.index_of(&container) else {
+            return Err(StreamError::NoSuchContainer { pod, container });
+        };
+        let of_container = entry.lives.iter().filter(|life| life.key.container == index);
+        let newest = of_container.max_by_key(|life| life.key.attempt);
+        let Some(life) = newest.filter(|life| life.running_since().is_some()) else {
+            return Err(StreamError::NotRunning { pod, container });
+        };
+        let spec = life.spec.read();
+        let fields = find_container(&spec, &container);
+        Ok(Located {
+            id: life.id.clone(),
+            tty: fields.is_some_and(|fields| fields.tty),
+            stdin: fields.is_some_and(|fields| fields.stdin),
+        })
+    }
+
+    fn sandbox(&self, pod: &str) -> Result<SandboxId, StreamError> {
+        let key = self.find(pod)?;
+        let place = self.entries.get(&key).and_then(|entry| entry.place.as_ref());
+        let pod = pod.to_owned();
+        place
+            .map(|place| place.sandbox.clone())
+            .ok_or(StreamError::NoSandbox { pod })
     }
 
     fn log(&self, pod: &str, container: Option<&str>, previous: bool) -> Result<LogPlace, LogError> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use pulselet_api::{Pod, PodStatus};
 use pulselet_plan::PlanError;
+use pulselet_runtime::{ContainerId, SandboxId};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::sync::oneshot;
@@ -40,6 +41,18 @@ pub(crate) enum Request {
         container: Option<String>,
         previous: bool,
         reply: Reply<Result<LogPlace, LogError>>,
+    },
+    Objects {
+        reply: Reply<Vec<Pod>>,
+    },
+    Container {
+        pod: String,
+        container: String,
+        reply: Reply<Result<Located, StreamError>>,
+    },
+    Sandbox {
+        pod: String,
+        reply: Reply<Result<SandboxId, StreamError>>,
     },
     Shutdown {
         mode: Shutdown,
@@ -122,6 +135,29 @@ pub struct LogPlace {
     pub attempt: u32,
     /// More may come: this life has not ended.
     pub running: bool,
+}
+
+/// A running container, as its runtime knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Located {
+    pub id: ContainerId,
+    /// Its main process has a terminal.
+    pub tty: bool,
+    /// Its main process reads what is sent to it.
+    pub stdin: bool,
+}
+
+/// Why no stream can be opened to a container or a pod.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum StreamError {
+    #[error(transparent)]
+    Pod(#[from] NoSuchPod),
+    #[error("pod {pod} has no container {container:?}")]
+    NoSuchContainer { pod: String, container: String },
+    #[error("container {container} of pod {pod} does not run")]
+    NotRunning { pod: String, container: String },
+    #[error("pod {pod} does not run")]
+    NoSandbox { pod: String },
 }
 
 /// A pod as others see it.
