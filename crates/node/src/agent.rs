@@ -30,13 +30,14 @@ use tokio::time::{Instant, Sleep};
 pub use adopt::AdoptError;
 pub(crate) use adopt::Findings;
 pub use requests::{
-    AddError, Added, How, Located, LogError, LogPlace, NoSuchPod, PodView, Shutdown, StreamError,
+    AddError, Added, How, Located, LogError, LogPlace, NoSuchPod, PodView, Shutdown, StreamError, UpdateError,
 };
 pub(crate) use requests::{REQUESTS, Request};
 
 use self::entry::{Entry, Held};
 use self::journal::{Journal, Verdict};
 use self::starvation::Starvation;
+use crate::feed::Feed;
 use crate::jobs::{Answer, Tools};
 use crate::lines::LineHub;
 use crate::metrics::Metrics;
@@ -63,6 +64,8 @@ pub(crate) struct Agent {
     config: NodeConfig,
     metrics: Arc<Metrics>,
     hub: LineHub,
+    /// For whoever joins this node to an API.
+    told: Option<Feed>,
     pods: Pods,
     entries: BTreeMap<PodKey, Entry>,
     /// namespace/name
@@ -106,6 +109,7 @@ impl Agent {
         config: NodeConfig,
         metrics: Arc<Metrics>,
         hub: LineHub,
+        told: Option<Feed>,
         writer: Writer,
     ) -> Self {
         let now = tools.clock.now();
@@ -116,6 +120,7 @@ impl Agent {
             config,
             metrics,
             hub,
+            told,
             pods: Pods::default(),
             entries: BTreeMap::new(),
             names: HashMap::new(),
@@ -309,12 +314,18 @@ impl Agent {
     /// The state is on disk: others may know, and things may happen.
     fn release(&mut self, key: PodKey, held: Held) {
         self.publish(key, held.lines);
+        if let (Some(told), Some(entry)) = (&self.told, self.entries.get(&key)) {
+            told.changed(&entry.label);
+        }
         for todo in held.actions {
             self.perform(key, &todo);
         }
         // One that was over only after this batch was made is forgotten with the next.
         let is_over = self.pods.get(key).is_some_and(pulselet_engine::Pod::is_over);
         if is_over && !self.journal.is_marked(key) {
+            if let (Some(told), Some(last)) = (&self.told, self.view(key)) {
+                told.departed(last);
+            }
             self.pods.remove(key);
             self.clean_up(key);
         }

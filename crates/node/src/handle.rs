@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::agent::{
     AddError, Added, Located, LogError, LogPlace, NoSuchPod, PodView, Request, Shutdown, StreamError,
+    UpdateError,
 };
 use crate::health::{Health, Page};
 use crate::identity::Origin;
@@ -49,7 +50,49 @@ impl NodeHandle {
         grace: Option<Duration>,
     ) -> Result<Result<(), NoSuchPod>, Gone> {
         let pod = format!("{namespace}/{name}");
-        self.ask(|reply| Request::Delete { pod, grace, reply }).await
+        let uid = None;
+        self.ask(|reply| Request::Delete {
+            pod,
+            uid,
+            grace,
+            reply,
+        })
+        .await
+    }
+
+    /// Deletes this very pod: not another that has its name, nor one that waits for it.
+    pub async fn delete_exactly(
+        &self,
+        view: &PodView,
+        grace: Option<Duration>,
+    ) -> Result<Result<(), NoSuchPod>, Gone> {
+        let pod = format!("{}/{}", view.namespace, view.name);
+        let uid = Some(view.uid.clone());
+        self.ask(|reply| Request::Delete {
+            pod,
+            uid,
+            grace,
+            reply,
+        })
+        .await
+    }
+
+    /// Gives a pod of the same uid another manifest. What runs is left as it is, the next life is made from it.
+    pub async fn update_pod(&self, pod: Pod) -> Result<Result<(), UpdateError>, Gone> {
+        let pod = Box::new(pod);
+        self.ask(|reply| Request::Update { pod, reply }).await
+    }
+
+    /// One pod, by namespace/name.
+    pub async fn pod(&self, pod: &str) -> Result<Option<PodView>, Gone> {
+        let pod = pod.to_owned();
+        self.ask(|reply| Request::View { pod, reply }).await
+    }
+
+    /// The manifest of a pod, by namespace/name.
+    pub async fn manifest(&self, pod: &str) -> Result<Option<Arc<Pod>>, Gone> {
+        let pod = pod.to_owned();
+        self.ask(|reply| Request::Spec { pod, reply }).await
     }
 
     /// All pods, in the order in which they were taken.

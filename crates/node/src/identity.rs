@@ -18,6 +18,17 @@ pub enum Origin {
     Manifest { path: String },
     /// Handed over through the socket.
     Detached,
+    /// Bound to this node at an API server, which decides over it.
+    Api,
+}
+
+impl Origin {
+    pub fn is_api(&self) -> bool {
+        match self {
+            Self::Api => true,
+            Self::Run | Self::Manifest { .. } | Self::Detached => false,
+        }
+    }
 }
 
 /// A uid in the usual form; `metadata.uid` wins where there is one.

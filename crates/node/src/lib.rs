@@ -17,6 +17,7 @@ mod clock;
 mod container;
 pub mod control;
 mod facts;
+mod feed;
 mod handle;
 mod health;
 mod history;
@@ -36,8 +37,10 @@ mod termination;
 
 pub use agent::{
     AddError, Added, AdoptError, How, Located, LogError, LogPlace, NoSuchPod, PodView, Shutdown, StreamError,
+    UpdateError,
 };
 pub use facts::NodeFacts;
+pub use feed::{Feed, News, PodEvent};
 pub use handle::{Gone, NodeHandle, kept_history};
 pub use health::Page;
 pub use identity::{Origin, uid_of};

@@ -66,6 +66,8 @@ struct Stamp {
 struct Directory {
     path: PathBuf,
     gates: GateSet,
+    /// Put behind the name of every pod.
+    suffix: String,
     node: NodeHandle,
     files: BTreeMap<PathBuf, Known>,
 }
@@ -82,6 +84,7 @@ struct Known {
 pub(crate) fn watch(
     path: PathBuf,
     gates: GateSet,
+    suffix: String,
     node: NodeHandle,
 ) -> Result<impl Future<Output = ()> + Send, WatchError> {
     std::fs::read_dir(&path).map_err(|source| WatchError::ReadDirectory {
@@ -105,6 +108,7 @@ pub(crate) fn watch(
     let directory = Directory {
         path,
         gates,
+        suffix,
         node,
         files: BTreeMap::new(),
     };
@@ -223,7 +227,10 @@ impl Directory {
         let mut pods = Vec::new();
         for document in decode_documents(&bytes) {
             let decoded = document.map_err(FileError::Decode)?.decode(Profile::Pulselet);
-            let pod = decoded.pod.map_err(FileError::Decode)?;
+            let mut pod = decoded.pod.map_err(FileError::Decode)?;
+            if let Some(name) = &mut pod.metadata.name {
+                name.push_str(&self.suffix);
+            }
             let label = format!("{}/{}", pod.namespace(), pod.name());
             let admitted = admit_create(pod, Profile::Pulselet, self.gates);
             let admission = admitted.map_err(|errors| FileError::Invalid {

@@ -16,6 +16,7 @@ use crate::agent::{AdoptError, Agent, Inlets, REQUESTS};
 use crate::clock::Continuity;
 use crate::control::Control;
 use crate::facts::NodeFacts;
+use crate::feed::Feed;
 use crate::handle::NodeHandle;
 use crate::health::Health;
 use crate::http::serve;
@@ -39,6 +40,10 @@ pub struct NodeOptions {
     pub metrics: Option<TcpListener>,
     /// A directory of static pods.
     pub manifests: Option<PathBuf>,
+    /// What is put behind the names of static pods, so that those of different nodes differ at an API.
+    pub static_suffix: String,
+    /// Where whoever joins the node to an API hears of its pods.
+    pub feed: Option<Feed>,
     /// Where config maps, secrets and tokens come from.
     pub objects: Arc<dyn ObjectSource>,
     /// Subscribe before starting to see every line.
@@ -56,6 +61,8 @@ impl NodeOptions {
             facts: NodeFacts::detect(),
             metrics: None,
             manifests: None,
+            static_suffix: String::new(),
+            feed: None,
             objects: Arc::new(NoObjects),
             lines: LineHub::default(),
             service_manager: ServiceManager::new(None, None),
@@ -98,6 +105,7 @@ impl Node {
             options.config,
             Arc::clone(&metrics),
             options.lines.clone(),
+            options.feed,
             opened.writer,
         );
         agent.adopt(opened.pods).await?;
@@ -124,7 +132,8 @@ impl Node {
         }
         if let Some(directory) = options.manifests {
             let gates = options.config.gates;
-            services.spawn(manifests::watch(directory, gates, handle.clone())?);
+            let suffix = options.static_suffix;
+            services.spawn(manifests::watch(directory, gates, suffix, handle.clone())?);
         }
         let inlets = Inlets {
             answers,

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use pulselet_api::Pod;
 use pulselet_engine::plan::{Kind, Role};
-use pulselet_engine::{Identity, Input, PodKey};
+use pulselet_engine::{Identity, Input, PodKey, PodPlan};
 use pulselet_runtime::SandboxId;
 
 use super::Agent;
 use super::entry::{Entry, Manifest, Successor};
 use super::requests::{
     AddError, Added, How, Located, LogError, LogPlace, MAX_PODS, NoSuchPod, PodView, Request, Shutdown,
-    StreamError,
+    StreamError, UpdateError,
 };
 use super::tell::probe_name;
 use crate::container::find_container;
@@ -27,8 +27,24 @@ impl Agent {
             Request::Add { pod, origin, reply } => {
                 let _ = reply.send(self.add(Arc::from(pod), origin));
             }
-            Request::Delete { pod, grace, reply } => {
-                let _ = reply.send(self.delete(&pod, grace));
+            Request::Update { pod, reply } => {
+                let _ = reply.send(self.update(&pod));
+            }
+            Request::Delete {
+                pod,
+                uid,
+                grace,
+                reply,
+            } => {
+                let _ = reply.send(self.delete(&pod, uid.as_deref(), grace));
+            }
+            Request::View { pod, reply } => {
+                let key = self.names.get(pod.as_str());
+                let _ = reply.send(key.and_then(|key| self.view(*key)));
+            }
+            Request::Spec { pod, reply } => {
+                let entry = self.names.get(pod.as_str()).and_then(|key| self.entries.get(key));
+                let _ = reply.send(entry.map(|entry| entry.spec.read()));
             }
             Request::List { reply } => {
                 let _ = reply.send(self.entries.keys().filter_map(|key| self.view(*key)).collect());
@@ -80,6 +96,7 @@ impl Agent {
         };
         let leaving = self.pods.get(key).is_none_or(pulselet_engine::Pod::is_deleting);
         if let Some(entry) = self.entries.get_mut(&key) {
+            check_owner(entry, &origin)?;
             if *entry.identity.uid == *uid && !leaving {
                 entry.origin = origin;
                 self.journal.mark(key);
@@ -132,10 +149,50 @@ impl Agent {
         key
     }
 
-    fn delete(&mut self, pod: &str, grace: Option<Duration>) -> Result<(), NoSuchPod> {
+    /// Another manifest for a pod that stays. Nothing is restarted for it.
+    fn update(&mut self, pod: &Pod) -> Result<(), UpdateError> {
+        let plan = Arc::new(pulselet_plan::plan(pod, self.config.gates)?);
+        let label = format!("{}/{}", pod.namespace(), pod.name());
+        let key = self.find(&label)?;
+        let settings = self.config.settings;
+        let entry = self.entries.get_mut(&key).expect("a name leads to an entry");
+        if *entry.identity.uid != *uid_of(pod) {
+            return Err(NoSuchPod { pod: label }.into());
+        }
+        let names =
+            |plan: &PodPlan| -> Vec<_> { plan.containers.iter().map(|it| Arc::clone(&it.name)).collect() };
+        if names(&plan) != names(&entry.plan) {
+            return Err(UpdateError::Containers);
+        }
+        let spec = Manifest::new(pod);
+        let before = entry.generation;
+        entry.generation = before.wrapping_add(1);
+        self.journal.spec(&entry.identity.uid, entry.generation, &spec);
+        if entry.lives.iter().all(|life| life.generation != before) {
+            self.journal.forget_spec(&entry.identity.uid, before);
+        }
+        entry.spec = spec;
+        entry.plan = Arc::clone(&plan);
+        entry.changed_visibly = true;
+        self.journal.mark(key);
+        self.feed(key, Input::Replan { plan, settings });
+        Ok(())
+    }
+
+    fn delete(&mut self, pod: &str, uid: Option<&str>, grace: Option<Duration>) -> Result<(), NoSuchPod> {
         let key = self.find(pod)?;
         if let Some(entry) = self.entries.get_mut(&key) {
-            entry.successor = None;
+            let is_meant = uid.is_none_or(|uid| uid == &*entry.identity.uid);
+            let waits = |it: &Successor| uid.is_none_or(|uid| uid == uid_of(&it.pod));
+            let waited = entry.successor.take_if(|successor| waits(successor)).is_some();
+            if !is_meant {
+                self.journal.mark(key);
+                return if waited {
+                    Ok(())
+                } else {
+                    Err(NoSuchPod { pod: pod.to_owned() })
+                };
+            }
         }
         let grace = grace.map(Into::into);
         self.feed(key, Input::Delete { grace });
@@ -179,6 +236,9 @@ impl Agent {
             return;
         };
         self.names.remove(&entry.label);
+        if let Some(told) = &self.told {
+            told.changed(&entry.label);
+        }
         for life in &entry.lives {
             self.containers.remove(&life.id);
         }
@@ -198,7 +258,7 @@ impl Agent {
         }
     }
 
-    fn view(&self, key: PodKey) -> Option<PodView> {
+    pub(super) fn view(&self, key: PodKey) -> Option<PodView> {
         let entry = self.entries.get(&key)?;
         // One that is over but not cleaned up is not shown any more.
         let pod = self.pods.get(key)?;
@@ -313,4 +373,15 @@ impl Agent {
             running: !previous && life.running_since().is_some(),
         })
     }
+}
+
+/// An API decides over its own pods only, and nobody else over those.
+fn check_owner(entry: &Entry, origin: &Origin) -> Result<(), AddError> {
+    let whose = match (entry.origin.is_api(), origin.is_api()) {
+        (true, true) | (false, false) => return Ok(()),
+        (true, false) => "this machine but to the API",
+        (false, true) => "the API but to this machine",
+    };
+    let pod = entry.label.to_string();
+    Err(AddError::NameTaken { pod, whose })
 }

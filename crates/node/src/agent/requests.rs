@@ -1,6 +1,7 @@
 //! What others ask of the agent.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -27,14 +28,28 @@ pub(crate) enum Request {
         origin: Origin,
         reply: Reply<Result<Added, AddError>>,
     },
+    Update {
+        pod: Box<Pod>,
+        reply: Reply<Result<(), UpdateError>>,
+    },
     Delete {
         /// namespace/name
         pod: String,
+        /// Only if it is this one; none means whichever has the name.
+        uid: Option<String>,
         grace: Option<Duration>,
         reply: Reply<Result<(), NoSuchPod>>,
     },
     List {
         reply: Reply<Vec<PodView>>,
+    },
+    View {
+        pod: String,
+        reply: Reply<Option<PodView>>,
+    },
+    Spec {
+        pod: String,
+        reply: Reply<Option<Arc<Pod>>>,
     },
     Log {
         pod: String,
@@ -99,6 +114,18 @@ pub enum AddError {
     Full,
     #[error("the node is shutting down")]
     ShuttingDown,
+    #[error("pod {pod} is there already, and it does not belong to {whose}")]
+    NameTaken { pod: String, whose: &'static str },
+}
+
+#[derive(Debug, Error)]
+pub enum UpdateError {
+    #[error("this node cannot run the changed pod: {0}")]
+    Plan(#[from] PlanError),
+    #[error(transparent)]
+    Pod(#[from] NoSuchPod),
+    #[error("the containers of a running pod cannot be others")]
+    Containers,
 }
 
 #[derive(Debug, Error, PartialEq, Eq)]

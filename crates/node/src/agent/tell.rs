@@ -12,6 +12,7 @@ use pulselet_engine::{Line, PodKey};
 use super::Agent;
 use super::entry::{Entry, Life, LifeStage, Stopping};
 use crate::clock::Clock;
+use crate::feed::PodEvent;
 use crate::lines::PodLine;
 use crate::metrics::{Metrics, ProbeName, StopOutcome};
 use crate::store::{EventRow, KillRow};
@@ -47,8 +48,12 @@ impl Agent {
             log(entry, line);
         }
         for event in events {
-            let at = clock.wall(clock.now()).as_second();
-            self.journal.event(event_row(&entry.identity.uid, event, at));
+            let at = clock.wall(clock.now());
+            if let Some(told) = &self.told {
+                told.event(pod_event(entry, event, at));
+            }
+            self.journal
+                .event(event_row(&entry.identity.uid, event, at.as_second()));
         }
         if lines.iter().any(|line| ends_a_worker(&line.body)) {
             self.forget_finished_workers(key);
@@ -135,14 +140,30 @@ fn pod_line(pod: (Arc<str>, Arc<str>, pulselet_engine::Time), line: Line, clock:
     }
 }
 
+fn shortened(message: &str) -> String {
+    message[..message.floor_char_boundary(MAX_EVENT_MESSAGE)].to_owned()
+}
+
+fn pod_event(entry: &Entry, event: &Event, at: jiff::Timestamp) -> PodEvent {
+    PodEvent {
+        namespace: Arc::clone(&entry.identity.namespace),
+        name: Arc::clone(&entry.identity.name),
+        uid: Arc::clone(&entry.identity.uid),
+        container: event.container.clone(),
+        severity: event.severity.as_str(),
+        reason: event.reason,
+        message: shortened(&event.message),
+        at,
+    }
+}
+
 fn event_row(uid: &str, event: &Event, at: i64) -> EventRow {
-    let message = &event.message;
     EventRow {
         uid: uid.to_owned(),
         container: event.container.as_deref().unwrap_or_default().to_owned(),
         severity: event.severity.as_str().to_owned(),
         reason: event.reason.to_owned(),
-        message: message[..message.floor_char_boundary(MAX_EVENT_MESSAGE)].to_owned(),
+        message: shortened(&event.message),
         count: 1,
         first: at,
         last: at,

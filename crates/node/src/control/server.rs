@@ -60,6 +60,7 @@ impl ControlError {
                 StatusCode::BAD_REQUEST
             }
             Self::Add(AddError::Plan(_)) => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::Add(AddError::NameTaken { .. }) => StatusCode::CONFLICT,
             Self::Add(AddError::Full | AddError::ShuttingDown) | Self::Gone(_) => {
                 StatusCode::SERVICE_UNAVAILABLE
             }

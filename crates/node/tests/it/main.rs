@@ -4,5 +4,6 @@ mod adoption;
 mod harness;
 mod lifecycle;
 mod manifests;
+mod owned;
 mod socket;
 mod trouble;
