@@ -2,6 +2,7 @@
 
 mod api;
 mod architecture;
+mod busybox;
 mod check;
 mod command;
 mod e2e;

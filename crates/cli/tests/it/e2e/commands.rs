@@ -20,7 +20,7 @@ fn plain_run(world: &World, spec: &Value, flags: &[&str]) -> Output {
     out(world
         .command("run")
         .arg(file)
-        .args(["--runtime", world.runtime.name()])
+        .args(["--runtime", world.runtime.flag()])
         .args(flags))
 }
 
@@ -217,8 +217,8 @@ e2e!(a_reader_that_goes_away_ends_the_run, [Process], |world| {
         json!({"readinessProbe": http(port, json!({"periodSeconds": 1}))}),
     );
     let file = world.manifest("web", &json!({"containers": [app]}));
-    let mut command = world.command("run");
-    command.arg(file).args(["--runtime", "process", "-o", "json"]);
+    let mut command = world.run_command(&[file]);
+    command.args(["-o", "json"]);
     let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     child.wait().unwrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::harness::{Line, eventually, of};
-use super::world::{World, container, e2e, http, port, with};
+use super::world::{World, e2e, http, port, with};
 
 const KILLS: u64 = 200;
 /// Agents live up to this long; many die while they adopt.
@@ -44,7 +44,7 @@ fn demo(world: &World, name: &str, flags: &str) -> (serde_json::Value, Diary) {
         env!("CARGO_BIN_EXE_pulselet"),
         diary.display()
     );
-    (container(name, &["sh", "-c", &script]), Diary(diary))
+    (world.container(name, &["sh", "-c", &script]), Diary(diary))
 }
 
 e2e!(two_hundred_kills_lose_nothing, [Process], |world| {

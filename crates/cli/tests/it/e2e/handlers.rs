@@ -2,69 +2,76 @@
 
 use serde_json::{Value, json};
 
-use super::harness::{Agent, Line, of};
-use super::world::{e2e, http, port, probe, processes, with};
+use super::harness::{Agent, of};
+use super::world::{World, e2e, port, probe, processes, with};
 
-e2e!(every_handler_finds_its_program_well, [Process, Oci], |world| {
-    let ports: Vec<u16> = (0..5).map(|_| port()).collect();
-    let number = |index: usize| ports[index].to_string();
-    let every_second = || json!({"periodSeconds": 1});
-    let ready = |container: Value, handler: Value| {
-        with(
-            container,
-            json!({"readinessProbe": probe(handler, every_second())}),
-        )
-    };
-    let tls = ready(
-        world.demo("https", &["--port", &number(0), "--tls"]),
-        json!({"httpGet": {"port": ports[0], "scheme": "HTTPS"}}),
+/// A container with a readiness probe.
+fn asked(container: Value, handler: Value, fields: Value) -> Value {
+    with(container, json!({"readinessProbe": probe(handler, fields)}))
+}
+
+/// A demo that answers on a port, which its probe is made for.
+fn answering(world: &World, name: &str, flags: &[&str], handler: impl FnOnce(u16) -> Value) -> Value {
+    let port = port();
+    let fields = json!({"periodSeconds": 1, "failureThreshold": 1, "timeoutSeconds": 1});
+    asked(world.listening(name, port, flags), handler(port), fields)
+}
+
+e2e!(every_handler_finds_its_program_well, |world| {
+    let https = |port| json!({"httpGet": {"port": port, "scheme": "HTTPS"}});
+    let named = port();
+    let web = json!({"port": "web", "path": "/ready?now", "httpHeaders": [{"name": "Host", "value": "x"}]});
+    let web = with(
+        asked(
+            world.listening("named", named, &[]),
+            json!({"httpGet": web}),
+            json!({"periodSeconds": 1}),
+        ),
+        json!({"ports": [{"name": "web", "containerPort": named}]}),
     );
-    let tcp = ready(
-        world.demo("tcp", &["--port", &number(1)]),
-        json!({"tcpSocket": {"port": ports[1]}}),
-    );
-    let grpc = ready(
-        world.demo("grpc", &["--port", &number(2)]),
-        json!({"grpc": {"port": ports[2]}}),
-    );
-    let exec = ready(
-        world.demo("exec", &["--port", &number(3)]),
-        json!({"exec": {"command": ["sh", "-c", "exit 0"]}}),
-    );
-    let mut named = ready(
-        world.demo("named", &["--port", &number(4)]),
-        json!({"httpGet": {"port": "web", "path": "/ready?now", "httpHeaders": [{"name": "Host", "value": "x"}]}}),
-    );
-    named["ports"] = json!([{"name": "web", "containerPort": ports[4]}]);
-    let mut agent = world.run(&json!({"containers": [tls, tcp, grpc, exec, named]}));
+    let containers = [
+        answering(world, "https", &["--tls"], https),
+        answering(world, "tcp", &[], |port| json!({"tcpSocket": {"port": port}})),
+        answering(
+            world,
+            "grpc",
+            &[],
+            |port| json!({"grpc": {"port": port, "service": "s"}}),
+        ),
+        answering(
+            world,
+            "exec",
+            &[],
+            |_| json!({"exec": {"command": ["sh", "-c", "exit 0"]}}),
+        ),
+        web,
+    ];
+    let mut agent = world.run(&json!({"containers": containers}));
     agent.until_is("", "ready");
     agent.interrupt();
 });
 
-e2e!(every_handler_notices_when_it_is_not, [Process], |world| {
-    let ports: Vec<u16> = (0..4).map(|_| port()).collect();
-    let number = |index: usize| ports[index].to_string();
-    let once = || json!({"periodSeconds": 1, "failureThreshold": 1, "timeoutSeconds": 1});
-    let fails =
-        |container: Value, handler: Value| with(container, json!({"readinessProbe": probe(handler, once())}));
-    let status = fails(
-        world.demo("status", &["--port", &number(0), "--fail-at", "0s"]),
-        json!({"httpGet": {"port": ports[0]}}),
-    );
-    let hangs = fails(
-        world.demo("hangs", &["--port", &number(1), "--deadlock-at", "0s"]),
-        json!({"httpGet": {"port": ports[1]}}),
-    );
-    let grpc = fails(
-        world.demo("grpc", &["--port", &number(2), "--fail-at", "0s"]),
-        json!({"grpc": {"port": ports[2]}}),
-    );
-    let tcp = fails(world.demo("tcp", &[]), json!({"tcpSocket": {"port": ports[3]}}));
-    let exec = fails(
-        world.demo("exec", &[]),
-        json!({"exec": {"command": ["sh", "-c", "echo too bad; exit 3"]}}),
-    );
-    let mut agent = world.run(&json!({"containers": [status, hangs, grpc, tcp, exec]}));
+e2e!(every_handler_notices_when_it_is_not, |world| {
+    let get = |port| json!({"httpGet": {"port": port}});
+    let nobody = port();
+    let containers = [
+        answering(world, "status", &["--fail-at", "0s"], get),
+        answering(world, "hangs", &["--deadlock-at", "0s"], get),
+        answering(
+            world,
+            "grpc",
+            &["--fail-at", "0s"],
+            |port| json!({"grpc": {"port": port}}),
+        ),
+        answering(world, "tcp", &[], |_| json!({"tcpSocket": {"port": nobody}})),
+        answering(
+            world,
+            "exec",
+            &[],
+            |_| json!({"exec": {"command": ["sh", "-c", "echo too bad; exit 3"]}}),
+        ),
+    ];
+    let mut agent = world.run(&json!({"containers": containers}));
     for (container, text) in [
         ("status", "HTTP probe failed with statuscode: 503"),
         ("hangs", "context deadline exceeded"),
@@ -72,56 +79,90 @@ e2e!(every_handler_notices_when_it_is_not, [Process], |world| {
         ("tcp", "connection refused"),
         ("exec", "too bad"),
     ] {
-        let fits = |line: &Line| line["container"] == container && line["counted"] == true;
-        let known = agent
-            .seen
-            .iter()
-            .find(|line| line["type"] == "probe" && fits(line))
-            .cloned();
-        let line = known
-            .unwrap_or_else(|| agent.until("a counted probe", |line| line["type"] == "probe" && fits(line)));
+        let line = agent.sooner_or_later("a counted probe", |line| {
+            line["type"] == "probe" && line["container"] == container && line["counted"] == true
+        });
         assert_eq!(line["outcome"], "failure", "{line:?}");
-        let detail = line["detail"].as_str().unwrap();
-        assert!(detail.contains(text), "{container}: {detail}");
-        assert!(!detail.contains("not well"), "the body is nobody's business");
+        assert!(line.says(text), "{line:?}");
+        assert!(!line.says("not well"), "the body is nobody's business");
     }
     let ended = agent.interrupt();
     assert_eq!(ended.count("", "ready"), 0);
 });
 
+e2e!(a_host_may_be_an_address_of_ipv6, |world| {
+    if std::net::TcpListener::bind("[::1]:0").is_err() {
+        assert!(std::env::var("CI").is_err(), "this test needs IPv6");
+        return;
+    }
+    let named = |container: Value, port: u16| {
+        with(
+            container,
+            json!({"ports": [{"name": "web", "containerPort": port}]}),
+        )
+    };
+    let every_second = || json!({"periodSeconds": 1});
+    let ports: [u16; 2] = std::array::from_fn(|_| port());
+    let get = json!({"httpGet": {"host": "::1", "port": "web"}});
+    let connect = json!({"tcpSocket": {"host": "::1", "port": "web"}});
+    let containers = [
+        named(
+            asked(world.listening("http", ports[0], &[]), get, every_second()),
+            ports[0],
+        ),
+        named(
+            asked(world.listening("tcp", ports[1], &[]), connect, every_second()),
+            ports[1],
+        ),
+    ];
+    // The loopback address that the agent has too.
+    let mut agent = world.run(&json!({"containers": containers, "hostNetwork": true}));
+    agent.until_is("", "ready");
+    agent.interrupt();
+});
+
 e2e!(
     a_redirect_to_another_host_is_a_warning_and_counts_as_success,
-    [Process],
     |world| {
-        let port = port();
-        let app = with(
-            world.demo(
-                "app",
-                &[
-                    "--port",
-                    &port.to_string(),
-                    "--redirect-to",
-                    "http://elsewhere.invalid/",
-                ],
-            ),
-            json!({"readinessProbe": http(port, json!({"periodSeconds": 1}))}),
-        );
+        let flags = ["--redirect-to", "http://elsewhere.invalid/"];
+        let app = answering(world, "app", &flags, |port| json!({"httpGet": {"port": port}}));
         let mut agent = world.run(&json!({"containers": [app]}));
         agent.until_is("app", "probe:readiness:warning");
         agent.until_is("app", "ready");
+        let message = world.event("ProbeWarning");
+        assert!(message.starts_with("Readiness probe warning: "), "{message}");
         agent.interrupt();
     }
 );
 
-e2e!(the_agents_own_proxy_is_not_used, [Process], |world| {
-    let port = port();
+e2e!(a_redirect_to_the_same_host_is_followed, |world| {
+    let target = port();
+    let address = json!({"name": "ADDRESS", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}});
+    let url = format!("http://$(ADDRESS):{target}/");
+    let get = |port| json!({"httpGet": {"port": port}});
     let app = with(
-        world.demo("app", &["--port", &port.to_string()]),
-        json!({"readinessProbe": http(port, json!({"periodSeconds": 1}))}),
+        answering(world, "app", &["--redirect-to", &url], get),
+        json!({"env": [address]}),
     );
+    let circle = answering(world, "circle", &["--redirect-to", "/round"], get);
+    let answers = world.listening("answers", target, &["--fail-at", "2500ms"]);
+    let mut agent = world.run(&json!({"containers": [app, circle, answers]}));
+    agent.until_is("app", "ready");
+    // What is said at the end of the way decides.
+    let line = agent.until_is("app", "probe:readiness:failure");
+    assert!(line.says("503"), "{line:?}");
+    let line = agent.sooner_or_later("an end of the circle", |line| {
+        line.is("circle", "probe:readiness:failure") && line["counted"] == true
+    });
+    assert!(line.says("10 redirects"), "{line:?}");
+    agent.interrupt();
+});
+
+e2e!(the_agents_own_proxy_is_not_used, [Process], |world| {
+    let app = world.ready_demo("app", &[]);
     let file = world.manifest("web", &json!({"containers": [app]}));
-    let mut command = world.command("run");
-    command.arg(file).args(["--runtime", "process", "-o", "json"]);
+    let mut command = world.run_command(&[file]);
+    command.args(["-o", "json"]);
     for name in ["HTTP_PROXY", "http_proxy", "ALL_PROXY"] {
         command.env(name, "http://127.0.0.1:1");
     }
@@ -132,7 +173,6 @@ e2e!(the_agents_own_proxy_is_not_used, [Process], |world| {
 
 e2e!(
     an_exec_probe_that_takes_too_long_is_killed_with_all_its_children,
-    [Process, Oci],
     |world| {
         let mark = format!("31{}", port());
         let script = format!("sleep {mark} & sleep {mark} & wait");
@@ -144,7 +184,7 @@ e2e!(
         let mut agent = world.run(&json!({"containers": [app]}));
         agent.until_is("app", "probe:liveness:failure");
         let line = agent.until_is("app", "probe:liveness:failure");
-        assert!(line["detail"].as_str().unwrap().contains("timed out"), "{line:?}");
+        assert!(line.says("timed out"), "{line:?}");
         let sleepers = || {
             processes(|line| {
                 line.starts_with(b"sleep\0") && line.windows(mark.len()).any(|it| it == mark.as_bytes())

@@ -44,6 +44,18 @@ impl Line {
         self["t"].as_f64().expect("every line has its time")
     }
 
+    /// Whether the detail of a probe has this text.
+    pub(crate) fn says(&self, text: &str) -> bool {
+        self["detail"]
+            .as_str()
+            .is_some_and(|detail| detail.contains(text))
+    }
+
+    /// When a probe began; its line tells of its end.
+    pub(crate) fn began(&self) -> f64 {
+        self.t() - self["latencyMs"].as_f64().expect("a probe has its latency") / 1e3
+    }
+
     /// Its type, and where it has one the thing that matters most: `probe:liveness:failure`, `signal:SIGTERM`.
     pub(crate) fn brief(&self) -> String {
         let field = |name: &str| match &self[name] {
@@ -145,6 +157,12 @@ impl Agent {
         })
     }
 
+    /// The same for a line that may have come before another one that was waited for.
+    pub(crate) fn sooner_or_later(&mut self, what: &str, fits: impl Fn(&Line) -> bool) -> Line {
+        let known = self.seen.iter().find(|line| fits(line)).cloned();
+        known.unwrap_or_else(|| self.until(what, fits))
+    }
+
     pub(crate) fn story(&self) -> String {
         story(&self.seen)
     }
@@ -219,6 +237,21 @@ pub(crate) fn of<'a>(lines: &'a [Line], container: &'a str, kind: &'a str) -> im
     lines.iter().filter(move |line| {
         line["container"].as_str().unwrap_or("") == container && line.brief().starts_with(kind)
     })
+}
+
+/// The lines from the first such line on.
+pub(crate) fn since<'a>(lines: &'a [Line], container: &str, brief: &str) -> &'a [Line] {
+    &lines[place(lines, container, brief)..]
+}
+
+/// The lines before the first such line.
+pub(crate) fn before<'a>(lines: &'a [Line], container: &str, brief: &str) -> &'a [Line] {
+    &lines[..place(lines, container, brief)]
+}
+
+fn place(lines: &[Line], container: &str, brief: &str) -> usize {
+    let place = lines.iter().position(|line| line.is(container, brief));
+    place.unwrap_or_else(|| panic!("no {brief} of {container:?} in\n{}", story(lines)))
 }
 
 fn story(lines: &[Line]) -> String {

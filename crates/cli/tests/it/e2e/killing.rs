@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::harness::{Line, in_order, of};
-use super::world::{World, e2e, http, port, probe, with};
+use super::harness::{Line, in_order};
+use super::world::{World, e2e, http, port, with};
 
 /// A container that never becomes healthy, judged after a second.
 fn condemned(world: &World, flags: &[&str], probe: Value) -> Value {
@@ -21,37 +21,33 @@ fn grace(line: &Line) -> (Option<f64>, Option<&str>) {
     (line["gracePeriodSeconds"].as_f64(), line["graceFrom"].as_str())
 }
 
-e2e!(
-    a_probes_own_grace_period_comes_before_the_pods,
-    [Process, Oci],
-    |world| {
-        let app = condemned(
-            world,
-            &["--ignore", "SIGTERM"],
-            json!({"terminationGracePeriodSeconds": 1}),
-        );
-        let mut agent = world.run(&json!({"containers": [app], "terminationGracePeriodSeconds": 3600}));
-        let kill = agent.until_is("app", "killing:livenessProbe");
-        assert_eq!(grace(&kill), (Some(1.0), Some("probe")));
-        let exit = agent.until_is("app", "exited:137");
-        assert!(exit["seconds"].as_f64().unwrap() >= 0.999, "{exit:?}");
-        in_order(
-            &agent.seen,
-            &[
-                ("app", "signal:SIGTERM"),
-                ("app", "graceExceeded"),
-                ("app", "exited:137"),
-            ],
-        );
-        agent.until_is("app", "running:1");
-        agent.signal(rustix::process::Signal::INT);
-        agent.until_is("app", "killing:deleted");
-        agent.signal(rustix::process::Signal::INT);
-        assert_eq!(agent.finish().code, Some(130));
-    }
-);
+e2e!(a_probes_own_grace_period_comes_before_the_pods, |world| {
+    let app = condemned(
+        world,
+        &["--ignore", "SIGTERM"],
+        json!({"terminationGracePeriodSeconds": 1}),
+    );
+    let mut agent = world.run(&json!({"containers": [app], "terminationGracePeriodSeconds": 3600}));
+    let kill = agent.until_is("app", "killing:livenessProbe");
+    assert_eq!(grace(&kill), (Some(1.0), Some("probe")));
+    let exit = agent.until_is("app", "exited:137");
+    assert!(exit["seconds"].as_f64().unwrap() >= 0.999, "{exit:?}");
+    in_order(
+        &agent.seen,
+        &[
+            ("app", "signal:SIGTERM"),
+            ("app", "graceExceeded"),
+            ("app", "exited:137"),
+        ],
+    );
+    agent.until_is("app", "running:1");
+    agent.signal(rustix::process::Signal::INT);
+    agent.until_is("app", "killing:deleted");
+    agent.signal(rustix::process::Signal::INT);
+    assert_eq!(agent.finish().code, Some(130));
+});
 
-e2e!(without_one_the_pods_grace_period_counts, [Process], |world| {
+e2e!(without_one_the_pods_grace_period_counts, |world| {
     let app = condemned(world, &[], json!({}));
     let mut agent = world.run(&json!({"containers": [app], "terminationGracePeriodSeconds": 9}));
     let kill = agent.until_is("app", "killing:livenessProbe");
@@ -60,173 +56,46 @@ e2e!(without_one_the_pods_grace_period_counts, [Process], |world| {
     agent.interrupt();
 });
 
-e2e!(
-    with_its_gate_off_the_pods_grace_period_counts,
-    [Process],
-    |world| {
-        let app = condemned(world, &[], json!({"terminationGracePeriodSeconds": 1}));
-        let spec = json!({"containers": [app], "terminationGracePeriodSeconds": 9});
-        let mut agent = world.run_with(&spec, &["--feature-gates", "ProbeTerminationGracePeriod=false"]);
-        let kill = agent.until_is("app", "killing:livenessProbe");
-        assert_eq!(grace(&kill), (Some(9.0), Some("pod")));
-        let ended = agent.interrupt();
-        assert!(
-            ended.stderr.contains("ProbeTerminationGracePeriod"),
-            "{}",
-            ended.stderr
-        );
-    }
-);
-
-e2e!(
-    grace_zero_kills_at_once_and_is_not_exceeded,
-    [Process, Oci],
-    |world| {
-        let mut app = condemned(
-            world,
-            &["--stop-in", "1h"],
-            json!({"terminationGracePeriodSeconds": 0}),
-        );
-        app["lifecycle"] = json!({"preStop": {"sleep": {"seconds": 60}}});
-        let spec =
-            json!({"containers": [app], "restartPolicy": "Never", "terminationGracePeriodSeconds": 3600});
-        let agent = world.run(&spec);
-        let ended = agent.finish();
-        assert_eq!(ended.code, Some(1), "a pod failed");
-        in_order(
-            &ended.seen,
-            &[
-                ("app", "killing:livenessProbe"),
-                ("app", "signal:SIGKILL"),
-                ("app", "exited:137"),
-            ],
-        );
-        assert_eq!(
-            ended.count("app", "graceExceeded") + ended.all("app", "hook").count(),
-            0
-        );
-    }
-);
-
-e2e!(
-    a_pre_stop_hook_runs_first_and_its_time_counts,
-    [Process, Oci],
-    |world| {
-        let mut app = world.ready_demo("app", &[]);
-        app["lifecycle"] = json!({"preStop": {"exec": {"command": ["sleep", "1"]}}});
-        let mut agent = world.run(&json!({"containers": [app]}));
-        agent.until_is("", "ready");
-        let ended = agent.interrupt();
-        in_order(
-            &ended.seen,
-            &[
-                ("app", "killing:deleted"),
-                ("app", "hook:preStop:success"),
-                ("app", "signal:SIGTERM"),
-                ("app", "exited:0"),
-            ],
-        );
-        let hook = ended.all("app", "hook").next().unwrap();
-        assert!(hook["seconds"].as_f64().unwrap() >= 0.9, "{hook:?}");
-    }
-);
-
-e2e!(a_hook_that_takes_all_the_grace_is_cut_off, [Process], |world| {
-    let mut app = world.ready_demo("app", &[]);
-    app["lifecycle"] = json!({"preStop": {"exec": {"command": ["sleep", "1000"]}}});
-    let mut agent = world.run(&json!({"containers": [app], "terminationGracePeriodSeconds": 1}));
-    agent.until_is("", "ready");
+e2e!(with_its_gate_off_the_pods_grace_period_counts, |world| {
+    let app = condemned(world, &[], json!({"terminationGracePeriodSeconds": 1}));
+    let spec = json!({"containers": [app], "terminationGracePeriodSeconds": 9});
+    let mut agent = world.run_with(&spec, &["--feature-gates", "ProbeTerminationGracePeriod=false"]);
+    let kill = agent.until_is("app", "killing:livenessProbe");
+    assert_eq!(grace(&kill), (Some(9.0), Some("pod")));
     let ended = agent.interrupt();
+    assert!(
+        ended.stderr.contains("ProbeTerminationGracePeriod"),
+        "{}",
+        ended.stderr
+    );
+});
+
+e2e!(grace_zero_kills_at_once_and_is_not_exceeded, |world| {
+    let mut app = condemned(
+        world,
+        &["--stop-in", "1h"],
+        json!({"terminationGracePeriodSeconds": 0}),
+    );
+    app["lifecycle"] = json!({"preStop": {"sleep": {"seconds": 60}}});
+    let spec = json!({"containers": [app], "restartPolicy": "Never", "terminationGracePeriodSeconds": 3600});
+    let agent = world.run(&spec);
+    let ended = agent.finish();
+    assert_eq!(ended.code, Some(1), "a pod failed");
     in_order(
         &ended.seen,
         &[
-            ("app", "hook:preStop:timeout"),
-            ("app", "signal:SIGTERM"),
-            ("app", "exited:0"),
+            ("app", "killing:livenessProbe"),
+            ("app", "signal:SIGKILL"),
+            ("app", "exited:137"),
         ],
     );
-    assert!(world.processes().is_empty(), "the hook's program is gone too");
-});
-
-e2e!(
-    a_container_gets_the_signal_its_manifest_names,
-    [Process, Oci],
-    |world| {
-        let mut app = world.ready_demo("app", &["--ignore", "SIGTERM"]);
-        app["lifecycle"] = json!({"stopSignal": "SIGUSR1"});
-        let spec = json!({"containers": [app], "os": {"name": "linux"}});
-        let mut agent = world.run(&spec);
-        agent.until_is("", "ready");
-        let shown = world.command("ps").args(["-o", "json"]).output().unwrap();
-        let pod: Value = serde_json::from_slice(&shown.stdout).unwrap();
-        let status = &pod["status"]["containerStatuses"][0];
-        assert_eq!(status["stopSignal"], "SIGUSR1");
-        assert_eq!(status["lifecycle"]["stopSignal"], "SIGUSR1");
-        let ended = agent.interrupt();
-        in_order(&ended.seen, &[("app", "signal:SIGUSR1"), ("app", "exited:0")]);
-    }
-);
-
-e2e!(with_its_gate_off_it_gets_the_default_signal, [Process], |world| {
-    let mut app = world.ready_demo("app", &[]);
-    app["lifecycle"] = json!({"stopSignal": "SIGUSR1"});
-    let spec = json!({"containers": [app], "os": {"name": "linux"}});
-    let mut agent = world.run_with(&spec, &["--feature-gates", "ContainerStopSignals=false"]);
-    agent.until_is("", "ready");
-    in_order(
-        &agent.interrupt().seen,
-        &[("app", "signal:SIGTERM"), ("app", "exited:0")],
+    assert_eq!(
+        ended.count("app", "graceExceeded") + ended.all("app", "hook").count(),
+        0
     );
 });
 
-e2e!(sigkill_as_the_stop_signal_is_not_exceeded, [Process], |world| {
-    let mut app = world.ready_demo("app", &[]);
-    app["lifecycle"] = json!({"stopSignal": "SIGKILL"});
-    let mut agent = world.run(&json!({"containers": [app], "os": {"name": "linux"}}));
-    agent.until_is("", "ready");
-    let ended = agent.interrupt();
-    in_order(&ended.seen, &[("app", "signal:SIGKILL"), ("app", "exited:137")]);
-    assert_eq!(ended.count("app", "graceExceeded"), 0);
-});
-
-e2e!(
-    at_the_end_liveness_is_quiet_and_readiness_goes_on,
-    [Process],
-    |world| {
-        let port = port();
-        let always = |code: &str| {
-            probe(
-                json!({"exec": {"command": ["sh", "-c", code]}}),
-                json!({"periodSeconds": 1}),
-            )
-        };
-        let app = with(
-            world.demo("app", &["--port", &port.to_string(), "--stop-in", "4s"]),
-            json!({"livenessProbe": always("exit 0"), "readinessProbe": always("exit 0")}),
-        );
-        let mut agent = world.run(&json!({"containers": [app]}));
-        agent.until_is("app", "probe:liveness:success");
-        let ended = agent.interrupt();
-        let from = ended
-            .seen
-            .iter()
-            .position(|line| line.is("app", "killing:deleted"))
-            .unwrap();
-        // One may have been under way when the end came.
-        assert!(
-            of(&ended.seen[from..], "app", "probe:liveness").count() <= 1,
-            "{}",
-            ended.story()
-        );
-        assert!(
-            of(&ended.seen[from..], "app", "probe:readiness:success").count() >= 1,
-            "{}",
-            ended.story()
-        );
-    }
-);
-
-e2e!(sidecars_go_last_and_in_reverse_order, [Process, Oci], |world| {
+e2e!(sidecars_go_last_and_in_reverse_order, |world| {
     let sidecar = |name| with(world.ready_demo(name, &[]), json!({"restartPolicy": "Always"}));
     let app = world.ready_demo("app", &["--stop-in", "1s"]);
     let spec = json!({
@@ -254,7 +123,7 @@ e2e!(sidecars_go_last_and_in_reverse_order, [Process, Oci], |world| {
     );
 });
 
-e2e!(a_second_stop_can_only_shorten_the_first, [Process], |world| {
+e2e!(a_second_stop_can_only_shorten_the_first, |world| {
     let app = world.ready_demo("app", &["--ignore", "SIGTERM"]);
     let mut agent = world.run(&json!({"containers": [app], "terminationGracePeriodSeconds": 3600}));
     agent.until_is("", "ready");
@@ -274,7 +143,7 @@ e2e!(a_second_stop_can_only_shorten_the_first, [Process], |world| {
     );
 });
 
-e2e!(a_pod_that_is_being_deleted_restarts_nothing, [Process], |world| {
+e2e!(a_pod_that_is_being_deleted_restarts_nothing, |world| {
     let app = condemned(world, &["--stop-in", "2s"], json!({}));
     let mut agent = world.run(&json!({"containers": [app]}));
     agent.until_is("app", "killing:livenessProbe");
@@ -283,7 +152,7 @@ e2e!(a_pod_that_is_being_deleted_restarts_nothing, [Process], |world| {
     assert_eq!(ended.count("", "deleted"), 1);
 });
 
-e2e!(a_second_interrupt_kills, [Process], |world| {
+e2e!(a_second_interrupt_kills, |world| {
     let app = world.ready_demo("app", &["--ignore", "SIGTERM"]);
     let mut agent = world.run(&json!({"containers": [app], "terminationGracePeriodSeconds": 3600}));
     agent.until_is("", "ready");
@@ -295,7 +164,7 @@ e2e!(a_second_interrupt_kills, [Process], |world| {
     assert!(ended.stderr.contains("Ctrl-C again kills"), "{}", ended.stderr);
 });
 
-e2e!(a_pod_past_its_deadline_fails, [Process], |world| {
+e2e!(a_pod_past_its_deadline_fails, |world| {
     let spec = json!({"containers": [world.demo("app", &[])], "activeDeadlineSeconds": 1});
     let ended = world.run(&spec).finish();
     assert_eq!(ended.code, Some(1));
@@ -309,7 +178,7 @@ e2e!(a_pod_past_its_deadline_fails, [Process], |world| {
     );
 });
 
-e2e!(a_pod_for_another_system_fails, [Process], |world| {
+e2e!(a_pod_for_another_system_fails, |world| {
     let spec = json!({"containers": [world.demo("app", &[])], "os": {"name": "windows"}});
     let ended = world.run(&spec).finish();
     assert_eq!(ended.code, Some(1));

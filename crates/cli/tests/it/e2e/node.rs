@@ -30,7 +30,7 @@ impl Node {
         command.arg("--manifests").arg(world.path("manifests"));
         command.args([
             "--runtime",
-            world.runtime.name(),
+            world.runtime.flag(),
             "--metrics",
             &format!("127.0.0.1:{metrics}"),
         ]);
@@ -80,15 +80,8 @@ fn write(world: &World, name: &str, spec: &Value) {
 /// Asks until the pods are as expected.
 fn wait_for(world: &World, what: &str, fits: impl Fn(&[Value]) -> bool) -> Vec<Value> {
     eventually(what, || {
-        let output = world
-            .command("ps")
-            .args(["-o", "json"])
-            .output()
-            .expect("pulselet runs");
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let pods = text.lines().map(serde_json::from_str);
-        let pods: Vec<Value> = pods.collect::<Result<_, _>>().expect("lines of JSON");
-        (output.status.success() && fits(&pods)).then_some(pods)
+        let pods = world.pods()?;
+        fits(&pods).then_some(pods)
     })
 }
 

@@ -3,84 +3,70 @@
 use serde_json::json;
 
 use super::harness::{Line, in_order, of};
-use super::world::{container, e2e, http, port, with};
+use super::world::{e2e, http, port, with};
 
-e2e!(
-    only_the_condemned_container_is_replaced,
-    [Process, Oci],
-    |world| {
-        let port = port();
-        let sick = with(
-            world.demo("sick", &["--port", &port.to_string(), "--fail-at", "500ms"]),
-            json!({"livenessProbe": http(port, json!({"periodSeconds": 1, "failureThreshold": 1}))}),
-        );
-        let mut agent = world.run(&json!({"containers": [sick, world.demo("well", &[])]}));
-        agent.until_is("sick", "running:1");
-        let upto = agent.seen.len();
-        assert_eq!(
-            of(&agent.seen[..upto], "well", "")
-                .filter(|line| line.brief() != "warning")
-                .count(),
-            4,
-            "{}",
-            agent.story()
-        );
-        let ended = agent.interrupt();
-        assert_eq!(ended.count("well", "running:1"), 0);
-    }
-);
+e2e!(only_the_condemned_container_is_replaced, |world| {
+    let port = port();
+    let sick = with(
+        world.demo("sick", &["--port", &port.to_string(), "--fail-at", "500ms"]),
+        json!({"livenessProbe": http(port, json!({"periodSeconds": 1, "failureThreshold": 1}))}),
+    );
+    let mut agent = world.run(&json!({"containers": [sick, world.demo("well", &[])]}));
+    agent.until_is("sick", "running:1");
+    let upto = agent.seen.len();
+    assert_eq!(
+        of(&agent.seen[..upto], "well", "")
+            .filter(|line| line.brief() != "warning")
+            .count(),
+        4,
+        "{}",
+        agent.story()
+    );
+    let ended = agent.interrupt();
+    assert_eq!(ended.count("well", "running:1"), 0);
+});
 
-e2e!(
-    with_never_the_pod_ends_by_its_exit_codes,
-    [Process, Oci],
-    |world| {
-        let good = world.demo("good", &["--exit-at", "500ms"]);
-        let bad = world.demo("bad", &["--exit-at", "1s", "--exit-code", "3"]);
-        let ended = world
-            .run(&json!({"containers": [good.clone(), bad], "restartPolicy": "Never"}))
-            .finish();
-        assert_eq!(ended.code, Some(1));
-        in_order(
-            &ended.seen,
-            &[
-                ("good", "exited:0"),
-                ("bad", "exited:3"),
-                ("", "phase:Failed"),
-                ("", "deleted"),
-            ],
-        );
-        let ended = world
-            .run(&json!({"containers": [good], "restartPolicy": "Never"}))
-            .finish();
-        assert_eq!(ended.code, Some(0));
-        in_order(&ended.seen, &[("good", "exited:0"), ("", "phase:Succeeded")]);
-    }
-);
+e2e!(with_never_the_pod_ends_by_its_exit_codes, |world| {
+    let good = world.demo("good", &["--exit-at", "500ms"]);
+    let bad = world.demo("bad", &["--exit-at", "1s", "--exit-code", "3"]);
+    let ended = world
+        .run(&json!({"containers": [good.clone(), bad], "restartPolicy": "Never"}))
+        .finish();
+    assert_eq!(ended.code, Some(1));
+    in_order(
+        &ended.seen,
+        &[
+            ("good", "exited:0"),
+            ("bad", "exited:3"),
+            ("", "phase:Failed"),
+            ("", "deleted"),
+        ],
+    );
+    let ended = world
+        .run(&json!({"containers": [good], "restartPolicy": "Never"}))
+        .finish();
+    assert_eq!(ended.code, Some(0));
+    in_order(&ended.seen, &[("good", "exited:0"), ("", "phase:Succeeded")]);
+});
 
-e2e!(
-    with_never_a_probes_grace_period_still_counts,
-    [Process],
-    |world| {
-        let fields = json!({"periodSeconds": 1, "failureThreshold": 1, "terminationGracePeriodSeconds": 1});
-        let app = with(
-            world.demo("app", &["--ignore", "SIGTERM"]),
-            json!({"livenessProbe": http(port(), fields)}),
-        );
-        let spec =
-            json!({"containers": [app], "restartPolicy": "Never", "terminationGracePeriodSeconds": 3600});
-        let ended = world.run(&spec).finish();
-        let kill = ended.all("app", "killing").next().unwrap();
-        assert_eq!(
-            (kill["gracePeriodSeconds"].as_f64(), kill["graceFrom"].as_str()),
-            (Some(1.0), Some("probe"))
-        );
-        assert_eq!(ended.count("", "phase:Failed"), 1);
-    }
-);
+e2e!(with_never_a_probes_grace_period_still_counts, |world| {
+    let fields = json!({"periodSeconds": 1, "failureThreshold": 1, "terminationGracePeriodSeconds": 1});
+    let app = with(
+        world.demo("app", &["--ignore", "SIGTERM"]),
+        json!({"livenessProbe": http(port(), fields)}),
+    );
+    let spec = json!({"containers": [app], "restartPolicy": "Never", "terminationGracePeriodSeconds": 3600});
+    let ended = world.run(&spec).finish();
+    let kill = ended.all("app", "killing").next().unwrap();
+    assert_eq!(
+        (kill["gracePeriodSeconds"].as_f64(), kill["graceFrom"].as_str()),
+        (Some(1.0), Some("probe"))
+    );
+    assert_eq!(ended.count("", "phase:Failed"), 1);
+});
 
 e2e!(
     on_failure_restarts_after_a_probe_kill_whatever_the_exit_code,
-    [Process],
     |world| {
         let fields = json!({"periodSeconds": 1, "failureThreshold": 1});
         let app = with(
@@ -94,7 +80,7 @@ e2e!(
     }
 );
 
-e2e!(on_failure_leaves_a_success_alone, [Process], |world| {
+e2e!(on_failure_leaves_a_success_alone, |world| {
     let good = world.demo("good", &["--exit-at", "100ms"]);
     let ended = world
         .run(&json!({"containers": [good], "restartPolicy": "OnFailure"}))
@@ -103,7 +89,7 @@ e2e!(on_failure_leaves_a_success_alone, [Process], |world| {
     assert_eq!(ended.count("good", "running:1"), 0);
 });
 
-e2e!(exits_are_answered_with_growing_pauses, [Process, Oci], |world| {
+e2e!(exits_are_answered_with_growing_pauses, |world| {
     let app = world.demo("app", &["--exit-at", "50ms", "--exit-code", "1"]);
     let config = world.config("crashLoopBackOff: {initial: 1s, max: 2s}\n");
     let mut agent = world.run_with(&json!({"containers": [app]}), &["--config", &config]);
@@ -127,7 +113,7 @@ e2e!(exits_are_answered_with_growing_pauses, [Process, Oci], |world| {
     agent.interrupt();
 });
 
-e2e!(init_containers_run_one_by_one, [Process, Oci], |world| {
+e2e!(init_containers_run_one_by_one, |world| {
     let step = |name, at| world.demo(name, &["--exit-at", at]);
     let port = port();
     let sidecar = with(
@@ -164,7 +150,6 @@ e2e!(init_containers_run_one_by_one, [Process, Oci], |world| {
 
 e2e!(
     a_failed_init_container_ends_a_pod_that_restarts_nothing,
-    [Process],
     |world| {
         let spec = json!({
             "initContainers": [world.demo("init", &["--exit-at", "0s", "--exit-code", "7"])],
@@ -178,16 +163,12 @@ e2e!(
     }
 );
 
-e2e!(
-    a_program_that_is_not_there_is_tried_again,
-    [Process, Oci],
-    |world| {
-        let app = container("app", &["/no/such/program"]);
-        let config = world.config("crashLoopBackOff: {initial: 1s, max: 1s}\n");
-        let mut agent = world.run_with(&json!({"containers": [app]}), &["--config", &config]);
-        agent.until_is("app", "backoff");
-        let ended = agent.interrupt();
-        assert_eq!(ended.all("app", "running").count(), 0, "{}", ended.story());
-        assert!(ended.story().contains("/no/such/program"), "{}", ended.story());
-    }
-);
+e2e!(a_program_that_is_not_there_is_tried_again, |world| {
+    let app = world.container("app", &["/no/such/program"]);
+    let config = world.config("crashLoopBackOff: {initial: 1s, max: 1s}\n");
+    let mut agent = world.run_with(&json!({"containers": [app]}), &["--config", &config]);
+    agent.until_is("app", "backoff");
+    let ended = agent.interrupt();
+    assert_eq!(ended.all("app", "running").count(), 0, "{}", ended.story());
+    assert!(ended.story().contains("/no/such/program"), "{}", ended.story());
+});

@@ -86,7 +86,7 @@ fn probes(port: u16) -> Value {
     })
 }
 
-e2e!(a_slow_start_a_deadlock_and_a_restart, [Process], |world| {
+e2e!(a_slow_start_a_deadlock_and_a_restart, |world| {
     let port = port();
     let flags = [
         "--port",
@@ -111,7 +111,7 @@ e2e!(a_slow_start_a_deadlock_and_a_restart, [Process], |world| {
     );
 });
 
-e2e!(a_container_that_is_never_up, [Process], |world| {
+e2e!(a_container_that_is_never_up, |world| {
     let port = port();
     let app = with(
         world.demo("app", &[]),
@@ -126,37 +126,33 @@ e2e!(a_container_that_is_never_up, [Process], |world| {
     });
 });
 
-e2e!(
-    a_deaf_container_that_exceeds_its_probes_grace,
-    [Process],
-    |world| {
-        let port = port();
-        let fields = json!({"periodSeconds": 1, "failureThreshold": 1, "terminationGracePeriodSeconds": 1});
-        let app = with(
-            world.demo(
-                "app",
-                &[
-                    "--port",
-                    &port.to_string(),
-                    "--fail-at",
-                    "1500ms",
-                    "--ignore",
-                    "SIGTERM",
-                ],
-            ),
-            json!({"livenessProbe": http(port, fields)}),
-        );
-        let spec = json!({"containers": [app], "restartPolicy": "Never"});
-        let life = json!({"failsAt": "1500ms", "handles": []});
-        compare(world, &spec, &life, "", |agent| {
-            let mut ended = agent.finish();
-            ended.seen.retain(|line| !line.is("", "deleted"));
-            ended
-        });
-    }
-);
+e2e!(a_deaf_container_that_exceeds_its_probes_grace, |world| {
+    let port = port();
+    let fields = json!({"periodSeconds": 1, "failureThreshold": 1, "terminationGracePeriodSeconds": 1});
+    let app = with(
+        world.demo(
+            "app",
+            &[
+                "--port",
+                &port.to_string(),
+                "--fail-at",
+                "1500ms",
+                "--ignore",
+                "SIGTERM",
+            ],
+        ),
+        json!({"livenessProbe": http(port, fields)}),
+    );
+    let spec = json!({"containers": [app], "restartPolicy": "Never"});
+    let life = json!({"failsAt": "1500ms", "handles": []});
+    compare(world, &spec, &life, "", |agent| {
+        let mut ended = agent.finish();
+        ended.seen.retain(|line| !line.is("", "deleted"));
+        ended
+    });
+});
 
-e2e!(a_readiness_that_comes_and_goes, [Process], |world| {
+e2e!(a_readiness_that_comes_and_goes, |world| {
     let port = port();
     let app = with(
         world.demo(

@@ -6,15 +6,18 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 
+use pulselet_node::Layout;
+use pulselet_node::control::Client;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::harness::Agent;
+use super::harness::{Agent, eventually};
 
 /// Ports below the kernel's range for outgoing connections, so that nothing else takes one by chance.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
-/// What containers are in a test.
+/// What containers are in a test. All that differs between runtimes is said here and in [`World::container`]; a further
+/// one is a variant and its name in the list of [`e2e`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Runtime {
     Process,
@@ -22,10 +25,19 @@ pub(crate) enum Runtime {
 }
 
 impl Runtime {
-    pub(crate) const fn name(self) -> &'static str {
+    /// What `--runtime` is given.
+    pub(crate) const fn flag(self) -> &'static str {
         match self {
             Self::Process => "process",
             Self::Oci => "oci",
+        }
+    }
+
+    /// The demo's program inside a container.
+    const fn program(self) -> &'static str {
+        match self {
+            Self::Process => env!("CARGO_BIN_EXE_pulselet"),
+            Self::Oci => "pulselet",
         }
     }
 
@@ -41,8 +53,12 @@ impl Runtime {
     }
 }
 
-/// A test for each runtime it names. Its body gets a [`World`].
+/// A test of what pods do: one for every runtime. Where only the agent matters one will do, which is named. The body
+/// gets a [`World`].
 macro_rules! e2e {
+    ($(#[$meta:meta])* $name:ident, $body:expr) => {
+        e2e!($(#[$meta])* $name, [Process, Oci], $body);
+    };
     ($(#[$meta:meta])* $name:ident, [$($runtime:ident),+], $body:expr) => {
         mod $name {
             #[expect(clippy::allow_attributes, reason = "some tests use nothing of their module")]
@@ -88,31 +104,64 @@ impl World {
 
     /// A container with a demo as its program.
     pub(crate) fn demo(&self, name: &str, flags: &[&str]) -> Value {
-        let mut command = vec![self.program(), "demo".to_owned()];
-        command.extend(flags.iter().map(|flag| (*flag).to_owned()));
-        container(name, &command)
+        let mut command = vec![self.runtime.program(), "demo"];
+        command.extend(flags);
+        self.container(name, &command)
     }
 
-    fn program(&self) -> String {
-        match self.runtime {
-            Runtime::Process => env!("CARGO_BIN_EXE_pulselet").to_owned(),
-            Runtime::Oci => "pulselet".to_owned(),
-        }
+    /// A container of the host's own files with a program of its own.
+    pub(crate) fn container(&self, name: &str, command: &[&str]) -> Value {
+        let image = match self.runtime {
+            Runtime::Process | Runtime::Oci => "pulselet.local/host",
+        };
+        json!({"name": name, "image": image, "command": command})
+    }
+
+    /// A demo that listens on a port of its own. `fields` of the container are made with a function that makes an
+    /// `httpGet` probe of that port.
+    pub(crate) fn server(
+        &self,
+        name: &str,
+        flags: &[&str],
+        fields: impl FnOnce(&dyn Fn(Value) -> Value) -> Value,
+    ) -> Value {
+        let port = port();
+        let fields = fields(&|fields| http(port, fields));
+        with(self.listening(name, port, flags), fields)
+    }
+
+    /// A demo that listens on a given port.
+    pub(crate) fn listening(&self, name: &str, port: u16, flags: &[&str]) -> Value {
+        let port = port.to_string();
+        let mut all = vec!["--port", port.as_str()];
+        all.extend(flags);
+        self.demo(name, &all)
     }
 
     /// A demo whose pod is ready when it takes signals: before that the first process of a container does not.
     pub(crate) fn ready_demo(&self, name: &str, flags: &[&str]) -> Value {
-        let port = port();
-        let number = port.to_string();
-        let mut all = vec!["--port", number.as_str()];
-        all.extend(flags);
-        let ready = http(port, json!({"periodSeconds": 1}));
-        with(self.demo(name, &all), json!({"readinessProbe": ready}))
+        let every_second = json!({"periodSeconds": 1});
+        self.server(name, flags, |http| json!({"readinessProbe": http(every_second)}))
+    }
+
+    /// A directory that a container has at the same place as the host, if it is made with [`Self::sharing`].
+    pub(crate) fn shared(&self) -> PathBuf {
+        self.path("shared")
+    }
+
+    pub(crate) fn sharing(&self, container: Value) -> Value {
+        let mounts = json!([{"name": "shared", "mountPath": self.shared()}]);
+        with(container, json!({"volumeMounts": mounts}))
     }
 
     /// Writes a manifest; its path. Where a test does not care, a pod that takes no notice is killed soon.
     pub(crate) fn manifest(&self, name: &str, spec: &Value) -> PathBuf {
-        let spec = with(json!({"terminationGracePeriodSeconds": 2}), spec.clone());
+        let shared =
+            json!({"name": "shared", "hostPath": {"path": self.shared(), "type": "DirectoryOrCreate"}});
+        let spec = with(
+            json!({"terminationGracePeriodSeconds": 2, "volumes": [shared]}),
+            spec.clone(),
+        );
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec});
         let path = self.path(&format!("{name}.json"));
         std::fs::write(&path, pod.to_string()).expect("the manifest is written");
@@ -129,13 +178,63 @@ impl World {
     }
 
     pub(crate) fn run_files(&self, files: &[PathBuf], flags: &[&str]) -> Agent {
-        let mut command = self.command("run");
-        command
-            .args(files)
-            .args(["-o", "json"])
-            .args(["--runtime", self.runtime.name()]);
-        command.args(flags);
+        let mut command = self.run_command(files);
+        command.args(["-o", "json"]).args(flags);
         Agent::start(command)
+    }
+
+    /// A run of these manifests, not yet started.
+    pub(crate) fn run_command(&self, files: &[PathBuf]) -> Command {
+        let mut command = self.command("run");
+        command.args(files).args(["--runtime", self.runtime.flag()]);
+        command
+    }
+
+    /// The pods of the agent that runs now; none if no agent answers.
+    pub(crate) fn pods(&self) -> Option<Vec<Value>> {
+        let output = self.command("ps").args(["-o", "json"]).output();
+        let output = output.expect("pulselet runs");
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        let pods = text.lines().map(serde_json::from_str);
+        let pods = pods.collect::<Result<_, _>>().expect("lines of JSON");
+        output.status.success().then_some(pods)
+    }
+
+    /// The status of the container `app` in the only pod.
+    pub(crate) fn app_status(&self) -> Value {
+        let mut pods = self.pods().expect("the agent answers");
+        assert_eq!(pods.len(), 1, "{pods:#?}");
+        let statuses = pods.remove(0)["status"]["containerStatuses"].take();
+        let Value::Array(statuses) = statuses else {
+            panic!("no statuses");
+        };
+        let app = statuses.into_iter().find(|status| status["name"] == "app");
+        app.expect("it is listed")
+    }
+
+    /// Reasons and messages of all events of the pods that run now.
+    pub(crate) fn events(&self) -> Vec<(String, String)> {
+        let client = Client::new(Layout::new(self.data()).socket());
+        let executor = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("an executor");
+        executor.block_on(async {
+            let mut all = Vec::new();
+            for pod in client.pods().await.expect("the agent answers") {
+                let events = client.events(&pod.uid).await.expect("the agent answers");
+                all.extend(events.into_iter().map(|event| (event.reason, event.message)));
+            }
+            all
+        })
+    }
+
+    /// Waits until the agent has written such an event down; its message.
+    pub(crate) fn event(&self, reason: &str) -> String {
+        eventually(reason, || {
+            let mut events = self.events().into_iter();
+            events.find_map(|(its, message)| (its == reason).then_some(message))
+        })
     }
 
     /// A command that uses this world's directory.
@@ -185,12 +284,6 @@ pub(crate) fn processes(fits: impl Fn(&[u8]) -> bool) -> BTreeSet<i32> {
     let of = |pid: &i32, file: &str| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
     pids.filter(|pid| *pid != own && (fits(&of(pid, "cmdline")) || fits(&of(pid, "environ"))))
         .collect()
-}
-
-/// A container of the host's own files with a program of its own.
-pub(crate) fn container(name: &str, command: &[impl AsRef<str>]) -> Value {
-    let command: Vec<&str> = command.iter().map(AsRef::as_ref).collect();
-    json!({"name": name, "image": "pulselet.local/host", "command": command})
 }
 
 /// A port that nobody uses. Tests are processes of their own, so each begins elsewhere.

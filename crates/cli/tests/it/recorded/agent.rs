@@ -10,7 +10,6 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use pulselet_image::{Digest, Platform};
 use pulselet_node::control::Client;
 use pulselet_node::{EventRow, Layout};
 use pulselet_runtime::log::Entry;
@@ -19,11 +18,10 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::{Life, Milestone, Recorded};
-use crate::command::pulselet_with_stdin;
+use crate::busybox;
 
 pub(super) const NAMESPACE: &str = "diff";
 const WORKLOAD: &str = include_str!("../../data/recorded-workload.sh");
-const PROGRAMS: [&str; 5] = ["sh", "mkdir", "rm", "sleep", "httpd"];
 /// How often logs and deletions are looked at. A log is there for longer, if only by the time a pod takes to go.
 const LOOK: Duration = Duration::from_millis(20);
 /// Looks between two questions for events.
@@ -34,50 +32,6 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const FOREVER: Duration = Duration::from_mins(3);
 /// How long pods may take to end after a failed test has asked for it.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Debian's static busybox. With `CI` it has to be there.
-pub(super) fn busybox() -> Option<Vec<u8>> {
-    let program = fs::read("/bin/busybox").ok();
-    assert!(
-        program.is_some() || std::env::var_os("CI").is_none(),
-        "this test needs Debian's busybox-static"
-    );
-    program
-}
-
-fn append(tar: &mut tar::Builder<Vec<u8>>, path: &str, content: &[u8]) {
-    let mut header = tar::Header::new_gnu();
-    header.set_size(content.len() as u64);
-    header.set_mode(0o755);
-    tar.append_data(&mut header, path, content).expect("it fits");
-}
-
-/// An image of busybox, as `docker save` writes it.
-fn archive(busybox: &[u8], name: &str, stop_signal: Option<&str>) -> Vec<u8> {
-    let mut layer = tar::Builder::new(Vec::new());
-    append(&mut layer, "bin/busybox", busybox);
-    for program in PROGRAMS {
-        let mut header = tar::Header::new_gnu();
-        header.set_size(0);
-        header.set_entry_type(tar::EntryType::Symlink);
-        layer
-            .append_link(&mut header, format!("bin/{program}"), "busybox")
-            .expect("it fits");
-    }
-    let layer = layer.into_inner().expect("it is in memory");
-    let config = json!({
-        "architecture": Platform::host().architecture,
-        "os": "linux",
-        "config": {"Env": ["PATH=/bin"], "StopSignal": stop_signal},
-        "rootfs": {"type": "layers", "diff_ids": [Digest::of(&layer)]},
-    });
-    let manifest = json!([{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]);
-    let mut tar = tar::Builder::new(Vec::new());
-    append(&mut tar, "manifest.json", manifest.to_string().as_bytes());
-    append(&mut tar, "config.json", config.to_string().as_bytes());
-    append(&mut tar, "layer.tar", &layer);
-    tar.into_inner().expect("it is in memory")
-}
 
 /// The recorded pod with our workload in it.
 fn pod_of(recorded: &Recorded) -> Value {
@@ -174,17 +128,16 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    /// Loads the images and starts to run the pods.
-    pub(super) fn start(busybox: &[u8], pods: &[Recorded]) -> Self {
+    /// Loads the images and starts to run the pods; none where there is nothing to make images of.
+    pub(super) fn start(pods: &[Recorded]) -> Option<Self> {
         let directory = tempfile::tempdir().expect("a directory");
-        let data_dir = directory.path().to_str().expect("a plain path");
         for (name, signal) in [
             ("docker.io/library/busybox:1.35", None),
             ("lab.local/stopusr2:1", Some("SIGUSR2")),
         ] {
-            let archive = archive(busybox, name, signal);
-            let load = pulselet_with_stdin(&["image", "load", "-", "--data-dir", data_dir], &archive);
-            assert_eq!(load.code, Some(0), "{load:?}");
+            if !busybox::load(directory.path(), name, signal) {
+                return None;
+            }
         }
         let items: Vec<Value> = pods.iter().map(pod_of).collect();
         let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
@@ -196,7 +149,7 @@ impl Agent {
             .stderr(file("remarks.txt"))
             .spawn()
             .expect("pulselet starts");
-        Self {
+        Some(Self {
             child,
             directory,
             executor: tokio::runtime::Builder::new_current_thread()
@@ -205,7 +158,7 @@ impl Agent {
                 .expect("an executor"),
             stops: Vec::new(),
             seen: Seen::default(),
-        }
+        })
     }
 
     /// Deletes each pod when the recorded one was, and returns when all are gone.
