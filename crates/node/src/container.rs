@@ -3,6 +3,7 @@
 //! Everything is resolved here: variables expanded, volumes made, users and limits as numbers. It touches the disk only
 //! below the pod's own directory and where a `hostPath` says so.
 
+mod downward;
 mod env;
 mod error;
 mod expansion;
@@ -19,13 +20,16 @@ use pulselet_runtime::{
     Protocol, SandboxConfig, Signal,
 };
 
-pub(crate) use env::{Downward, find_container};
+pub(crate) use downward::{Downward, find_container};
 pub(crate) use error::ConfigError;
 
 use crate::layout::Layout;
+use crate::objects::{Objects, Wanted};
 
 /// Longest host name, in bytes, as Linux has it for a label.
 const MAX_HOSTNAME: usize = 63;
+/// The reason of the event about variables that cannot be.
+const INVALID_NAMES: &str = "InvalidEnvironmentVariableNames";
 
 /// What a configuration depends on besides the manifest.
 #[derive(Clone, Copy, Debug)]
@@ -158,26 +162,45 @@ fn port_mappings(container: &Container) -> impl Iterator<Item = PortMapping> {
     })
 }
 
+/// A configuration, and what its owner should know about it.
+#[derive(Debug)]
+pub(crate) struct Made {
+    pub(crate) config: ContainerConfig,
+    /// Reasons and messages of events.
+    pub(crate) warnings: Vec<(&'static str, String)>,
+}
+
+/// The objects that [`container_config`] will look for.
+pub(crate) fn wanted_objects(pod: &Pod, name: &str) -> Wanted {
+    find_container(pod, name).map(env::wanted).unwrap_or_default()
+}
+
 /// The configuration of one life. `stop_signal` is the plan's, so that a closed gate takes it away.
 pub(crate) fn container_config(
     context: Context<'_>,
+    objects: &Objects,
     name: &str,
     attempt: u32,
     stop_signal: Option<&str>,
     image_id: String,
-) -> Result<ContainerConfig, ConfigError> {
+) -> Result<Made, ConfigError> {
     let pod = context.downward.pod;
     let container = find_container(pod, name).ok_or_else(|| ConfigError::UnknownContainer {
         container: name.to_owned(),
     })?;
-    let env = env::environment(container, context.downward)?;
+    let environment = env::environment(container, context.downward, objects)?;
+    let skipped = environment.skipped.iter();
+    let warnings = skipped
+        .map(|skipped| (INVALID_NAMES, skipped.message(pod.namespace())))
+        .collect();
+    let env = environment.variables;
     let expanded = |texts: &[String]| texts.iter().map(|text| expand_with(&env, text)).collect();
     let command: Vec<String> = expanded(&container.command);
     let args: Vec<String> = expanded(&container.args);
     let uid = context.downward.uid;
     let mut mounts = volumes::mounts(context.layout, uid, pod, container, &env)?;
     mounts.extend(termination_mount(context, container, attempt)?);
-    Ok(ContainerConfig {
+    let config = ContainerConfig {
         pod: context.identity(),
         name: name.to_owned(),
         attempt,
@@ -199,7 +222,8 @@ pub(crate) fn container_config(
         stop_signal: stop_signal.and_then(|name| name.parse::<Signal>().ok()),
         labels: pod.metadata.labels.clone().unwrap_or_default(),
         annotations: pod.metadata.annotations.clone().unwrap_or_default(),
-    })
+    };
+    Ok(Made { config, warnings })
 }
 
 fn expand_with(env: &[EnvVar], text: &str) -> String {

@@ -30,6 +30,7 @@ use crate::clock::Clock;
 use crate::container::{Context, Downward};
 use crate::facts::NodeFacts;
 use crate::layout::Layout;
+use crate::objects::ObjectSource;
 
 /// How long a runtime may take to make, start or remove something, as a kubelet waits.
 const OPERATION_TIMEOUT: Duration = Duration::from_mins(2);
@@ -58,6 +59,7 @@ pub(crate) struct Tools {
     pub(crate) prober: Prober,
     pub(crate) layout: Layout,
     pub(crate) facts: NodeFacts,
+    pub(crate) objects: Arc<dyn ObjectSource>,
     pub(crate) clock: Clock,
     answers: mpsc::Sender<Answer>,
     limits: Limits,
@@ -104,6 +106,12 @@ pub(crate) enum News {
         signal: Arc<str>,
         at: pulselet_engine::Time,
     },
+    /// Something its owner should know, as a reason and a message.
+    Warning {
+        container: Arc<str>,
+        reason: &'static str,
+        message: String,
+    },
     /// Nothing of the pod is left on disk.
     CleanedUp,
 }
@@ -130,6 +138,7 @@ impl Tools {
         version: Version,
         layout: Layout,
         facts: NodeFacts,
+        objects: Arc<dyn ObjectSource>,
         clock: Clock,
     ) -> (Self, mpsc::Receiver<Answer>) {
         let (answers, receiver) = mpsc::channel(ANSWERS);
@@ -139,6 +148,7 @@ impl Tools {
             prober: Prober::new(),
             layout,
             facts,
+            objects,
             clock,
             answers,
             limits: Limits {

@@ -99,7 +99,14 @@ impl Node {
         // Subscribed before listing, so that nothing falls between the two.
         let events = options.runtime.events();
         let runtime = Arc::clone(&options.runtime);
-        let (tools, answers) = Tools::new(runtime, version, layout.clone(), options.facts, opened.clock);
+        let (tools, answers) = Tools::new(
+            runtime,
+            version,
+            layout.clone(),
+            options.facts,
+            options.objects,
+            opened.clock,
+        );
         let mut agent = Agent::new(
             Arc::new(tools),
             options.config,

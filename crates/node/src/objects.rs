@@ -4,6 +4,8 @@
 //! of one object as a whole, and an object that is not there is an answer, not an error. When objects are asked for,
 //! what becomes of them and what is told about a missing one is the node's business; caching is the source's.
 
+mod fetch;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -11,6 +13,8 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use pulselet_api::openapi::api::core::v1::{ConfigMap, Secret};
 use thiserror::Error;
+
+pub(crate) use fetch::{ObjectError, ObjectKind, Objects, Wanted};
 
 /// Where a node gets the objects from that its pods name.
 #[async_trait]

@@ -70,6 +70,12 @@ impl FakeRuntime {
         self.0.with(|state| state.calls.iter().cloned().collect())
     }
 
+    /// How a container was asked for last, by its name and attempt.
+    pub fn config(&self, container: &str, attempt: u32) -> Option<ContainerConfig> {
+        let key = (container.to_owned(), attempt);
+        self.0.with(|state| state.configs.get(&key).cloned())
+    }
+
     /// Carries a verb out, or not, as the dice fall.
     async fn call<T>(
         &self,
@@ -167,6 +173,8 @@ impl Runtime for FakeRuntime {
     }
 
     async fn create_container(&self, sandbox: &SandboxId, config: &ContainerConfig) -> Result<ContainerId> {
+        let key = (config.name.clone(), config.attempt);
+        self.0.with(|state| state.configs.insert(key, config.clone()));
         self.call(Operation::CreateContainer, &config.name, async {
             self.0.create(sandbox, config)
         })

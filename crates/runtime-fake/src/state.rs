@@ -44,6 +44,8 @@ pub(crate) struct State {
     pub(crate) lives: BTreeMap<String, Vec<LifeScript>>,
     pub(crate) images: BTreeMap<String, ImageScript>,
     pub(crate) calls: VecDeque<(Operation, String)>,
+    /// What containers were asked for with, the last of a name and attempt.
+    pub(crate) configs: BTreeMap<(String, u32), ContainerConfig>,
 }
 
 #[derive(Debug)]
@@ -75,6 +77,7 @@ impl Inner {
             lives: BTreeMap::new(),
             images: BTreeMap::new(),
             calls: VecDeque::new(),
+            configs: BTreeMap::new(),
         };
         let (epoch, born) = (Timestamp::now(), Instant::now());
         Self {

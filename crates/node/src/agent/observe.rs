@@ -56,6 +56,11 @@ impl Agent {
                 }
                 self.feed(key, Input::Signalled { life, signal, at });
             }
+            News::Warning {
+                container,
+                reason,
+                message,
+            } => self.warn(key, container, reason, message),
             News::CleanedUp => self.forget(key),
         }
     }

@@ -1,71 +1,145 @@
-//! The environment of a container: literal values, `$(VAR)` references, and what the downward API offers.
-//!
-//! A node without an API has no config maps and no secrets; a reference to one is an error unless it is optional.
+//! The environment of a container: literal values, `$(VAR)` references, what the downward API offers, and what config
+//! maps and secrets hold.
 
 use std::collections::BTreeMap;
 
+use pulselet_api::Container;
 use pulselet_api::openapi::api::core::v1 as core;
-use pulselet_api::quantity::Amount;
-use pulselet_api::{Container, Pod};
 use pulselet_runtime::EnvVar;
 
+use super::downward::Downward;
 use super::error::ConfigError;
 use super::expansion::expand;
-use crate::facts::NodeFacts;
+use crate::objects::{ObjectKind, Objects, Wanted};
 
-/// Nano-units in one unit of a quantity.
-const UNIT: i128 = 1_000_000_000;
-
-/// What the downward API can tell a container besides its manifest.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Downward<'a> {
-    pub(crate) pod: &'a Pod,
-    pub(crate) uid: &'a str,
-    /// Empty while it is not known.
-    pub(crate) pod_ip: &'a str,
-    pub(crate) node: &'a NodeFacts,
+/// Variables, and what had to be left out.
+#[derive(Debug, Default)]
+pub(super) struct Environment {
+    /// Those of `envFrom` first, then the manifest's, in its order.
+    pub(super) variables: Vec<EnvVar>,
+    pub(super) skipped: Vec<Skipped>,
 }
 
-/// The variables in the manifest's order; the last of equal names is the one that counts.
-pub(super) fn environment(container: &Container, downward: Downward<'_>) -> Result<Vec<EnvVar>, ConfigError> {
-    for source in &container.env_from {
-        if let Some(reference) = source.config_map_ref.as_ref() {
-            require_optional("configmap", &reference.name, reference.optional)?;
-        }
-        if let Some(reference) = source.secret_ref.as_ref() {
-            require_optional("secret", &reference.name, reference.optional)?;
-        }
+/// Keys of one object whose names no variable can have.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Skipped {
+    kind: ObjectKind,
+    object: String,
+    keys: Vec<String>,
+}
+
+impl Skipped {
+    pub(super) fn message(&self, namespace: &str) -> String {
+        let Self { kind, object, keys } = self;
+        let (kind, keys) = (kind.field_name(), keys.join(", "));
+        format!(
+            "Keys [{keys}] from the EnvFrom {kind} {namespace}/{object} were skipped since they are considered \
+             invalid environment variable names."
+        )
     }
-    let mut known: BTreeMap<&str, String> = BTreeMap::new();
+}
+
+/// The objects that the environment is made from.
+pub(super) fn wanted(container: &Container) -> Wanted {
+    let mut wanted = Wanted::default();
+    for source in &container.env_from {
+        let config_map = source.config_map_ref.as_ref();
+        let secret = source.secret_ref.as_ref();
+        wanted.config_maps.extend(config_map.map(|it| it.name.clone()));
+        wanted.secrets.extend(secret.map(|it| it.name.clone()));
+    }
+    for source in container.env.iter().filter_map(|it| it.value_from.as_ref()) {
+        let config_map = source.config_map_key_ref.as_ref();
+        let secret = source.secret_key_ref.as_ref();
+        wanted.config_maps.extend(config_map.map(|it| it.name.clone()));
+        wanted.secrets.extend(secret.map(|it| it.name.clone()));
+    }
+    wanted
+}
+
+/// The last of equal names is the one that counts.
+pub(super) fn environment(
+    container: &Container,
+    downward: Downward<'_>,
+    objects: &Objects,
+) -> Result<Environment, ConfigError> {
+    let mut made = Environment::default();
+    let mut known: BTreeMap<String, String> = BTreeMap::new();
+    let mut order: Vec<&str> = Vec::new();
+    for source in &container.env_from {
+        add_all(source, objects, &mut known, &mut made.skipped)?;
+    }
+    let inherited: Vec<String> = known.keys().cloned().collect();
+    order.extend(inherited.iter().map(String::as_str));
     for variable in &container.env {
         let value = match (&variable.value_from, variable.value.as_deref()) {
-            (Some(source), None | Some("")) => from_source(&variable.name, source, container, downward)?,
+            (Some(source), None | Some("")) => {
+                from_source(&variable.name, source, container, downward, objects)?
+            }
             (_, text) => Some(expand(text.unwrap_or_default(), |name| {
                 known.get(name).map(String::as_str)
             })),
         };
         if let Some(value) = value {
-            known.insert(&variable.name, value);
+            known.insert(variable.name.clone(), value);
+            order.push(&variable.name);
         }
     }
-    let mut ordered = Vec::with_capacity(known.len());
-    for variable in &container.env {
-        if let Some(value) = known.remove(variable.name.as_str()) {
-            let name = variable.name.clone();
-            ordered.push(EnvVar { name, value });
+    for name in order {
+        if let Some((name, value)) = known.remove_entry(name) {
+            made.variables.push(EnvVar { name, value });
         }
     }
-    Ok(ordered)
+    Ok(made)
 }
 
-fn require_optional(kind: &'static str, name: &str, optional: Option<bool>) -> Result<(), ConfigError> {
-    if optional == Some(true) {
-        return Ok(());
+/// Adds every key of an object.
+fn add_all(
+    source: &core::EnvFromSource,
+    objects: &Objects,
+    known: &mut BTreeMap<String, String>,
+    skipped: &mut Vec<Skipped>,
+) -> Result<(), ConfigError> {
+    let prefix = source.prefix.as_deref().unwrap_or_default();
+    let mut add = |kind, object: &str, entries: &mut dyn Iterator<Item = (&String, String)>| {
+        let mut keys = Vec::new();
+        for (key, value) in entries {
+            let name = format!("{prefix}{key}");
+            if is_name(&name) {
+                known.insert(name, value);
+            } else {
+                keys.push(name);
+            }
+        }
+        if !keys.is_empty() {
+            let object = object.to_owned();
+            skipped.push(Skipped { kind, object, keys });
+        }
+    };
+    if let Some(reference) = &source.config_map_ref {
+        let found = objects.config_map(&reference.name, reference.optional)?;
+        let entries = found.and_then(|it| it.data.as_ref()).into_iter().flatten();
+        let mut entries = entries.map(|(key, text)| (key, text.clone()));
+        add(ObjectKind::ConfigMap, &reference.name, &mut entries);
     }
-    Err(ConfigError::MissingObject {
-        kind,
-        name: name.to_owned(),
-    })
+    if let Some(reference) = &source.secret_ref {
+        let found = objects.secret(&reference.name, reference.optional)?;
+        let entries = found.and_then(|it| it.data.as_ref()).into_iter().flatten();
+        let mut entries = entries.map(|(key, data)| (key, text(&data.0)));
+        add(ObjectKind::Secret, &reference.name, &mut entries);
+    }
+    Ok(())
+}
+
+/// What the API accepts as the name of a variable.
+fn is_name(name: &str) -> bool {
+    let fits = |byte: u8| (byte.is_ascii_graphic() || byte == b' ') && byte != b'=';
+    !name.is_empty() && name.bytes().all(fits)
+}
+
+/// Environments are text here and in every runtime's interface.
+fn text(data: &[u8]) -> String {
+    String::from_utf8_lossy(data).into_owned()
 }
 
 /// None where the source is optional and not there: the variable is then not set.
@@ -74,130 +148,61 @@ fn from_source(
     source: &core::EnvVarSource,
     container: &Container,
     downward: Downward<'_>,
+    objects: &Objects,
 ) -> Result<Option<String>, ConfigError> {
+    let of_variable = |source| ConfigError::Downward {
+        variable: variable.to_owned(),
+        source,
+    };
     if let Some(field) = &source.field_ref {
-        return field_value(variable, &field.field_path, downward).map(Some);
+        return downward.field(&field.field_path).map(Some).map_err(of_variable);
     }
     if let Some(selector) = &source.resource_field_ref {
-        return resource_value(variable, selector, container, downward).map(Some);
+        let value = downward.resource(selector, Some(container));
+        return value.map(Some).map_err(of_variable);
     }
+    let namespace = downward.pod.namespace();
+    let missing_key = |kind, object: &str, key: &str| ConfigError::MissingKey {
+        kind,
+        object: format!("{namespace}/{object}"),
+        key: key.to_owned(),
+    };
     if let Some(reference) = &source.config_map_key_ref {
-        return require_optional("configmap", &reference.name, reference.optional).map(|()| None);
+        let object = objects.config_map(&reference.name, reference.optional)?;
+        let value = object.and_then(|it| it.data.as_ref()?.get(&reference.key).cloned());
+        if value.is_none() && reference.optional != Some(true) {
+            return Err(missing_key(
+                ObjectKind::ConfigMap,
+                &reference.name,
+                &reference.key,
+            ));
+        }
+        return Ok(value);
     }
     if let Some(reference) = &source.secret_key_ref {
-        return require_optional("secret", &reference.name, reference.optional).map(|()| None);
+        let object = objects.secret(&reference.name, reference.optional)?;
+        let value = object.and_then(|it| it.data.as_ref()?.get(&reference.key));
+        if value.is_none() && reference.optional != Some(true) {
+            return Err(missing_key(ObjectKind::Secret, &reference.name, &reference.key));
+        }
+        return Ok(value.map(|data| text(&data.0)));
     }
     Err(ConfigError::EnvSource {
         variable: variable.to_owned(),
     })
 }
 
-fn field_value(variable: &str, path: &str, downward: Downward<'_>) -> Result<String, ConfigError> {
-    let pod = downward.pod;
-    let value = match path {
-        "metadata.name" => pod.name().to_owned(),
-        "metadata.namespace" => pod.namespace().to_owned(),
-        "metadata.uid" => downward.uid.to_owned(),
-        "spec.nodeName" => downward.node.name.clone(),
-        "spec.serviceAccountName" => pod.spec.service_account_name.clone(),
-        "status.podIP" | "status.podIPs" => downward.pod_ip.to_owned(),
-        "status.hostIP" | "status.hostIPs" => downward.node.address.to_string(),
-        _ => match subscript(path) {
-            Some(("metadata.labels", key)) => entry(pod.metadata.labels.as_ref(), key),
-            Some(("metadata.annotations", key)) => entry(pod.metadata.annotations.as_ref(), key),
-            _ => {
-                return Err(ConfigError::FieldPath {
-                    variable: variable.to_owned(),
-                    path: path.to_owned(),
-                });
-            }
-        },
-    };
-    Ok(value)
-}
-
-fn entry(map: Option<&BTreeMap<String, String>>, key: &str) -> String {
-    map.and_then(|map| map.get(key)).cloned().unwrap_or_default()
-}
-
-/// `metadata.labels['app']` as its field and its key.
-fn subscript(path: &str) -> Option<(&str, &str)> {
-    let (field, rest) = path.split_once("['")?;
-    Some((field, rest.strip_suffix("']")?))
-}
-
-fn resource_value(
-    variable: &str,
-    selector: &core::ResourceFieldSelector,
-    own: &Container,
-    downward: Downward<'_>,
-) -> Result<String, ConfigError> {
-    let container = match selector.container_name.as_deref() {
-        None | Some("") => own,
-        Some(name) => find_container(downward.pod, name).ok_or_else(|| ConfigError::ResourceContainer {
-            variable: variable.to_owned(),
-            container: name.to_owned(),
-        })?,
-    };
-    let unsupported = || ConfigError::Resource {
-        variable: variable.to_owned(),
-        resource: selector.resource.clone(),
-    };
-    let (side, resource) = selector.resource.split_once('.').ok_or_else(unsupported)?;
-    let map = match side {
-        "limits" => container.resources.limits.as_ref(),
-        "requests" => container.resources.requests.as_ref(),
-        _ => return Err(unsupported()),
-    };
-    let given = map.and_then(|map| map.get(resource));
-    let nanos = match (given, side, resource) {
-        (Some(quantity), _, _) => Amount::parse(&quantity.0).map_err(|_| unsupported())?.nanos(),
-        // Without a limit the container may use all that the node has.
-        (None, "limits", "cpu") => i128::from(downward.node.cpus) * UNIT,
-        (None, "limits", "memory") => i128::from(downward.node.memory_bytes) * UNIT,
-        (None, _, "cpu" | "memory" | "ephemeral-storage") => 0,
-        (None, _, _) => return Err(unsupported()),
-    };
-    let divisor = match selector.divisor.as_ref().map(|quantity| quantity.0.as_str()) {
-        None | Some("" | "0") => UNIT,
-        Some(text) => Amount::parse(text).map_err(|_| unsupported())?.nanos(),
-    };
-    if divisor <= 0 {
-        return Err(unsupported());
-    }
-    Ok(ceiling(nanos, divisor).to_string())
-}
-
-fn ceiling(amount: i128, divisor: i128) -> i128 {
-    let whole = amount.div_euclid(divisor);
-    if amount.rem_euclid(divisor) == 0 {
-        whole
-    } else {
-        whole + 1
-    }
-}
-
-/// A container of the pod by its name, init containers included.
-pub(crate) fn find_container<'a>(pod: &'a Pod, name: &str) -> Option<&'a Container> {
-    let all = pod.spec.init_containers.iter().chain(&pod.spec.containers);
-    all.into_iter().find(|container| container.name == name)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::facts::NodeFacts;
+    use pulselet_api::Pod;
+    use serde_json::{Value, json};
 
-    fn resolve(env: &serde_json::Value) -> Result<Vec<(String, String)>, ConfigError> {
+    fn resolve(container: &Value, objects: &Objects) -> Result<Environment, ConfigError> {
         let pod: Pod = serde_json::from_value(json!({
-            "metadata": {"name": "web", "labels": {"app.kubernetes.io/name": "shop"}},
-            "spec": {
-                "serviceAccountName": "robot",
-                "containers": [{
-                    "name": "app", "env": env,
-                    "resources": {"limits": {"cpu": "1500m", "memory": "64Mi"}},
-                }],
-            },
+            "metadata": {"name": "web", "labels": {"app": "shop"}},
+            "spec": {"containers": [container]},
         }))
         .unwrap();
         let node = NodeFacts {
@@ -212,12 +217,22 @@ mod tests {
             pod_ip: "127.0.0.1",
             node: &node,
         };
-        let variables = environment(&pod.spec.containers[0], downward)?;
-        Ok(variables.into_iter().map(|v| (v.name, v.value)).collect())
+        environment(&pod.spec.containers[0], downward, objects)
     }
 
-    fn field(path: &str) -> serde_json::Value {
-        json!([{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": path}}}])
+    fn variables(made: &Environment) -> Vec<(&str, &str)> {
+        made.variables
+            .iter()
+            .map(|it| (it.name.as_str(), it.value.as_str()))
+            .collect()
+    }
+
+    fn objects() -> Objects {
+        let data = json!({"COLOUR": "red", "my-key": "x", "a=b": "never"});
+        Objects::of(
+            &json!({"settings": {"data": data, "binaryData": {"RAW": "AAEC"}}}),
+            &json!({"keys": {"data": {"PASSWORD": "aHVudGVyMg=="}}}),
+        )
     }
 
     #[test]
@@ -227,52 +242,95 @@ mod tests {
             {"name": "NOT_YET", "value": "a"},
             {"name": "BOTH", "value": "$(NOT_YET)-$$(NOT_YET)"},
             {"name": "NOT_YET", "value": "b"},
+            {"name": "APP", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['app']"}}},
+            {"name": "CPUS", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
         ]);
-        let expected = [("LATE", "$(NOT_YET)"), ("NOT_YET", "b"), ("BOTH", "a-$(NOT_YET)")];
-        let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        assert_eq!(resolve(&env).unwrap(), expected);
-    }
-
-    #[test]
-    fn the_downward_api_knows_its_fields() {
-        let cases = [
-            ("metadata.name", "web"),
-            ("metadata.namespace", "default"),
-            ("metadata.uid", "u-1"),
-            ("metadata.labels['app.kubernetes.io/name']", "shop"),
-            ("metadata.annotations['none']", ""),
-            ("spec.nodeName", "box"),
-            ("spec.serviceAccountName", "robot"),
-            ("status.podIP", "127.0.0.1"),
-            ("status.hostIP", "192.0.2.7"),
+        let made = resolve(&json!({"name": "app", "env": env}), &Objects::default()).unwrap();
+        let expected = [
+            ("LATE", "$(NOT_YET)"),
+            ("NOT_YET", "b"),
+            ("BOTH", "a-$(NOT_YET)"),
+            ("APP", "shop"),
+            ("CPUS", "4"),
         ];
-        for (path, value) in cases {
-            assert_eq!(resolve(&field(path)).unwrap()[0].1, value, "{path}");
-        }
-        assert!(resolve(&field("spec.restartPolicy")).is_err());
+        assert_eq!(variables(&made), expected);
+        let env = json!([{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "spec.secret"}}}]);
+        let error = resolve(&json!({"name": "app", "env": env}), &Objects::default()).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "environment variable \"X\": unsupported field path \"spec.secret\""
+        );
     }
 
     #[test]
-    fn resources_are_divided_and_rounded_up() {
-        let cases = [
-            ("limits.cpu", None, "2"),
-            ("limits.cpu", Some("1m"), "1500"),
-            ("limits.memory", Some("1Mi"), "64"),
-            ("requests.memory", None, "0"),
+    fn whole_objects_come_first_and_can_be_used_and_replaced() {
+        let container = json!({
+            "name": "app",
+            "envFrom": [
+                {"configMapRef": {"name": "settings"}},
+                {"prefix": "DB_", "secretRef": {"name": "keys"}},
+                {"secretRef": {"name": "none", "optional": true}},
+            ],
+            "env": [
+                {"name": "URL", "value": "db:$(DB_PASSWORD)@host"},
+                {"name": "COLOUR", "value": "blue"},
+            ],
+        });
+        let made = resolve(&container, &objects()).unwrap();
+        let expected = [
+            ("COLOUR", "blue"),
+            ("DB_PASSWORD", "hunter2"),
+            ("my-key", "x"),
+            ("URL", "db:hunter2@host"),
         ];
-        for (resource, divisor, value) in cases {
-            let env = json!([{"name": "X", "valueFrom": {"resourceFieldRef": {"resource": resource, "divisor": divisor}}}]);
-            assert_eq!(resolve(&env).unwrap()[0].1, value, "{resource}");
-        }
-        let env = json!([{"name": "X", "valueFrom": {"resourceFieldRef": {"resource": "limits.gold"}}}]);
-        assert!(resolve(&env).is_err());
+        assert_eq!(variables(&made), expected);
+        let told: Vec<_> = made.skipped.iter().map(|it| it.message("shop")).collect();
+        assert_eq!(
+            told,
+            [
+                "Keys [a=b] from the EnvFrom configMap shop/settings were skipped since they are considered invalid \
+                 environment variable names."
+            ]
+        );
     }
 
     #[test]
-    fn a_missing_secret_is_an_error_unless_it_is_optional() {
-        let env = |optional: bool| json!([{"name": "X", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "k", "optional": optional}}}]);
-        assert_eq!(resolve(&env(true)).unwrap(), []);
-        let message = resolve(&env(false)).unwrap_err().to_string();
-        assert!(message.starts_with("secret \"keys\" not found"), "{message}");
+    fn single_keys_are_taken_or_missed_as_the_reference_says() {
+        let one = |source: Value| {
+            let env = json!([{"name": "X", "valueFrom": source}]);
+            resolve(&json!({"name": "app", "env": env}), &objects())
+        };
+        let value = |source: Value| one(source).unwrap().variables[0].value.clone();
+        assert_eq!(
+            value(json!({"configMapKeyRef": {"name": "settings", "key": "COLOUR"}})),
+            "red"
+        );
+        assert_eq!(
+            value(json!({"secretKeyRef": {"name": "keys", "key": "PASSWORD"}})),
+            "hunter2"
+        );
+        let optional = json!({"configMapKeyRef": {"name": "settings", "key": "RAW", "optional": true}});
+        assert!(one(optional).unwrap().variables.is_empty());
+        let cases = [
+            (
+                json!({"configMapKeyRef": {"name": "settings", "key": "RAW"}}),
+                "couldn't find key RAW in ConfigMap default/settings",
+            ),
+            (
+                json!({"secretKeyRef": {"name": "keys", "key": "k"}}),
+                "couldn't find key k in Secret default/keys",
+            ),
+            (
+                json!({"configMapKeyRef": {"name": "none", "key": "k"}}),
+                "configmap \"none\" not found",
+            ),
+            (
+                json!({"secretKeyRef": {"name": "none", "key": "k"}}),
+                "secret \"none\" not found",
+            ),
+        ];
+        for (source, message) in cases {
+            assert_eq!(one(source).unwrap_err().to_string(), message);
+        }
     }
 }

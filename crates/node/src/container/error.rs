@@ -5,17 +5,23 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use super::downward::DownwardError;
+use crate::objects::{ObjectError, ObjectKind};
+
 /// The text goes into the container's status and event, so it speaks of the manifest.
 #[derive(Debug, Error)]
 pub(crate) enum ConfigError {
-    #[error("{kind} {name:?} not found: this node has no source of {kind}s, mark the reference as optional")]
-    MissingObject { kind: &'static str, name: String },
-    #[error("environment variable {variable:?}: unsupported field path {path:?}")]
-    FieldPath { variable: String, path: String },
-    #[error("environment variable {variable:?}: unsupported resource {resource:?}")]
-    Resource { variable: String, resource: String },
-    #[error("environment variable {variable:?}: container {container:?} not found")]
-    ResourceContainer { variable: String, container: String },
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    #[error("couldn't find key {key} in {} {object}", kind.type_name())]
+    MissingKey {
+        kind: ObjectKind,
+        /// namespace/name
+        object: String,
+        key: String,
+    },
+    #[error("environment variable {variable:?}: {source}")]
+    Downward { variable: String, source: DownwardError },
     #[error("environment variable {variable:?}: its source is not supported on this node")]
     EnvSource { variable: String },
     #[error("volume {volume:?} of mount {path:?} is not among the pod's volumes")]

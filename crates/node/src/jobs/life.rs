@@ -10,7 +10,8 @@ use pulselet_runtime::{
 };
 
 use super::{News, PodRef, Retry, Tools, bounded};
-use crate::container::container_config;
+use crate::container::{ConfigError, Made, container_config, wanted_objects};
+use crate::objects::Objects;
 
 #[derive(Debug)]
 pub(crate) struct CreateJob {
@@ -43,31 +44,32 @@ pub(crate) struct RemoveJob {
 
 impl Tools {
     pub(crate) async fn create(self: Arc<Self>, job: CreateJob) {
-        let _permit = self.limits.operations.acquire().await;
         let key = job.pod.key;
         let life = job.life;
+        let name = Arc::clone(&job.name);
         let failed = |reason, message| Input::CreateFailed {
             life,
             reason,
             message,
         };
-        let tools = Arc::clone(&self);
-        // Volumes may be on a disk that does not answer.
-        let made = tokio::task::spawn_blocking(move || {
-            let signal = job.stop_signal.as_deref();
-            let config = job.pod.with_context(&tools, |context| {
-                container_config(context, &job.name, life.attempt, signal, job.image_id)
-            });
-            (job.pod, config)
-        });
-        let (pod, config) = made.await.expect("making a configuration does not panic");
-        let config = match config {
-            Ok(config) => config,
+        let (pod, made) = Arc::clone(&self).configure(job).await;
+        let Made { config, warnings } = match made {
+            Ok(made) => made,
             Err(error) => {
                 let input = failed(CreateError::CreateContainerConfigError, error.to_string());
                 return self.tell(key, input).await;
             }
         };
+        for (reason, message) in warnings {
+            let container = Arc::clone(&name);
+            let news = News::Warning {
+                container,
+                reason,
+                message,
+            };
+            self.answer(key, news).await;
+        }
+        let _permit = self.limits.operations.acquire().await;
         match self.create_container(&pod, &config).await {
             Ok(status) => self.answer(key, News::Container(Box::new(status))).await,
             Err(error) => {
@@ -75,6 +77,25 @@ impl Tools {
                 self.tell(key, input).await;
             }
         }
+    }
+
+    /// Asks for the objects the container is made from, then makes its configuration.
+    async fn configure(self: Arc<Self>, job: CreateJob) -> (PodRef, std::result::Result<Made, ConfigError>) {
+        let pod = &job.pod.spec;
+        let wanted = wanted_objects(pod, &job.name);
+        let objects = Objects::fetch(&*self.objects, pod.namespace(), wanted).await;
+        let _permit = self.limits.operations.acquire().await;
+        let tools = Arc::clone(&self);
+        // Volumes may be on a disk that does not answer.
+        let made = tokio::task::spawn_blocking(move || {
+            let signal = job.stop_signal.as_deref();
+            let made = job.pod.with_context(&tools, |context| {
+                let attempt = job.life.attempt;
+                container_config(context, &objects, &job.name, attempt, signal, job.image_id)
+            });
+            (job.pod, made)
+        });
+        made.await.expect("making a configuration does not panic")
     }
 
     async fn create_container(&self, pod: &PodRef, config: &ContainerConfig) -> Result<ContainerStatus> {

@@ -4,6 +4,7 @@ mod adoption;
 mod harness;
 mod lifecycle;
 mod manifests;
+mod objects;
 mod owned;
 mod socket;
 mod trouble;
