@@ -42,7 +42,7 @@ pub(crate) async fn start(args: &AgentArgs, setting: Setting) -> Result<Started,
         None => None,
     };
     // After the claim: a runtime touches what it finds.
-    let runtime = args.runtime.open(&path).await?;
+    let runtime = args.runtime.open(&path, &args.cni).await?;
     let version = runtime.version().await.map_err(Failure::environment)?;
     let warning = (!version.features.images).then_some(
         "warning: containers are plain host processes: images are not used, and nothing is isolated",

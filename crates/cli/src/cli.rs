@@ -161,12 +161,32 @@ pub(crate) struct DataDirArgs {
     pub(crate) data_dir: Option<PathBuf>,
 }
 
+/// Who makes the networks of pods.
+#[derive(Debug, Args)]
+pub(crate) struct CniArgs {
+    /// A directory of CNI configurations: their plugins connect the pods of `--runtime oci`, instead of the built-in
+    /// bridge
+    #[arg(long, value_name = "DIR")]
+    pub(crate) cni_conf_dir: Option<PathBuf>,
+    /// Where CNI plugins are, separated by colons
+    #[arg(
+        long,
+        value_name = "DIRS",
+        value_delimiter = ':',
+        default_value = "/opt/cni/bin:/usr/lib/cni",
+        requires = "cni_conf_dir"
+    )]
+    pub(crate) cni_bin_dir: Vec<PathBuf>,
+}
+
 /// Flags of every command that runs containers.
 #[derive(Debug, Args)]
 pub(crate) struct AgentArgs {
     /// What containers are: `oci` (containers of images) or `process` (plain host processes, no isolation)
     #[arg(long, value_name = "RUNTIME", default_value = "oci")]
     pub(crate) runtime: RuntimeChoice,
+    #[command(flatten)]
+    pub(crate) cni: CniArgs,
     #[command(flatten)]
     pub(crate) data: DataDirArgs,
     #[command(flatten)]

@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use pulselet_image::ImageStore;
 use pulselet_runtime::Runtime;
-use pulselet_runtime_oci::{NetworkOptions, OciOptions, OciRuntime};
+use pulselet_runtime_oci::{CniOptions, NetworkOptions, OciOptions, OciRuntime};
 use pulselet_runtime_process::{MonitorCommand, ProcessRuntime};
 
+use crate::cli::CniArgs;
 use crate::commands::open_store;
 use crate::data_dir;
 use crate::exit::Failure;
@@ -43,8 +44,9 @@ impl RuntimeChoice {
     }
 
     /// Opens the runtime below a data directory that the caller has claimed.
-    pub(crate) async fn open(self, data_dir: &Path) -> Result<Arc<dyn Runtime>, Failure> {
+    pub(crate) async fn open(self, data_dir: &Path, cni: &CniArgs) -> Result<Arc<dyn Runtime>, Failure> {
         let root = self.root(data_dir);
+        let cni = self.plugins(cni)?;
         Ok(match self {
             Self::Process => Arc::new(
                 ProcessRuntime::open(&root, self.monitor())
@@ -57,13 +59,38 @@ impl RuntimeChoice {
                     data_dir: data_dir.to_owned(),
                     monitor: self.monitor(),
                     program: this_program()?,
-                    network: network_of(data_dir),
+                    network: NetworkOptions {
+                        cni,
+                        ..network_of(data_dir)
+                    },
                     images: open_images(data_dir).await?,
                 })
                 .await
                 .map_err(Failure::environment)?,
             ),
         })
+    }
+}
+
+impl RuntimeChoice {
+    /// The plugins that make the networks of pods, if that was asked for.
+    fn plugins(self, args: &CniArgs) -> Result<Option<CniOptions>, Failure> {
+        let Some(conf_dir) = args.cni_conf_dir.clone() else {
+            return Ok(None);
+        };
+        if self == Self::Process {
+            let message = "--cni-conf-dir needs --runtime oci: host processes have the host's network";
+            return Err(Failure::usage(message));
+        }
+        // It may be empty for a while: network add-ons write their configuration when they start.
+        if !conf_dir.is_dir() {
+            let message = format!("there is no directory {}", conf_dir.display());
+            return Err(Failure::environment(message).with_hint("make it, or choose another with --cni-conf-dir"));
+        }
+        Ok(Some(CniOptions {
+            conf_dir,
+            bin_dirs: args.cni_bin_dir.clone(),
+        }))
     }
 }
 
@@ -144,6 +171,21 @@ mod tests {
         let (one, other) = (network_of(Path::new("/a")), network_of(Path::new("/b")));
         assert_ne!(one.bridge, other.bridge);
         assert!(one.bridge.len() <= 15);
+    }
+
+    #[test]
+    fn plugins_are_for_containers_and_need_their_directory() {
+        let plugins = |choice: RuntimeChoice, conf_dir: Option<&str>| {
+            let args = CniArgs {
+                cni_conf_dir: conf_dir.map(PathBuf::from),
+                cni_bin_dir: vec!["/bin".into()],
+            };
+            choice.plugins(&args).map(|options| options.is_some())
+        };
+        assert!(!plugins(RuntimeChoice::Process, None).unwrap());
+        assert!(plugins(RuntimeChoice::Oci, Some("/etc")).unwrap());
+        assert!(plugins(RuntimeChoice::Oci, Some("/no/such/directory")).is_err());
+        assert!(plugins(RuntimeChoice::Process, Some("/etc")).is_err());
     }
 
     #[test]

@@ -64,16 +64,16 @@ impl Monitored {
         .await
     }
 
-    /// Changes the recorded state. Returns whether there is such a sandbox.
-    pub async fn set_sandbox_state(
+    /// Changes the record. Returns whether there is such a sandbox.
+    pub async fn update_sandbox(
         &self,
         operation: Operation,
         id: &SandboxId,
-        state: SandboxState,
+        change: impl FnOnce(&mut SandboxRecord),
     ) -> Result<bool> {
         let Some(record) = self.0.known(|known| {
             let sandbox = known.sandboxes.get_mut(id)?;
-            sandbox.state = state;
+            change(sandbox);
             Some(sandbox.clone())
         }) else {
             return Ok(false);
@@ -88,7 +88,9 @@ impl Monitored {
         let (monitored, id) = (self.clone(), id.clone());
         detached(Operation::StopSandbox, async move {
             let found = monitored
-                .set_sandbox_state(Operation::StopSandbox, &id, SandboxState::NotReady)
+                .update_sandbox(Operation::StopSandbox, &id, |record| {
+                    record.state = SandboxState::NotReady;
+                })
                 .await?;
             if found {
                 monitored.kill_containers(&id).await

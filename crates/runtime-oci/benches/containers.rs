@@ -128,6 +128,7 @@ async fn open(home: &Path) -> OciRuntime {
         network: NetworkOptions {
             bridge: "pltbench".into(),
             subnet: Some("10.99.0.0/16".parse().expect("a range")),
+            cni: None,
         },
     };
     OciRuntime::open(options).await.expect("opens")

@@ -18,6 +18,7 @@
 mod birth;
 mod capability;
 mod cgroup;
+mod cni;
 mod identity;
 mod image;
 mod launch;
@@ -33,6 +34,7 @@ mod seal;
 mod seccomp;
 mod user;
 
+pub use cni::CniOptions;
 pub use image::{HOST_IMAGE, images_in_use};
 pub use launcher::monitor_main;
 pub use network::{InvalidSubnet, NetworkOptions, Subnet};

@@ -19,6 +19,7 @@ use std::{
 
 use pulselet_runtime::{PortMapping, Protocol, SandboxId};
 
+use crate::cni::CniOptions;
 use firewall::FirewallError;
 pub(crate) use firewall::Forward;
 use netlink::Netlink;
@@ -46,6 +47,8 @@ pub struct NetworkOptions {
     /// None: a part of 10.88.0.0 to 10.127.255.255 into which no route of the machine leads. The search begins at a place
     /// made from the bridge's name: two runtimes that begin at once do not take the same.
     pub subnet: Option<Subnet>,
+    /// Plugins that attach new sandboxes, instead of the bridge.
+    pub cni: Option<CniOptions>,
 }
 
 impl Default for NetworkOptions {
@@ -53,6 +56,7 @@ impl Default for NetworkOptions {
         Self {
             bridge: "pulselet0".into(),
             subnet: None,
+            cni: None,
         }
     }
 }

@@ -1,35 +1,31 @@
 //! [`OciRuntime`]: the runtime's verbs for containers.
 
+mod sandboxes;
+
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, UdpSocket},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
     sync::Arc,
     time::Duration,
 };
 
 use pulselet_image::ImageStore;
-use pulselet_monitor::Handshake;
 use pulselet_monitored::{ContainerRecord, Kind, MonitorCommand, Monitored, SandboxRecord};
 use pulselet_runtime::{
     AttachOptions, BoxError, Condition, ContainerConfig, ContainerFilter, ContainerId, ContainerStats,
     ContainerStatus, Credentials, DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest,
-    ExecStreams, Features, Health, Image, ImageError, Operation, PidNamespace, Result, Runtime,
-    SandboxConfig, SandboxId, SandboxState, SandboxStatus, Version, async_trait,
+    ExecStreams, Features, Health, Image, ImageError, Operation, Result, Runtime, SandboxConfig, SandboxId,
+    SandboxStatus, Version, async_trait,
 };
 
 use crate::{
-    cgroup::{Cgroup, CgroupError, Hierarchies},
+    cgroup::{Cgroup, Hierarchies},
+    cni::Cni,
     image::Images,
     network::{Network, NetworkOptions},
     resolve::{Parts, stop_signal},
-    sandbox::{self, Plan, SandboxError},
-    seal,
+    sandbox, seal,
 };
-
-/// How long a pod's first process may take to be gone after it was killed.
-const KILL_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Where and how containers are run.
 #[derive(Debug, Clone)]
@@ -72,6 +68,7 @@ struct Inner {
     cgroups: Cgroups,
     images: Images,
     network: Network,
+    cni: Cni,
 }
 
 /// The cgroups of one runtime: `pulselet-<tag>/<sandbox>/<container>`, the tag made from the root's path.
@@ -135,12 +132,17 @@ impl OciRuntime {
             monitored,
             cgroups,
             network,
+            cni: Cni::new(options.network.cni),
         }));
+        runtime.0.detach_forgotten().await;
         let inner = Arc::clone(&runtime.0);
         let cleaned = tokio::task::spawn_blocking(move || inner.clean_up()).await;
         cleaned
             .expect("cleaning up does not panic")
             .map_err(|error| OpenError::CleanUp(error.into()))?;
+        let inner = Arc::clone(&runtime.0);
+        // Nobody has to wait for it: it changes nothing.
+        tokio::spawn(async move { inner.check_adopted().await });
         Ok(runtime)
     }
 }
@@ -180,201 +182,7 @@ fn tag(path: &Path) -> u64 {
         })
 }
 
-/// The one IPv4 address of a sandbox on the bridge.
-fn pod_address(record: &SandboxRecord) -> Option<Ipv4Addr> {
-    if record.config.namespaces.host_network {
-        return None;
-    }
-    record.addresses.iter().find_map(|address| match address {
-        IpAddr::V4(address) => Some(*address),
-        IpAddr::V6(_) => None,
-    })
-}
-
-/// The address under which this machine talks to others; nothing is sent to find it.
-fn host_address() -> IpAddr {
-    let somewhere = (Ipv4Addr::new(192, 0, 2, 1), 9);
-    let address = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
-        .and_then(|socket| socket.connect(somewhere).and_then(|()| socket.local_addr()))
-        .map(|address| address.ip());
-    address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
-}
-
-/// All of these may block.
-impl Inner {
-    /// Takes away what an agent that was killed has left of sandboxes and containers that are gone or half made.
-    fn clean_up(&self) -> std::result::Result<(), SandboxError> {
-        let sandboxes = self.monitored.sandboxes();
-        for record in &sandboxes {
-            match (record.state, pod_address(record)) {
-                (SandboxState::Ready, Some(address)) => {
-                    let forwards = sandbox::forwards(&record.config, address);
-                    self.network.adopt(&record.id, forwards);
-                }
-                (SandboxState::Ready, None) => {}
-                (SandboxState::NotReady, _) => sandbox::unmount_all(&self.monitored.sandbox_dir(&record.id))?,
-            }
-        }
-        self.network.remove_strays()?;
-        let known: Vec<&str> = sandboxes.iter().map(|record| record.id.as_str()).collect();
-        for name in self.cgroups.all().children() {
-            if !known.contains(&name.as_str()) {
-                let id = SandboxId::new(name);
-                self.kill_pod_process(&id);
-                self.cgroups.sandbox(&id).remove();
-            }
-        }
-        if sandboxes.is_empty() {
-            self.cgroups.all().remove();
-        }
-        Ok(())
-    }
-
-    fn make_sandbox(&self, record: &SandboxRecord) -> std::result::Result<(), MakeError> {
-        let cgroup = self.cgroups.sandbox(&record.id);
-        cgroup.create()?;
-        cgroup.limit_pod(&record.config.resources)?;
-        let plan = Plan {
-            id: &record.id,
-            dir: &self.monitored.sandbox_dir(&record.id),
-            config: &record.config,
-            address: pod_address(record),
-            network: &self.network,
-        };
-        plan.make()?;
-        if record.config.namespaces.pid == PidNamespace::Pod {
-            self.start_pod_process(&record.id)?;
-        }
-        Ok(())
-    }
-
-    fn start_pod_process(&self, id: &SandboxId) -> std::result::Result<(), MakeError> {
-        let MonitorCommand { program, args } = &self.monitor;
-        let output = Command::new(program)
-            .args(args)
-            .arg(self.monitored.sandbox_dir(id))
-            .arg(self.cgroups.pod_process(id))
-            .stdin(Stdio::null())
-            .stderr(Stdio::null())
-            .output()
-            .map_err(MakeError::RunPodProcess)?;
-        match serde_json::from_slice(&output.stdout) {
-            Ok(Handshake::Started { .. }) => Ok(()),
-            Ok(Handshake::Failed { detail } | Handshake::CannotRun { message: detail }) => {
-                Err(MakeError::PodProcess { detail })
-            }
-            Ok(Handshake::AlreadyStarted) | Err(_) => Err(MakeError::PodProcess {
-                detail: "it gave no report".to_owned(),
-            }),
-        }
-    }
-
-    /// What runs in a sandbox's cgroups without a monitor: a pod's first process.
-    fn kill_pod_process(&self, id: &SandboxId) {
-        let cgroup = self.cgroups.hierarchies.cgroup(&self.cgroups.pod_process(id));
-        if !cgroup.kill_until_empty(KILL_PATIENCE) {
-            tracing::warn!(sandbox = %id, "its first process cannot be killed");
-        }
-        cgroup.remove();
-    }
-
-    fn take_down_sandbox(&self, record: &SandboxRecord) -> std::result::Result<(), SandboxError> {
-        self.kill_pod_process(&record.id);
-        if pod_address(record).is_some() {
-            self.network.disconnect(&record.id)?;
-        }
-        sandbox::unmount_all(&self.monitored.sandbox_dir(&record.id))?;
-        self.remove_cgroups(&record.id);
-        Ok(())
-    }
-
-    fn remove_cgroups(&self, sandbox: &SandboxId) {
-        self.cgroups.sandbox(sandbox).remove();
-        // Only when it is empty.
-        self.cgroups.all().remove_if_empty();
-    }
-}
-
-#[derive(Debug, thiserror::Error)]
-enum MakeError {
-    #[error("cannot run the pod's first process: {0}")]
-    RunPodProcess(io::Error),
-    #[error("the pod's first process cannot start: {detail}")]
-    PodProcess { detail: String },
-    #[error(transparent)]
-    Cgroup(#[from] CgroupError),
-    #[error(transparent)]
-    Sandbox(#[from] SandboxError),
-}
-
 impl OciRuntime {
-    async fn run_sandbox_to_the_end(&self, config: SandboxConfig) -> Result<SandboxId> {
-        let operation = Operation::RunSandbox;
-        let subnet = self.0.network.subnet;
-        let host_network = config.namespaces.host_network;
-        let addresses = |taken: &[IpAddr]| {
-            if host_network {
-                return Ok(vec![host_address()]);
-            }
-            let full = || Error::failed(operation, format!("all addresses of {subnet} are taken"));
-            subnet
-                .free_address(taken)
-                .map(|address| vec![IpAddr::V4(address)])
-                .ok_or_else(full)
-        };
-        let id = self
-            .0
-            .monitored
-            .add_sandbox(config, SandboxState::NotReady, addresses)
-            .await?;
-        let record = self.0.monitored.sandbox(&id)?;
-        let made = self
-            .blocking(operation, move |inner| inner.make_sandbox(&record))
-            .await;
-        let ready = match made {
-            Ok(()) => {
-                let state = SandboxState::Ready;
-                self.0
-                    .monitored
-                    .set_sandbox_state(operation, &id, state)
-                    .await
-                    .map(drop)
-            }
-            Err(error) => Err(error),
-        };
-        if let Err(error) = ready {
-            if let Err(second) = self.remove_sandbox_to_the_end(&id).await {
-                tracing::warn!(sandbox = %id, error = %second, "a sandbox that could not be made cannot be removed");
-            }
-            return Err(error);
-        }
-        Ok(id)
-    }
-
-    async fn stop_sandbox_to_the_end(&self, id: &SandboxId) -> Result<()> {
-        let Ok(record) = self.0.monitored.sandbox(id) else {
-            return Ok(());
-        };
-        self.0.monitored.stop_sandbox(id).await?;
-        self.blocking(Operation::StopSandbox, move |inner| {
-            inner.take_down_sandbox(&record)
-        })
-        .await
-    }
-
-    async fn remove_sandbox_to_the_end(&self, id: &SandboxId) -> Result<()> {
-        self.stop_sandbox_to_the_end(id).await?;
-        self.0.monitored.forget_sandbox(id).await?;
-        // A monitor that an agent before us had spawned may have come late and made its cgroup once more. It is gone
-        // with its container's record, and none comes now.
-        let id = id.clone();
-        self.blocking(Operation::RemoveSandbox, move |inner| {
-            inner.remove_cgroups(&id);
-            Ok::<_, SandboxError>(())
-        })
-        .await
-    }
-
     async fn blocking<E: Into<BoxError> + Send + 'static>(
         &self,
         operation: Operation,
@@ -428,9 +236,16 @@ impl Runtime for OciRuntime {
     }
 
     async fn health(&self) -> Result<Health> {
+        let network = match self.0.cni.health() {
+            Ok(()) => Condition::Ready,
+            Err(error) => Condition::NotReady {
+                reason: "NetworkPluginNotReady".into(),
+                message: error.to_string(),
+            },
+        };
         Ok(Health {
             runtime: Condition::Ready,
-            network: Condition::Ready,
+            network,
         })
     }
 

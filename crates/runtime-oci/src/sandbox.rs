@@ -11,7 +11,7 @@
 use std::{
     fs::{self, File},
     io,
-    net::{Ipv4Addr, SocketAddr, TcpStream},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream},
     os::fd::AsFd,
     path::{Path, PathBuf},
     time::Duration,
@@ -148,26 +148,43 @@ impl Plan<'_> {
     }
 
     fn write_files(&self) -> Result<(), SandboxError> {
-        let host = |path: &str| fs::read_to_string(path).unwrap_or_default();
-        let files = if self.config.namespaces.host_network {
-            [(HOSTS, host("/etc/hosts")), (HOSTNAME, host("/etc/hostname"))]
+        let address = self.address.map(IpAddr::V4);
+        write_hosts(self.dir, self.config, address.as_slice())?;
+        let hostname = if self.config.namespaces.host_network {
+            read_host("/etc/hostname")
         } else {
-            let name = &self.config.hostname;
-            [
-                (HOSTS, hosts(name, self.address)),
-                (HOSTNAME, format!("{name}\n")),
-            ]
+            format!("{}\n", self.config.hostname)
         };
+        write_file(self.dir, HOSTNAME, &hostname)?;
         let resolver = match &self.config.dns {
             Some(dns) => resolv_conf(dns),
-            None => host("/etc/resolv.conf"),
+            None => read_host("/etc/resolv.conf"),
         };
-        for (name, text) in files.into_iter().chain([(RESOLV_CONF, resolver)]) {
-            let path = self.dir.join(name);
-            fs::write(&path, text).map_err(|source| SandboxError::WriteFile { path, source })?;
-        }
-        Ok(())
+        write_file(self.dir, RESOLV_CONF, &resolver)
     }
+}
+
+/// The pod's own names, for containers whose mounts have no file of the node for that.
+pub(crate) fn write_hosts(
+    dir: &Path,
+    config: &SandboxConfig,
+    addresses: &[IpAddr],
+) -> Result<(), SandboxError> {
+    let text = if config.namespaces.host_network {
+        read_host("/etc/hosts")
+    } else {
+        hosts(&config.hostname, addresses)
+    };
+    write_file(dir, HOSTS, &text)
+}
+
+fn read_host(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+fn write_file(dir: &Path, name: &str, text: &str) -> Result<(), SandboxError> {
+    let path = dir.join(name);
+    fs::write(&path, text).map_err(|source| SandboxError::WriteFile { path, source })
 }
 
 /// The host's ports that lead to the pod.
@@ -288,9 +305,9 @@ fn set_sysctls(config: &SandboxConfig) -> Result<(), SandboxError> {
     Ok(())
 }
 
-fn hosts(name: &str, address: Option<Ipv4Addr>) -> String {
+fn hosts(name: &str, addresses: &[IpAddr]) -> String {
     let mut text = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n".to_owned();
-    text.extend(address.map(|address| format!("{address}\t{name}\n")));
+    text.extend(addresses.iter().map(|address| format!("{address}\t{name}\n")));
     text
 }
 

@@ -1,6 +1,7 @@
 //! The runtime against a real kernel. All of it needs root.
 
 mod adoption;
+mod cni;
 mod crash;
 mod exec;
 mod images;

@@ -10,7 +10,7 @@ use pulselet_runtime::{Dns, PortMapping, Protocol, Runtime, SandboxState};
 use crate::world::{World, address_of, can_run, eventually, on_bridge};
 
 /// Answers every connection with a word, for ever.
-fn server(word: &str, port: u16) -> Vec<String> {
+pub(crate) fn server(word: &str, port: u16) -> Vec<String> {
     let program = format!(
         "import socket\ns=socket.create_server(('0.0.0.0',{port}))\nopen('/shared/up-{word}','w').write('up\\n')\n\
          while True:\n c,_=s.accept(); c.sendall(b'{word}'); c.close()"
@@ -18,11 +18,17 @@ fn server(word: &str, port: u16) -> Vec<String> {
     vec!["python3".into(), "-c".into(), program]
 }
 
-fn ask(address: SocketAddr) -> std::io::Result<String> {
+pub(crate) fn ask(address: SocketAddr) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(address)?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     Ok(answer)
+}
+
+/// Some port of the host that is free now.
+pub(crate) fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+    listener.local_addr().expect("has one").port()
 }
 
 #[tokio::test]
@@ -100,12 +106,7 @@ async fn a_port_of_the_host_leads_to_the_pod() {
     if !can_run() {
         return;
     }
-    // Some port that is free now.
-    let port = TcpListener::bind("127.0.0.1:0")
-        .expect("binds")
-        .local_addr()
-        .expect("has one")
-        .port();
+    let port = free_port();
     let mut config = on_bridge();
     config.port_mappings.push(PortMapping {
         protocol: Protocol::Tcp,

@@ -16,7 +16,9 @@ use pulselet_runtime::{
     ContainerConfig, ContainerFilter, ContainerId, ContainerState, ContainerStatus, ExecOutcome, ExecRequest,
     Exit, Mount, Namespaces, PROBE_OUTPUT_LIMIT, PodIdentity, Propagation, Runtime, SandboxConfig, SandboxId,
 };
-use pulselet_runtime_oci::{HOST_IMAGE, MonitorCommand, NetworkOptions, OciOptions, OciRuntime, Subnet};
+use pulselet_runtime_oci::{
+    CniOptions, HOST_IMAGE, MonitorCommand, NetworkOptions, OciOptions, OciRuntime, Subnet,
+};
 use tempfile::TempDir;
 
 /// Longer than anything takes on a loaded machine; a test that reaches it has failed.
@@ -24,6 +26,9 @@ pub(crate) const FOREVER: Duration = Duration::from_mins(1);
 
 /// Where scripts leave what the test wants to know.
 const SHARED: &str = "/shared";
+
+/// Below a world's directory: network configurations. With it plugins make the networks.
+pub(crate) const CNI: &str = "cni";
 
 pub(crate) struct World {
     pub(crate) runtime: OciRuntime,
@@ -129,8 +134,14 @@ impl World {
     }
 
     pub(crate) async fn without_sandbox() -> Self {
+        Self::prepared(|_| ()).await
+    }
+
+    /// In a directory in which something is there before the first agent.
+    pub(crate) async fn prepared(prepare: impl FnOnce(&Path)) -> Self {
         let home = Home(tempfile::tempdir().expect("a directory"));
         fs::create_dir(home.path().join("shared")).expect("makes");
+        prepare(home.path());
         Agentless {
             sandbox: SandboxId::new("none"),
             home,
@@ -313,7 +324,7 @@ fn traces(home: &Path) -> BTreeSet<String> {
 }
 
 /// A bridge and a range that no other test has: both are made from the directory's random name.
-fn network_for(home: &Path) -> NetworkOptions {
+pub(crate) fn network_for(home: &Path) -> NetworkOptions {
     let mut hasher = DefaultHasher::new();
     home.hash(&mut hasher);
     let number = hasher.finish();
@@ -321,6 +332,9 @@ fn network_for(home: &Path) -> NetworkOptions {
     NetworkOptions {
         bridge: format!("pltt{:08x}", number >> 32),
         subnet: Some(subnet.parse::<Subnet>().expect("a range")),
+        cni: Some(home.join(CNI))
+            .filter(|dir| dir.is_dir())
+            .map(CniOptions::new),
     }
 }
 
