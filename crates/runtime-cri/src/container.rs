@@ -1,0 +1,433 @@
+//! Containers in CRI's words.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use jiff::Timestamp;
+use pulselet_runtime::{
+    ContainerConfig, ContainerId, ContainerState, ContainerStatus, Error, Exit, ExitReason, Image, Mount,
+    Propagation, Resources, Result, SandboxConfig, SandboxId, SecurityContext, Signal,
+};
+
+use crate::labels;
+use crate::sandbox::{namespaces, seccomp};
+use crate::signal;
+use crate::wire::v1;
+
+/// What would tell about the host, as a kubelet hides it.
+const MASKED: [&str; 12] = [
+    "/proc/asound",
+    "/proc/acpi",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/sys/firmware",
+    "/sys/devices/virtual/powercap",
+];
+/// What would let a container change the host, as a kubelet protects it.
+const READ_ONLY: [&str; 5] = [
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/irq",
+    "/proc/sys",
+    "/proc/sysrq-trigger",
+];
+/// What a kubelet allows a device where nothing is said.
+const DEVICE_PERMISSIONS: &str = "mrw";
+
+/// A container to be made. Mounts have no sub-paths any more.
+pub(crate) fn to_wire(
+    config: &ContainerConfig,
+    sandbox: &SandboxConfig,
+    image: &Image,
+    owner: &str,
+) -> Result<v1::ContainerConfig> {
+    Ok(v1::ContainerConfig {
+        metadata: Some(v1::ContainerMetadata {
+            name: config.name.clone(),
+            attempt: config.attempt,
+        }),
+        image: Some(v1::ImageSpec {
+            image: if config.image_id.is_empty() {
+                &config.image
+            } else {
+                &config.image_id
+            }
+            .clone(),
+            annotations: BTreeMap::new(),
+            user_specified_image: config.image.clone(),
+        }),
+        command: config.command.clone(),
+        args: config.args.clone(),
+        working_dir: config.working_dir.clone().unwrap_or_default(),
+        envs: envs(config),
+        mounts: config.mounts.iter().map(mount).collect(),
+        devices: devices(config),
+        labels: container_labels(config, owner),
+        annotations: annotations(config),
+        log_path: log_path(config, &sandbox.log_directory)?,
+        stdin: config.stdin,
+        stdin_once: config.stdin_once,
+        tty: config.tty,
+        linux: Some(v1::LinuxContainerConfig {
+            resources: Some(resources(&config.resources)),
+            security_context: Some(security(&config.security, sandbox, image)),
+        }),
+        stop_signal: signal::to_wire(config.stop_signal),
+    })
+}
+
+/// The last of equal names wins, whatever a server makes of a name that comes twice.
+fn envs(config: &ContainerConfig) -> Vec<v1::KeyValue> {
+    let later = |index: usize, name: &str| config.env[index + 1..].iter().any(|other| other.name == name);
+    config
+        .env
+        .iter()
+        .enumerate()
+        .filter(|(index, variable)| !later(*index, &variable.name))
+        .map(|(_, variable)| v1::KeyValue {
+            key: variable.name.clone(),
+            value: variable.value.clone(),
+        })
+        .collect()
+}
+
+fn mount(mount: &Mount) -> v1::Mount {
+    let propagation = match mount.propagation {
+        Propagation::Private => v1::MountPropagation::PropagationPrivate,
+        Propagation::HostToContainer => v1::MountPropagation::PropagationHostToContainer,
+        Propagation::Bidirectional => v1::MountPropagation::PropagationBidirectional,
+    };
+    v1::Mount {
+        container_path: mount.container_path.display().to_string(),
+        host_path: mount.host_path.display().to_string(),
+        readonly: mount.read_only,
+        propagation: propagation.into(),
+    }
+}
+
+fn devices(config: &ContainerConfig) -> Vec<v1::Device> {
+    let permissions = |text: &str| if text.is_empty() { DEVICE_PERMISSIONS } else { text }.to_owned();
+    config
+        .devices
+        .iter()
+        .map(|device| v1::Device {
+            container_path: device.container_path.display().to_string(),
+            host_path: device.host_path.display().to_string(),
+            permissions: permissions(&device.permissions),
+        })
+        .collect()
+}
+
+/// As a kubelet does: the pod's own labels are the sandbox's.
+fn container_labels(config: &ContainerConfig, owner: &str) -> labels::Map {
+    let mut labels = labels::with_identity(labels::Map::new(), &config.pod, owner);
+    labels.insert(labels::CONTAINER_NAME.to_owned(), config.name.clone());
+    labels
+}
+
+fn annotations(config: &ContainerConfig) -> labels::Map {
+    labels::Map::from([
+        (labels::RESTART_COUNT.to_owned(), config.attempt.to_string()),
+        (labels::IMAGE.to_owned(), config.image.clone()),
+    ])
+}
+
+/// The log's path from the sandbox's directory on, which is how CRI has it.
+fn log_path(config: &ContainerConfig, directory: &Path) -> Result<String> {
+    let relative = config.log_path.strip_prefix(directory).ok();
+    let relative = relative.and_then(Path::to_str).filter(|path| !path.is_empty());
+    relative.map(str::to_owned).ok_or_else(|| Error::Invalid {
+        field: "log_path",
+        detail: format!(
+            "{} is not below the pod's {}",
+            config.log_path.display(),
+            directory.display()
+        ),
+    })
+}
+
+fn security(
+    context: &SecurityContext,
+    sandbox: &SandboxConfig,
+    image: &Image,
+) -> v1::LinuxContainerSecurityContext {
+    let paths = |list: &[&str]| {
+        let shown = context.privileged || context.unmasked_proc;
+        let list = if shown { &[] } else { list };
+        list.iter().map(|path| (*path).to_owned()).collect()
+    };
+    let group = context
+        .run_as_group
+        .map(|group| v1::Int64Value { value: group.into() });
+    let (user, username) = user(context, image);
+    v1::LinuxContainerSecurityContext {
+        capabilities: Some(v1::Capability {
+            add_capabilities: context.capabilities.add.clone(),
+            drop_capabilities: context.capabilities.drop.clone(),
+        }),
+        privileged: context.privileged,
+        namespace_options: Some(namespaces(&sandbox.namespaces)),
+        run_as_user: user.map(|user| v1::Int64Value { value: user.into() }),
+        run_as_username: username.unwrap_or_default(),
+        readonly_rootfs: context.read_only_root,
+        supplemental_groups: context
+            .supplemental_groups
+            .iter()
+            .map(|group| i64::from(*group))
+            .collect(),
+        no_new_privs: context.no_new_privs,
+        run_as_group: group,
+        masked_paths: paths(&MASKED),
+        readonly_paths: paths(&READ_ONLY),
+        seccomp: Some(seccomp(&context.seccomp)),
+    }
+}
+
+/// CRI wants a user wherever there is a group: the image's, where the pod names none. Otherwise the image's user is left
+/// to the server, which knows its groups.
+fn user(context: &SecurityContext, image: &Image) -> (Option<u32>, Option<String>) {
+    let own = (context.run_as_user, context.run_as_username.clone());
+    match own {
+        (None, None) if context.run_as_group.is_some() => match (image.uid, image.username.clone()) {
+            (None, None) => (Some(0), None),
+            (Some(uid), _) => (Some(uid), None),
+            (None, name) => (None, name),
+        },
+        (Some(uid), _) => (Some(uid), None),
+        (None, name) => (None, name),
+    }
+}
+
+pub(crate) fn resources(resources: &Resources) -> v1::LinuxContainerResources {
+    let number = |value: Option<u64>| i64::try_from(value.unwrap_or(0)).unwrap_or(i64::MAX);
+    // CRI has no field for it; servers pass this on where the machine has unified cgroups.
+    let pids = resources
+        .pids_limit
+        .map(|limit| ("pids.max".to_owned(), limit.to_string()));
+    v1::LinuxContainerResources {
+        cpu_period: number(resources.cpu_period),
+        cpu_quota: resources.cpu_quota.unwrap_or(0),
+        cpu_shares: number(resources.cpu_shares),
+        memory_limit_in_bytes: number(resources.memory_limit),
+        oom_score_adj: resources.oom_score_adj.unwrap_or(0).into(),
+        cpuset_cpus: resources.cpuset_cpus.clone().unwrap_or_default(),
+        cpuset_mems: resources.cpuset_mems.clone().unwrap_or_default(),
+        unified: pids.into_iter().collect(),
+    }
+}
+
+/// What a server says of a container. `default_signal` is what it is stopped with if the server does not tell.
+pub(crate) fn from_wire(
+    status: v1::ContainerStatus,
+    sandbox: SandboxId,
+    default_signal: Option<Signal>,
+) -> ContainerStatus {
+    let state = state(&status);
+    let metadata = status.metadata.unwrap_or_default();
+    let named = status.annotations.get(labels::IMAGE).cloned();
+    let image = named.unwrap_or_else(|| status.image.unwrap_or_default().image);
+    let image_id = if status.image_id.is_empty() {
+        status.image_ref
+    } else {
+        status.image_id
+    };
+    ContainerStatus {
+        id: ContainerId::new(status.id),
+        sandbox,
+        pod: labels::identity(&status.labels),
+        name: metadata.name,
+        attempt: metadata.attempt,
+        created_at: time(status.created_at),
+        state,
+        image,
+        image_id,
+        stop_signal: signal::from_wire(status.stop_signal).or(default_signal),
+        log_path: status.log_path.into(),
+        labels: labels::without_reserved(status.labels),
+        annotations: labels::without_reserved(status.annotations),
+    }
+}
+
+fn state(status: &v1::ContainerStatus) -> ContainerState {
+    match status.state() {
+        v1::ContainerState::ContainerCreated => ContainerState::Created,
+        v1::ContainerState::ContainerRunning => ContainerState::Running {
+            started_at: time(status.started_at),
+        },
+        v1::ContainerState::ContainerExited => ContainerState::Exited(Exit {
+            started_at: (status.started_at > 0).then(|| time(status.started_at)),
+            finished_at: time(status.finished_at.max(status.created_at)),
+            code: status.exit_code,
+            reason: reason(&status.reason, status.exit_code),
+            message: status.message.clone(),
+            killed_after_grace: None,
+        }),
+        v1::ContainerState::ContainerUnknown => ContainerState::Unknown,
+    }
+}
+
+fn reason(word: &str, code: i32) -> ExitReason {
+    match word {
+        "" if code == 0 => ExitReason::Completed,
+        "Completed" => ExitReason::Completed,
+        "" | "Error" => ExitReason::Error,
+        "OOMKilled" => ExitReason::OomKilled,
+        "StartError" => ExitReason::StartError,
+        "Unknown" | "ContainerStatusUnknown" => ExitReason::Unknown,
+        other => ExitReason::Other(other.to_owned()),
+    }
+}
+
+/// Nanoseconds since 1970, which is also what a broken number becomes.
+pub(crate) fn time(nanos: i64) -> Timestamp {
+    Timestamp::from_nanosecond(nanos.into()).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+#[cfg(test)]
+mod tests {
+    use pulselet_runtime::EnvVar;
+
+    use super::*;
+
+    fn made(change: impl FnOnce(&mut ContainerConfig, &mut Image)) -> v1::ContainerConfig {
+        let mut config = ContainerConfig {
+            name: "app".into(),
+            attempt: 3,
+            image: "busybox".into(),
+            log_path: "/logs/p/app/3.log".into(),
+            ..ContainerConfig::default()
+        };
+        let mut image = Image::default();
+        change(&mut config, &mut image);
+        let sandbox = SandboxConfig {
+            log_directory: "/logs/p".into(),
+            ..SandboxConfig::default()
+        };
+        to_wire(&config, &sandbox, &image, "me").expect("it can be said")
+    }
+
+    fn security_of(config: v1::ContainerConfig) -> v1::LinuxContainerSecurityContext {
+        config
+            .linux
+            .and_then(|linux| linux.security_context)
+            .expect("set")
+    }
+
+    #[test]
+    fn names_logs_and_signals_are_where_tools_look() {
+        let wire = made(|config, _| {
+            config.stop_signal = "SIGUSR1".parse().ok();
+            config.labels.insert("app".into(), "web".into());
+        });
+        assert_eq!((wire.log_path.as_str(), wire.stop_signal), ("app/3.log", 29));
+        assert_eq!(wire.annotations[labels::RESTART_COUNT], "3");
+        assert_eq!(wire.labels[labels::CONTAINER_NAME], "app");
+        assert!(!wire.labels.contains_key("app"));
+    }
+
+    #[test]
+    fn a_log_elsewhere_is_refused() {
+        let config = ContainerConfig {
+            log_path: "/elsewhere/0.log".into(),
+            ..ContainerConfig::default()
+        };
+        let sandbox = SandboxConfig {
+            log_directory: "/logs/p".into(),
+            ..SandboxConfig::default()
+        };
+        let error = to_wire(&config, &sandbox, &Image::default(), "me").expect_err("refused");
+        assert!(error.to_string().starts_with("log_path: "));
+    }
+
+    #[test]
+    fn the_last_of_equal_variables_wins() {
+        let wire = made(|config, _| {
+            config.env = [("A", "1"), ("B", "2"), ("A", "3")]
+                .map(|(name, value)| EnvVar {
+                    name: name.into(),
+                    value: value.into(),
+                })
+                .into();
+        });
+        let envs: Vec<_> = wire
+            .envs
+            .iter()
+            .map(|env| (env.key.as_str(), env.value.as_str()))
+            .collect();
+        assert_eq!(envs, [("B", "2"), ("A", "3")]);
+    }
+
+    #[test]
+    fn a_group_never_goes_without_a_user() {
+        let user = |context: &v1::LinuxContainerSecurityContext| {
+            (
+                context.run_as_user.map(|user| user.value),
+                context.run_as_username.clone(),
+            )
+        };
+        let group = |config: &mut ContainerConfig| config.security.run_as_group = Some(5);
+        let context = security_of(made(|config, _| group(config)));
+        assert_eq!(user(&context), (Some(0), String::new()));
+        let context = security_of(made(|config, image| {
+            group(config);
+            image.username = Some("web".into());
+        }));
+        assert_eq!(user(&context), (None, "web".into()));
+        let context = security_of(made(|config, image| {
+            config.security.run_as_user = Some(9);
+            image.username = Some("web".into());
+        }));
+        assert_eq!(user(&context), (Some(9), String::new()));
+    }
+
+    #[test]
+    fn privileged_containers_see_everything() {
+        assert!(!security_of(made(|_, _| ())).masked_paths.is_empty());
+        let context = security_of(made(|config, _| config.security.privileged = true));
+        assert!(context.masked_paths.is_empty() && context.readonly_paths.is_empty());
+    }
+
+    #[test]
+    fn an_exit_is_told_in_our_words() {
+        let exited = |reason: &str, code, started_at| {
+            let status = v1::ContainerStatus {
+                state: v1::ContainerState::ContainerExited.into(),
+                created_at: 50,
+                started_at,
+                finished_at: 100,
+                exit_code: code,
+                reason: reason.into(),
+                ..v1::ContainerStatus::default()
+            };
+            match state(&status) {
+                ContainerState::Exited(exit) => exit,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(exited("", 0, 60).reason, ExitReason::Completed);
+        assert_eq!(exited("OOMKilled", 137, 60).reason, ExitReason::OomKilled);
+        assert_eq!(exited("Unknown", 255, 60).reason, ExitReason::Unknown);
+        assert_eq!(exited("Odd", 1, 60).reason.as_str(), "Odd");
+        assert_eq!(exited("StartError", 128, 0).started_at, None);
+        assert_eq!(exited("Error", 1, 60).finished_at.as_nanosecond(), 100);
+    }
+
+    #[test]
+    fn a_signal_the_server_does_not_tell_is_the_default_given() {
+        let status = |number| {
+            let status = v1::ContainerStatus {
+                stop_signal: number,
+                ..v1::ContainerStatus::default()
+            };
+            from_wire(status, SandboxId::new("s"), Some(Signal::TERM)).stop_signal
+        };
+        assert_eq!(status(0), Some(Signal::TERM));
+        assert_eq!(status(29).map(Signal::name), Some("SIGUSR1"));
+    }
+}

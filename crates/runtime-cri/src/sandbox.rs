@@ -1,0 +1,262 @@
+//! Sandboxes in CRI's words.
+//!
+//! CRI wants a sandbox's configuration again with each of its containers. It travels with the sandbox as an annotation,
+//! so that an agent that never saw the sandbox made can give it.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use pulselet_runtime::{
+    Dns, Error, Namespaces, Operation, PidNamespace, PodIdentity, PortMapping, Protocol, Result,
+    SandboxConfig, SandboxId, SandboxState, SandboxStatus, Seccomp,
+};
+use thiserror::Error;
+
+use crate::container::{resources, time};
+use crate::labels;
+use crate::wire::v1;
+
+/// A sandbox's annotations do not hold what was put there.
+#[derive(Debug, Error)]
+enum LostConfig {
+    #[error("its annotation {key} is missing", key = labels::SANDBOX)]
+    Missing,
+    #[error("its annotation {key} cannot be read: {source}", key = labels::SANDBOX)]
+    Unreadable { source: serde_json::Error },
+}
+
+/// The whole configuration, for making the sandbox and for each of its containers.
+pub(crate) fn to_wire(config: &SandboxConfig, owner: &str) -> v1::PodSandboxConfig {
+    let mut annotations = config.annotations.clone();
+    annotations.insert(labels::SANDBOX.to_owned(), remembered(config));
+    v1::PodSandboxConfig {
+        metadata: Some(v1::PodSandboxMetadata {
+            name: config.pod.name.clone(),
+            uid: config.pod.uid.clone(),
+            namespace: config.pod.namespace.clone(),
+            attempt: config.attempt,
+        }),
+        hostname: config.hostname.clone(),
+        log_directory: config.log_directory.display().to_string(),
+        dns_config: config.dns.as_ref().map(dns),
+        port_mappings: config.port_mappings.iter().map(port_mapping).collect(),
+        labels: labels::with_identity(config.labels.clone(), &config.pod, owner),
+        annotations,
+        linux: Some(v1::LinuxPodSandboxConfig {
+            cgroup_parent: String::new(),
+            security_context: Some(security(config)),
+            sysctls: config.sysctls.clone(),
+            resources: Some(resources(&config.resources)),
+        }),
+    }
+}
+
+/// The configuration without what the sandbox has as labels and annotations of its own.
+fn remembered(config: &SandboxConfig) -> String {
+    let config = SandboxConfig {
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+        ..config.clone()
+    };
+    serde_json::to_string(&config).expect("a configuration is plain data")
+}
+
+/// The configuration a sandbox was made with.
+pub(crate) fn recalled(status: &v1::PodSandboxStatus) -> Result<SandboxConfig> {
+    let text = status.annotations.get(labels::SANDBOX).ok_or(LostConfig::Missing);
+    let config = text.and_then(|text| {
+        serde_json::from_str::<SandboxConfig>(text).map_err(|source| LostConfig::Unreadable { source })
+    });
+    let config = config.map_err(|error| Error::failed(Operation::SandboxStatus, error))?;
+    Ok(SandboxConfig {
+        labels: labels::without_reserved(status.labels.clone()),
+        annotations: labels::without_reserved(status.annotations.clone()),
+        ..config
+    })
+}
+
+fn security(config: &SandboxConfig) -> v1::LinuxSandboxSecurityContext {
+    let id = |number: u32| v1::Int64Value { value: number.into() };
+    v1::LinuxSandboxSecurityContext {
+        namespace_options: Some(namespaces(&config.namespaces)),
+        run_as_user: config.run_as_user.map(id),
+        // A group without a user is an error in CRI; the sandbox's own process does not need one.
+        run_as_group: config.run_as_user.and(config.run_as_group).map(id),
+        supplemental_groups: config
+            .supplemental_groups
+            .iter()
+            .map(|group| i64::from(*group))
+            .collect(),
+        privileged: config.privileged,
+        seccomp: Some(seccomp(&config.seccomp)),
+    }
+}
+
+pub(crate) fn namespaces(namespaces: &Namespaces) -> v1::NamespaceOption {
+    let shared = |host| {
+        if host {
+            v1::NamespaceMode::Node
+        } else {
+            v1::NamespaceMode::Pod
+        }
+    };
+    let pid = match namespaces.pid {
+        PidNamespace::Container => v1::NamespaceMode::Container,
+        PidNamespace::Pod => v1::NamespaceMode::Pod,
+        PidNamespace::Host => v1::NamespaceMode::Node,
+    };
+    v1::NamespaceOption {
+        network: shared(namespaces.host_network).into(),
+        pid: pid.into(),
+        ipc: shared(namespaces.host_ipc).into(),
+    }
+}
+
+pub(crate) fn seccomp(profile: &Seccomp) -> v1::SecurityProfile {
+    use v1::security_profile::ProfileType;
+    let (profile_type, localhost_ref) = match profile {
+        Seccomp::Unconfined => (ProfileType::Unconfined, String::new()),
+        Seccomp::RuntimeDefault => (ProfileType::RuntimeDefault, String::new()),
+        Seccomp::Localhost(path) => (ProfileType::Localhost, path.display().to_string()),
+    };
+    v1::SecurityProfile {
+        profile_type: profile_type.into(),
+        localhost_ref,
+    }
+}
+
+fn dns(dns: &Dns) -> v1::DnsConfig {
+    v1::DnsConfig {
+        servers: dns.servers.clone(),
+        searches: dns.searches.clone(),
+        options: dns.options.clone(),
+    }
+}
+
+fn port_mapping(mapping: &PortMapping) -> v1::PortMapping {
+    let protocol = match mapping.protocol {
+        Protocol::Tcp => v1::Protocol::Tcp,
+        Protocol::Udp => v1::Protocol::Udp,
+        Protocol::Sctp => v1::Protocol::Sctp,
+    };
+    v1::PortMapping {
+        protocol: protocol.into(),
+        container_port: mapping.container_port.into(),
+        host_port: mapping.host_port.into(),
+        host_ip: mapping
+            .host_ip
+            .map(|address| address.to_string())
+            .unwrap_or_default(),
+    }
+}
+
+pub(crate) fn from_wire(status: v1::PodSandboxStatus) -> SandboxStatus {
+    let network = status.network.unwrap_or_default();
+    let more = network.additional_ips.into_iter().map(|address| address.ip);
+    let addresses = std::iter::once(network.ip).chain(more);
+    SandboxStatus {
+        addresses: addresses.filter_map(|text| text.parse::<IpAddr>().ok()).collect(),
+        ..from_item(v1::PodSandbox {
+            id: status.id,
+            metadata: status.metadata,
+            state: status.state,
+            created_at: status.created_at,
+            labels: status.labels,
+            annotations: status.annotations,
+        })
+    }
+}
+
+/// A sandbox as a listing has it, without addresses.
+pub(crate) fn from_item(item: v1::PodSandbox) -> SandboxStatus {
+    let state = match item.state() {
+        v1::PodSandboxState::SandboxReady => SandboxState::Ready,
+        v1::PodSandboxState::SandboxNotready => SandboxState::NotReady,
+    };
+    let metadata = item.metadata.unwrap_or_default();
+    SandboxStatus {
+        id: SandboxId::new(item.id),
+        pod: PodIdentity {
+            uid: metadata.uid,
+            namespace: metadata.namespace,
+            name: metadata.name,
+        },
+        attempt: metadata.attempt,
+        state,
+        created_at: time(item.created_at),
+        addresses: Vec::new(),
+        labels: labels::without_reserved(item.labels),
+        annotations: labels::without_reserved(item.annotations),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> SandboxConfig {
+        SandboxConfig {
+            pod: PodIdentity {
+                uid: "u".into(),
+                namespace: "default".into(),
+                name: "web".into(),
+            },
+            attempt: 2,
+            hostname: "web".into(),
+            log_directory: "/logs/default_web_u".into(),
+            namespaces: Namespaces {
+                host_network: true,
+                host_ipc: false,
+                pid: PidNamespace::Pod,
+            },
+            run_as_group: Some(7),
+            port_mappings: vec![PortMapping {
+                protocol: Protocol::Udp,
+                container_port: 53,
+                host_port: 5353,
+                host_ip: "::1".parse().ok(),
+            }],
+            labels: BTreeMap::from([("app".into(), "web".into())]),
+            annotations: BTreeMap::from([("note".into(), "x".into())]),
+            ..SandboxConfig::default()
+        }
+    }
+
+    #[test]
+    fn an_agent_that_never_saw_it_made_recalls_the_configuration() {
+        let wire = to_wire(&config(), "me");
+        let status = v1::PodSandboxStatus {
+            labels: wire.labels,
+            annotations: wire.annotations,
+            ..v1::PodSandboxStatus::default()
+        };
+        assert_eq!(recalled(&status).expect("recalled"), config());
+    }
+
+    #[test]
+    fn namespaces_ports_and_groups_are_as_cri_wants_them() {
+        let wire = to_wire(&config(), "me");
+        let security = wire.linux.and_then(|linux| linux.security_context).expect("set");
+        let namespaces = security.namespace_options.expect("set");
+        assert_eq!(
+            (namespaces.network(), namespaces.pid(), namespaces.ipc()),
+            (
+                v1::NamespaceMode::Node,
+                v1::NamespaceMode::Pod,
+                v1::NamespaceMode::Pod
+            )
+        );
+        assert_eq!(security.run_as_group, None);
+        let port = &wire.port_mappings[0];
+        assert_eq!(
+            (port.protocol(), port.host_ip.as_str()),
+            (v1::Protocol::Udp, "::1")
+        );
+    }
+
+    #[test]
+    fn a_sandbox_without_our_annotation_is_an_error() {
+        let error = recalled(&v1::PodSandboxStatus::default()).expect_err("nothing to recall");
+        assert!(error.to_string().contains(labels::SANDBOX));
+    }
+}
