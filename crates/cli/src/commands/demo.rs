@@ -74,13 +74,16 @@ async fn demo(args: &DemoArgs) -> Result<u8, Failure> {
             say(&format!("exit {}", args.exit_code));
             Ok(args.exit_code)
         }
-        name = stop_signal(signals, &args.ignore) => {
-            say(&format!("got {name}"));
-            tokio::time::sleep(args.stop_in).await;
-            say("bye");
-            Ok(0)
-        }
+        () = stop(signals, args) => Ok(0),
     }
+}
+
+/// Waits for a signal and stops, in its own time. Until then the demo goes on as if nothing had happened.
+async fn stop(signals: Vec<(&'static str, Signal)>, args: &DemoArgs) {
+    let name = stop_signal(signals, &args.ignore).await;
+    say(&format!("got {name}"));
+    tokio::time::sleep(args.stop_in).await;
+    say("bye");
 }
 
 /// Says when it goes up and down, and keeps the health file as it should be. Never returns.

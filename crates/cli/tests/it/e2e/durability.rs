@@ -5,12 +5,19 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::harness::{Line, eventually, of};
-use super::world::{World, e2e, http, port, with};
+use super::world::{Runtime, World, e2e, http, port, with};
 
-const KILLS: u64 = 200;
+/// How often the agent is killed. Containers of their own take longer to come to anything, so there are fewer.
+const fn kills(runtime: Runtime) -> u64 {
+    match runtime {
+        Runtime::Process => 200,
+        Runtime::Oci => 100,
+    }
+}
+
 /// Agents live up to this long; many die while they adopt.
 const LONGEST_LIFE: u64 = 300;
 /// Now and then one lives longer, so that the pods get somewhere.
@@ -37,17 +44,18 @@ impl Diary {
 }
 
 /// A demo that keeps a diary.
-fn demo(world: &World, name: &str, flags: &str) -> (serde_json::Value, Diary) {
-    let diary = world.path(&format!("{name}.diary"));
+fn demo(world: &World, name: &str, flags: &str) -> (Value, Diary) {
+    let diary = world.shared().join(name);
     let script = format!(
         "exec {} demo {flags} >> {}",
-        env!("CARGO_BIN_EXE_pulselet"),
+        world.runtime.program(),
         diary.display()
     );
-    (world.container(name, &["sh", "-c", &script]), Diary(diary))
+    let container = world.container(name, &["sh", "-c", &script]);
+    (world.sharing(container), Diary(diary))
 }
 
-e2e!(two_hundred_kills_lose_nothing, [Process], |world| {
+e2e!(an_agent_killed_again_and_again_loses_nothing, |world| {
     let ports = [port(), port()];
     let (steady, steady_diary) = demo(world, "steady", &format!("--port {}", ports[0]));
     let steady = with(
@@ -78,7 +86,7 @@ e2e!(two_hundred_kills_lose_nothing, [Process], |world| {
     let mut last = world.run_files(&files, &["--config", &config]);
     last.until_is("crashing", "exited:5");
     last.until_is("steady", "probe:readiness:success");
-    let status = world.command("ps").args(["-o", "json"]).output().unwrap();
+    let listed = world.pods().expect("the agent answers");
     let ended = last.interrupt();
     let (before, after) = split_at_deletion(&ended.seen);
     lines.extend(before);
@@ -105,7 +113,7 @@ e2e!(two_hundred_kills_lose_nothing, [Process], |world| {
     for life in crashing_diary.lives().iter().rev().skip(1) {
         assert_eq!(life.last().map(String::as_str), Some("exit 5"), "{life:?}");
     }
-    let restarts = restart_counts(&status.stdout);
+    let restarts = restart_counts(&listed);
     for (name, diary) in [
         ("steady", &steady_diary),
         ("sick", &sick_diary),
@@ -131,7 +139,7 @@ fn kill_again_and_again(world: &World, files: &[PathBuf], config: &str) -> (Vec<
     let random = RandomState::new();
     let mut lines = Vec::new();
     let mut pids = BTreeSet::new();
-    for round in 0..KILLS {
+    for round in 0..kills(world.runtime) {
         let agent = world.run_files(files, &["--config", config]);
         let longest = if round % 10 == 0 {
             EVERY_TENTH
@@ -180,26 +188,18 @@ fn time_goes_on(lines: &[Line]) {
     }
 }
 
-fn restart_counts(ps: &[u8]) -> Vec<(String, u64)> {
-    let text = String::from_utf8_lossy(ps);
-    let pods = text
-        .lines()
-        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
-    let statuses = pods.flat_map(|pod| {
-        pod["status"]["containerStatuses"]
-            .as_array()
-            .cloned()
-            .unwrap_or_default()
-    });
-    statuses
-        .map(|status| {
-            let name = status["name"].as_str().unwrap().to_owned();
-            (name, status["restartCount"].as_u64().unwrap())
-        })
-        .collect()
+fn restart_counts(pods: &[Value]) -> Vec<(String, u64)> {
+    let statuses = pods
+        .iter()
+        .filter_map(|pod| pod["status"]["containerStatuses"].as_array());
+    let count = |status: &Value| {
+        let name = status["name"].as_str().expect("a name").to_owned();
+        (name, status["restartCount"].as_u64().expect("a number"))
+    };
+    statuses.flatten().map(count).collect()
 }
 
-/// No process of the pods is left, not even as a zombie.
+/// No process of the pods is left, not even as a zombie, and nothing on the disk.
 fn nothing_is_left(world: &World, pids: &BTreeSet<i32>) {
     assert!(world.processes().is_empty(), "{:?}", world.processes());
     // Monitors whose agent was killed are the init process's to reap, which takes its time.
@@ -207,8 +207,12 @@ fn nothing_is_left(world: &World, pids: &BTreeSet<i32>) {
         (!pids.iter().any(|pid| is_zombie(*pid))).then_some(())
     });
     let left = |name: &str| std::fs::read_dir(world.data().join(name)).map_or(0, Iterator::count);
+    let mounts = std::fs::read_to_string("/proc/self/mounts").expect("mounts are listed");
+    let directory = world.directory.path().to_str().expect("a plain path");
+    assert!(!mounts.contains(directory), "{mounts}");
+    let of_runtime = |name: &str| left(&format!("{}/{name}", world.runtime.flag()));
     assert_eq!(
-        left("pods") + left("process/containers") + left("process/sandboxes"),
+        left("pods") + of_runtime("containers") + of_runtime("sandboxes"),
         0
     );
 }

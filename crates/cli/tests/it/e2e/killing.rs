@@ -1,4 +1,4 @@
-//! Grace periods, hooks, signals and the order in which containers go.
+//! Grace periods, where they come from, and the order in which containers go.
 
 use serde_json::{Value, json};
 
@@ -31,7 +31,10 @@ e2e!(a_probes_own_grace_period_comes_before_the_pods, |world| {
     let kill = agent.until_is("app", "killing:livenessProbe");
     assert_eq!(grace(&kill), (Some(1.0), Some("probe")));
     let exit = agent.until_is("app", "exited:137");
-    assert!(exit["seconds"].as_f64().unwrap() >= 0.999, "{exit:?}");
+    assert!(
+        exit["seconds"].as_f64().expect("it had a signal") >= 0.999,
+        "{exit:?}"
+    );
     in_order(
         &agent.seen,
         &[
@@ -53,8 +56,48 @@ e2e!(without_one_the_pods_grace_period_counts, |world| {
     let kill = agent.until_is("app", "killing:livenessProbe");
     assert_eq!(grace(&kill), (Some(9.0), Some("pod")));
     agent.until_is("app", "running:1");
+    assert_eq!(
+        world.event("Killing"),
+        "Container app failed liveness probe, will be restarted"
+    );
     agent.interrupt();
 });
+
+e2e!(a_startup_probe_has_a_grace_period_too, |world| {
+    let fields = json!({"periodSeconds": 1, "failureThreshold": 1, "terminationGracePeriodSeconds": 5});
+    let app = with(
+        world.demo("app", &[]),
+        json!({"startupProbe": http(port(), fields)}),
+    );
+    let mut agent = world.run(&json!({"containers": [app], "terminationGracePeriodSeconds": 3600}));
+    let kill = agent.until_is("app", "killing:startupProbe");
+    assert_eq!(grace(&kill), (Some(5.0), Some("probe")));
+    assert_eq!(
+        world.event("Killing"),
+        "Container app failed startup probe, will be restarted"
+    );
+    let stop = world
+        .command("stop")
+        .args(["web", "--grace-period", "1"])
+        .status();
+    assert!(stop.expect("pulselet runs").success());
+    agent.finish();
+});
+
+e2e!(
+    a_deletion_comes_before_a_probe_and_takes_the_pods_number,
+    |world| {
+        let app = world.server("app", &[], |http| {
+            let fields = json!({"periodSeconds": 1, "terminationGracePeriodSeconds": 1});
+            json!({"readinessProbe": http(json!({"periodSeconds": 1})), "livenessProbe": http(fields)})
+        });
+        let mut agent = world.run(&json!({"containers": [app], "terminationGracePeriodSeconds": 9}));
+        agent.until_is("", "ready");
+        let ended = agent.interrupt();
+        let kill = ended.all("app", "killing").next().expect("seen");
+        assert_eq!(grace(kill), (Some(9.0), Some("deletion")));
+    }
+);
 
 e2e!(with_its_gate_off_the_pods_grace_period_counts, |world| {
     let app = condemned(world, &[], json!({"terminationGracePeriodSeconds": 1}));
@@ -123,6 +166,58 @@ e2e!(sidecars_go_last_and_in_reverse_order, |world| {
     );
 });
 
+e2e!(the_wait_of_a_sidecar_is_part_of_its_grace, |world| {
+    let sidecar = with(
+        world.ready_demo("sidecar", &["--ignore", "SIGTERM"]),
+        json!({"restartPolicy": "Always"}),
+    );
+    let app = world.ready_demo("app", &["--stop-in", "3s"]);
+    let spec = json!({
+        "initContainers": [sidecar],
+        "containers": [app],
+        "terminationGracePeriodSeconds": 6,
+    });
+    let mut agent = world.run(&spec);
+    agent.until_is("", "ready");
+    let ended = agent.interrupt();
+    in_order(
+        &ended.seen,
+        &[
+            ("sidecar", "killing:deleted"),
+            ("app", "exited:0"),
+            ("sidecar", "signal:SIGTERM"),
+            ("sidecar", "graceExceeded"),
+            ("sidecar", "exited:137"),
+        ],
+    );
+    let kill = ended.all("sidecar", "killing").next().expect("seen");
+    let exit = ended.all("sidecar", "exited").next().expect("seen");
+    assert!(exit.t() - kill.t() >= 5.999, "{}", ended.story());
+    let own = exit["seconds"].as_f64().expect("it had a signal");
+    assert!(
+        own < 5.5,
+        "what the wait left, about three seconds: {}",
+        ended.story()
+    );
+});
+
+e2e!(a_sidecar_is_condemned_like_any_other, |world| {
+    let sidecar = world.server("sidecar", &["--fail-at", "500ms"], |http| {
+        let liveness = http(json!({"periodSeconds": 1, "failureThreshold": 1}));
+        json!({"restartPolicy": "Always", "livenessProbe": liveness})
+    });
+    let spec = json!({"initContainers": [sidecar], "containers": [world.demo("app", &[])]});
+    let mut agent = world.run(&spec);
+    agent.until_is("sidecar", "killing:livenessProbe");
+    agent.until_is("sidecar", "running:1");
+    assert_eq!(
+        world.event("Killing"),
+        "Init container sidecar failed liveness probe"
+    );
+    let ended = agent.interrupt();
+    assert_eq!(ended.count("app", "running:1"), 0, "{}", ended.story());
+});
+
 e2e!(a_second_stop_can_only_shorten_the_first, |world| {
     let app = world.ready_demo("app", &["--ignore", "SIGTERM"]);
     let mut agent = world.run(&json!({"containers": [app], "terminationGracePeriodSeconds": 3600}));
@@ -176,6 +271,8 @@ e2e!(a_pod_past_its_deadline_fails, |world| {
             ("", "phase:Failed"),
         ],
     );
+    let kill = ended.all("app", "killing").next().expect("seen");
+    assert_eq!(grace(kill), (Some(2.0), Some("pod")));
 });
 
 e2e!(a_pod_for_another_system_fails, |world| {

@@ -2,28 +2,28 @@
 
 use serde_json::json;
 
-use super::harness::{Line, in_order, of};
+use super::harness::{Line, before, in_order, of};
 use super::world::{e2e, http, port, with};
 
 e2e!(only_the_condemned_container_is_replaced, |world| {
-    let port = port();
-    let sick = with(
-        world.demo("sick", &["--port", &port.to_string(), "--fail-at", "500ms"]),
-        json!({"livenessProbe": http(port, json!({"periodSeconds": 1, "failureThreshold": 1}))}),
+    let sick = world.server(
+        "sick",
+        &["--fail-at", "500ms"],
+        |http| json!({"livenessProbe": http(json!({"periodSeconds": 1, "failureThreshold": 1}))}),
     );
     let mut agent = world.run(&json!({"containers": [sick, world.demo("well", &[])]}));
+    let pod = || world.pods().expect("the agent answers").remove(0)["status"].take();
+    agent.until_is("sick", "running:0");
+    let address = pod()["podIP"].take();
     agent.until_is("sick", "running:1");
-    let upto = agent.seen.len();
-    assert_eq!(
-        of(&agent.seen[..upto], "well", "")
-            .filter(|line| line.brief() != "warning")
-            .count(),
-        4,
-        "{}",
-        agent.story()
-    );
+    assert_eq!(pod()["podIP"], address, "the sandbox stays");
     let ended = agent.interrupt();
-    assert_eq!(ended.count("well", "running:1"), 0);
+    let before_its_end = before(&ended.seen, "well", "killing:deleted");
+    let happened: Vec<String> = of(before_its_end, "well", "").map(Line::brief).collect();
+    assert!(
+        happened.iter().all(|brief| brief != "unready") && !happened.contains(&"running:1".to_owned()),
+        "{happened:?}"
+    );
 });
 
 e2e!(with_never_the_pod_ends_by_its_exit_codes, |world| {
@@ -111,6 +111,96 @@ e2e!(exits_are_answered_with_growing_pauses, |world| {
     assert_eq!(told.len(), 3, "{}", agent.story());
     assert!(told[0] <= 1.0 && told[1] <= 2.0 && told[2] <= 2.0, "{told:?}");
     agent.interrupt();
+});
+
+e2e!(while_it_waits_its_status_says_so, |world| {
+    let app = world.demo("app", &["--exit-at", "0s", "--exit-code", "1"]);
+    let mut agent = world.run(&json!({"containers": [app]}));
+    agent.until_is("app", "backoff");
+    let status = world.app_status();
+    assert_eq!(
+        status["state"]["waiting"]["reason"], "CrashLoopBackOff",
+        "{status:#}"
+    );
+    assert_eq!(status["restartCount"], 1, "{status:#}");
+    assert_eq!(status["lastState"]["terminated"]["exitCode"], 1, "{status:#}");
+    let message = world.event("BackOff");
+    assert!(
+        message.starts_with("Back-off restarting failed container app in pod web_default"),
+        "{message}"
+    );
+    agent.interrupt();
+});
+
+e2e!(a_container_that_is_condemned_again_and_again_waits_too, |world| {
+    let fields = json!({"periodSeconds": 1, "failureThreshold": 1});
+    let app = with(
+        world.demo("app", &[]),
+        json!({"livenessProbe": http(port(), fields)}),
+    );
+    let config = world.config("crashLoopBackOff: {initial: 30s, max: 300s}\n");
+    let mut agent = world.run_with(&json!({"containers": [app]}), &["--config", &config]);
+    // Its first two ends are answered at once: there was none before the first, and no pause before the second.
+    agent.until_is("app", "backoff");
+    assert_eq!(of(&agent.seen, "app", "killing:livenessProbe").count(), 3);
+    assert_eq!(of(&agent.seen, "app", "running").count(), 3, "{}", agent.story());
+    agent.interrupt();
+});
+
+e2e!(
+    a_container_that_served_longer_than_its_pause_is_replaced_at_once,
+    |world| {
+        let fields = json!({"periodSeconds": 2, "failureThreshold": 1});
+        let app = with(
+            world.demo("app", &[]),
+            json!({"livenessProbe": http(port(), fields)}),
+        );
+        let config = world.config("crashLoopBackOff: {initial: 1s, max: 1s}\n");
+        let mut agent = world.run_with(&json!({"containers": [app]}), &["--config", &config]);
+        agent.until_is("app", "running:3");
+        let ended = agent.interrupt();
+        assert_eq!(ended.count("app", "backoff"), 0, "{}", ended.story());
+    }
+);
+
+e2e!(a_container_may_have_a_restart_policy_of_its_own, |world| {
+    let again = with(
+        world.demo("again", &["--exit-at", "200ms", "--exit-code", "1"]),
+        json!({"restartPolicy": "OnFailure"}),
+    );
+    let once = world.demo("once", &["--exit-at", "200ms", "--exit-code", "1"]);
+    let spec = json!({"containers": [again, once], "restartPolicy": "Never"});
+    let mut agent = world.run(&spec);
+    agent.until_is("again", "running:1");
+    agent.sooner_or_later("an end", |line| line.is("once", "exited:1"));
+    let ended = agent.interrupt();
+    assert_eq!(ended.count("once", "running:1"), 0, "{}", ended.story());
+});
+
+e2e!(a_sidecar_is_restarted_whatever_the_pods_policy, |world| {
+    let sidecar = with(
+        world.demo("sidecar", &["--exit-at", "300ms"]),
+        json!({"restartPolicy": "Always"}),
+    );
+    let app = world.demo("app", &["--exit-at", "1500ms"]);
+    let spec = json!({"initContainers": [sidecar], "containers": [app], "restartPolicy": "Never"});
+    let ended = world.run(&spec).finish();
+    assert_eq!(ended.code, Some(0), "{}", ended.story());
+    assert_eq!(ended.count("sidecar", "running:1"), 1, "{}", ended.story());
+    assert_eq!(ended.count("app", "running:1"), 0);
+});
+
+e2e!(an_init_container_is_tried_again_after_the_same_pauses, |world| {
+    let init = world.demo("init", &["--exit-at", "0s", "--exit-code", "1"]);
+    let config = world.config("crashLoopBackOff: {initial: 1s, max: 1s}\n");
+    let spec = json!({"initContainers": [init], "containers": [world.demo("app", &[])]});
+    let mut agent = world.run_with(&spec, &["--config", &config]);
+    agent.until_is("init", "running:2");
+    let exits: Vec<f64> = of(&agent.seen, "init", "exited").map(Line::t).collect();
+    let starts: Vec<f64> = of(&agent.seen, "init", "running").map(Line::t).collect();
+    assert!(starts[2] - exits[1] >= 0.999, "{}", agent.story());
+    let ended = agent.interrupt();
+    assert_eq!(ended.all("app", "created").count(), 0);
 });
 
 e2e!(init_containers_run_one_by_one, |world| {

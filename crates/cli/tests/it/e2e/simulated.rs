@@ -181,3 +181,28 @@ e2e!(a_readiness_that_comes_and_goes, |world| {
         },
     );
 });
+
+e2e!(a_program_that_leaves_again_and_again, |world| {
+    let app = world.demo("app", &["--exit-at", "500ms", "--exit-code", "1"]);
+    let life = json!({"exitsAt": "500ms", "exitCode": 1});
+    // It leaves after 0.5, 1.0, 2.5 and 5.0 s; the next pause lasts four seconds, and is when it is deleted: then there is
+    // no program that might not hear of it.
+    compare(world, &json!({"containers": [app]}), &life, "7s", |mut agent| {
+        agent.until("a pause of four seconds", |line| {
+            line["type"] == "backoff" && line["seconds"].as_f64().is_some_and(|left| left > 2.5)
+        });
+        agent.interrupt()
+    });
+});
+
+e2e!(a_hook_and_a_program_that_takes_its_time_to_stop, |world| {
+    let app = world.server("app", &["--stop-in", "1500ms"], |http| {
+        json!({"readinessProbe": http(json!({"periodSeconds": 1})), "lifecycle": {"preStop": {"sleep": {"seconds": 1}}}})
+    });
+    let life = json!({"stopsIn": "1500ms"});
+    let spec = json!({"containers": [app], "terminationGracePeriodSeconds": 60});
+    compare(world, &spec, &life, "500ms", |mut agent| {
+        agent.until_is("", "ready");
+        agent.interrupt()
+    });
+});

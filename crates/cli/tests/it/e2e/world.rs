@@ -34,7 +34,7 @@ impl Runtime {
     }
 
     /// The demo's program inside a container.
-    const fn program(self) -> &'static str {
+    pub(crate) const fn program(self) -> &'static str {
         match self {
             Self::Process => env!("CARGO_BIN_EXE_pulselet"),
             Self::Oci => "pulselet",
