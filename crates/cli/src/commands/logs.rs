@@ -1,18 +1,16 @@
 //! `pulselet logs`: what a container wrote, from the files its monitor keeps.
 //!
-//! The agent says where the log is; the files are read here. Entries have CRI's format, and a full file is moved aside
-//! under a number, so a log is read from its oldest piece on.
+//! The agent says where the log is; the files are read here.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::{self, BufRead as _, BufReader, Write};
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::io::{self, Write};
+use std::ops::ControlFlow;
+use std::path::Path;
 use std::time::Duration;
 
-use pulselet_node::LogPlace;
 use pulselet_node::control::Client;
-use pulselet_runtime::log::{Entry, MAX_ENTRY_TEXT};
+use pulselet_node::{LogFile, LogPlace};
+use pulselet_runtime::log::Entry;
 
 use crate::agent;
 use crate::cli::LogsArgs;
@@ -24,10 +22,6 @@ use crate::output;
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(100);
 /// Looks between two questions whether the container still runs.
 const LOOKS_PER_QUESTION: u32 = 5;
-/// Pieces of a log that are looked for; the monitor keeps fewer.
-const MAX_PIECES: u32 = 100;
-/// Bytes of an entry's line: its text and what stands before it.
-const MAX_LINE: usize = MAX_ENTRY_TEXT + 128;
 /// Lines that `--tail` may ask for, so that a slip of the finger does not fill the memory.
 const MAX_TAIL: usize = 1_000_000;
 
@@ -47,8 +41,8 @@ async fn print(args: &LogsArgs) -> Result<Exit, Failure> {
         begun: true,
         tail: args.tail.map(|lines| (lines, VecDeque::new())),
     };
-    let mut log = Log::open(&place.path).map_err(|error| unreadable(&place.path, &error))?;
-    let mut gone = printed(log.copy(&mut printer), &place)? || printed(printer.show_tail(), &place)?;
+    let mut log = LogFile::open(&place.path).map_err(|error| unreadable(&place.path, &error))?;
+    let mut gone = printed(printer.copy(&mut log), &place)? || printed(printer.show_tail(), &place)?;
     if !args.follow || args.previous {
         return Ok(Exit::Done);
     }
@@ -63,7 +57,7 @@ async fn print(args: &LogsArgs) -> Result<Exit, Failure> {
         looks += 1;
         // Asked before looking: what was written before the end is printed.
         ended = looks % LOOKS_PER_QUESTION == 0 && has_ended(args, &client, &place).await;
-        gone = printed(log.copy(&mut printer), &place)?;
+        gone = printed(printer.copy(&mut log), &place)?;
     }
     Ok(Exit::Done)
 }
@@ -95,89 +89,6 @@ fn unreadable(path: &Path, error: &io::Error) -> Failure {
         .with_hint("logs are the agent's: read them as the user it runs as")
 }
 
-/// A log that is read to its end, and then on as it grows.
-#[derive(Debug)]
-struct Log {
-    path: PathBuf,
-    /// The pieces that are left, the oldest first.
-    older: VecDeque<File>,
-    newest: BufReader<File>,
-    /// A line that has not ended yet.
-    unfinished: Vec<u8>,
-}
-
-impl Log {
-    fn open(path: &Path) -> io::Result<Self> {
-        // The newest first: a piece moved aside meanwhile is then read twice at worst, never missed.
-        let newest = File::open(path)?;
-        let mut older = VecDeque::new();
-        for number in 1..MAX_PIECES {
-            let mut name = path.as_os_str().to_owned();
-            name.push(format!(".{number}"));
-            let Ok(piece) = File::open(name) else { break };
-            if piece.metadata()?.ino() != newest.metadata()?.ino() {
-                older.push_front(piece);
-            }
-        }
-        Ok(Self {
-            path: path.to_owned(),
-            older,
-            newest: BufReader::new(newest),
-            unfinished: Vec::new(),
-        })
-    }
-
-    /// Prints what there is now.
-    fn copy(&mut self, printer: &mut Printer<impl Write>) -> io::Result<()> {
-        while let Some(piece) = self.older.pop_front() {
-            copy_lines(&mut BufReader::new(piece), &mut self.unfinished, printer)?;
-        }
-        copy_lines(&mut self.newest, &mut self.unfinished, printer)?;
-        while let Some(next) = self.moved_aside()? {
-            // Whatever was added before the move.
-            copy_lines(&mut self.newest, &mut self.unfinished, printer)?;
-            self.newest = BufReader::new(next);
-            copy_lines(&mut self.newest, &mut self.unfinished, printer)?;
-        }
-        printer.out.flush()
-    }
-
-    /// The file that has taken the place of the one being read.
-    fn moved_aside(&self) -> io::Result<Option<File>> {
-        let there = match File::open(&self.path) {
-            Ok(file) => file,
-            // It goes with its pod.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let same = there.metadata()?.ino() == self.newest.get_ref().metadata()?.ino();
-        Ok((!same).then_some(there))
-    }
-}
-
-fn copy_lines(
-    from: &mut BufReader<File>,
-    unfinished: &mut Vec<u8>,
-    printer: &mut Printer<impl Write>,
-) -> io::Result<()> {
-    loop {
-        let available = from.fill_buf()?;
-        if available.is_empty() {
-            return Ok(());
-        }
-        let end = available.iter().position(|byte| *byte == b'\n');
-        let taken = end.map_or(available.len(), |end| end + 1);
-        if unfinished.len() + taken <= MAX_LINE {
-            unfinished.extend_from_slice(&available[..taken]);
-        }
-        from.consume(taken);
-        if end.is_some() {
-            printer.entry(unfinished)?;
-            unfinished.clear();
-        }
-    }
-}
-
 /// Turns entries into the lines they were.
 #[derive(Debug)]
 struct Printer<W> {
@@ -190,11 +101,22 @@ struct Printer<W> {
 }
 
 impl<W: Write> Printer<W> {
-    fn entry(&mut self, line: &[u8]) -> io::Result<()> {
-        // What is no entry was not written by a monitor.
-        let Some(entry) = Entry::parse(line) else {
-            return Ok(());
-        };
+    /// Prints what there is now.
+    fn copy(&mut self, log: &mut LogFile) -> io::Result<()> {
+        let mut printed = Ok(());
+        log.read(&mut |entry| {
+            printed = self.entry(entry);
+            if printed.is_ok() {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        })?;
+        printed?;
+        self.out.flush()
+    }
+
+    fn entry(&mut self, entry: &Entry<'_>) -> io::Result<()> {
         let mut text = Vec::with_capacity(entry.text.len() + 40);
         if self.timestamps && self.begun {
             write!(text, "{:.9} ", entry.at)?;
@@ -240,64 +162,28 @@ mod tests {
 
     const AT: &str = "2026-01-02T03:04:05.000000000Z";
 
-    fn write(path: &Path, entries: &[(&str, &str)]) {
-        let lines = entries
-            .iter()
-            .map(|(tag, text)| format!("{AT} stdout {tag} {text}\n"));
-        let mut file = File::options().create(true).append(true).open(path).unwrap();
-        file.write_all(lines.collect::<String>().as_bytes()).unwrap();
-    }
-
-    fn printer(tail: Option<usize>, timestamps: bool) -> Printer<Vec<u8>> {
-        Printer {
+    fn shown(tail: Option<usize>, timestamps: bool) -> String {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("0.log");
+        let entries = [("F", "one"), ("P", "tw"), ("F", "o"), ("F", "three")];
+        let lines = entries.map(|(tag, text)| format!("{AT} stdout {tag} {text}\n"));
+        std::fs::write(&path, lines.concat()).unwrap();
+        let mut printer = Printer {
             out: Vec::new(),
             timestamps,
             begun: true,
             tail: tail.map(|lines| (lines, VecDeque::new())),
-        }
-    }
-
-    fn shown(log: &mut Log, mut printer: Printer<Vec<u8>>) -> String {
-        log.copy(&mut printer).unwrap();
+        };
+        printer.copy(&mut LogFile::open(&path).unwrap()).unwrap();
         printer.show_tail().unwrap();
         String::from_utf8(printer.out).unwrap()
     }
 
     #[test]
-    fn pieces_are_read_from_the_oldest_on_and_cut_lines_are_joined() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("0.log");
-        write(&directory.path().join("0.log.2"), &[("F", "one")]);
-        write(&directory.path().join("0.log.1"), &[("P", "tw"), ("F", "o")]);
-        write(&path, &[("F", "three"), ("nonsense", "x")]);
-        let read = |tail, timestamps| shown(&mut Log::open(&path).unwrap(), printer(tail, timestamps));
-        assert_eq!(read(None, false), "one\ntwo\nthree\n");
-        assert_eq!(read(Some(2), false), "two\nthree\n");
-        assert_eq!(read(Some(0), false), "");
-        assert_eq!(read(Some(2), true), format!("{AT} two\n{AT} three\n"));
-    }
-
-    #[test]
-    fn a_log_is_followed_into_its_next_file() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("0.log");
-        write(&path, &[("F", "one")]);
-        let mut log = Log::open(&path).unwrap();
-        assert_eq!(shown(&mut log, printer(None, false)), "one\n");
-        write(&path, &[("F", "two")]);
-        std::fs::rename(&path, directory.path().join("0.log.1")).unwrap();
-        write(&path, &[("F", "three")]);
-        assert_eq!(shown(&mut log, printer(None, false)), "two\nthree\n");
-    }
-
-    #[test]
-    fn an_endless_line_is_dropped() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("0.log");
-        std::fs::write(&path, vec![b'x'; 10 * MAX_LINE]).unwrap();
-        write(&path, &[("F", ""), ("F", "after")]);
-        let mut log = Log::open(&path).unwrap();
-        assert_eq!(shown(&mut log, printer(None, false)), "after\n");
-        assert!(log.unfinished.len() <= MAX_LINE);
+    fn cut_lines_are_joined_and_the_last_ones_counted() {
+        assert_eq!(shown(None, false), "one\ntwo\nthree\n");
+        assert_eq!(shown(Some(2), false), "two\nthree\n");
+        assert_eq!(shown(Some(0), false), "");
+        assert_eq!(shown(Some(2), true), format!("{AT} two\n{AT} three\n"));
     }
 }
