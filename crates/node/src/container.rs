@@ -7,6 +7,7 @@ mod downward;
 mod env;
 mod error;
 mod expansion;
+mod naming;
 mod security;
 mod sub_path;
 mod volumes;
@@ -16,7 +17,7 @@ use std::path::PathBuf;
 
 use pulselet_api::{Container, Pod};
 use pulselet_runtime::{
-    ContainerConfig, Dns, EnvVar, Mount, Namespaces, PidNamespace, PodIdentity, PortMapping, Propagation,
+    ContainerConfig, EnvVar, Mount, Namespaces, PidNamespace, PodIdentity, PortMapping, Propagation,
     Protocol, SandboxConfig, Signal,
 };
 
@@ -26,8 +27,6 @@ pub(crate) use error::ConfigError;
 use crate::layout::Layout;
 use crate::objects::{Objects, Wanted};
 
-/// Longest host name, in bytes, as Linux has it for a label.
-const MAX_HOSTNAME: usize = 63;
 /// The reason of the event about variables that cannot be.
 const INVALID_NAMES: &str = "InvalidEnvironmentVariableNames";
 
@@ -70,9 +69,9 @@ pub(crate) fn sandbox_config(context: Context<'_>, attempt: u32) -> SandboxConfi
     SandboxConfig {
         pod: context.identity(),
         attempt,
-        hostname: hostname(pod),
+        hostname: naming::hostname(pod),
         log_directory: context.log_directory(),
-        dns: dns(pod),
+        dns: Some(naming::dns(pod)),
         port_mappings: containers().flat_map(port_mappings).collect(),
         namespaces: Namespaces {
             host_network: spec.host_network,
@@ -110,41 +109,6 @@ pub(crate) fn sandbox_config(context: Context<'_>, attempt: u32) -> SandboxConfi
         labels: pod.metadata.labels.clone().unwrap_or_default(),
         annotations: pod.metadata.annotations.clone().unwrap_or_default(),
     }
-}
-
-fn hostname(pod: &Pod) -> String {
-    let spec = &pod.spec;
-    if spec.host_network {
-        return String::new();
-    }
-    let name = match (&spec.hostname_override, spec.hostname.as_str()) {
-        (Some(name), _) => name,
-        (None, "") => pod.name(),
-        (None, name) => name,
-    };
-    let cut = name.get(..MAX_HOSTNAME).unwrap_or(name);
-    cut.trim_end_matches(['-', '.']).to_owned()
-}
-
-/// None leaves the machine's own resolver settings in place.
-fn dns(pod: &Pod) -> Option<Dns> {
-    let config = pod.spec.dns_config.as_ref()?;
-    Some(Dns {
-        servers: config.nameservers.clone().unwrap_or_default(),
-        searches: config.searches.clone().unwrap_or_default(),
-        options: config
-            .options
-            .iter()
-            .flatten()
-            .filter_map(|option| {
-                let name = option.name.as_ref()?;
-                Some(match &option.value {
-                    Some(value) => format!("{name}:{value}"),
-                    None => name.clone(),
-                })
-            })
-            .collect(),
-    })
 }
 
 fn port_mappings(container: &Container) -> impl Iterator<Item = PortMapping> {
@@ -200,6 +164,7 @@ pub(crate) fn container_config(
     let uid = context.downward.uid;
     let mut mounts = volumes::mounts(context.layout, uid, pod, container, &env)?;
     mounts.extend(termination_mount(context, container, attempt)?);
+    mounts.extend(naming::hosts_mount(context, container)?);
     let config = ContainerConfig {
         pod: context.identity(),
         name: name.to_owned(),

@@ -120,14 +120,21 @@ pub(crate) enum News {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) sandbox: SandboxId,
-    pub(crate) address: Option<IpAddr>,
+    /// The pod's, the primary one first.
+    pub(crate) addresses: Vec<IpAddr>,
+}
+
+impl Place {
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        self.addresses.first().copied()
+    }
 }
 
 impl From<&SandboxStatus> for Place {
     fn from(status: &SandboxStatus) -> Self {
         Self {
             sandbox: status.id.clone(),
-            address: status.addresses.first().copied(),
+            addresses: status.addresses.clone(),
         }
     }
 }
@@ -188,14 +195,13 @@ pub(crate) struct PodRef {
 impl PodRef {
     /// Calls `f` with what configurations are made from.
     fn with_context<R>(&self, tools: &Tools, f: impl FnOnce(Context<'_>) -> R) -> R {
-        let address = self.place.as_ref().and_then(|place| place.address);
-        let pod_ip = address.map(|address| address.to_string()).unwrap_or_default();
+        let place = self.place.as_ref();
         f(Context {
             layout: &tools.layout,
             downward: Downward {
                 pod: &self.spec,
                 uid: &self.uid,
-                pod_ip: &pod_ip,
+                pod_ips: place.map(|place| &*place.addresses).unwrap_or_default(),
                 node: &tools.facts,
             },
         })

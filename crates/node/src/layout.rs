@@ -45,7 +45,7 @@ impl Layout {
         self.root.join("pods")
     }
 
-    /// What one pod owns on this node: its volumes, its termination messages, the spare copy of its state.
+    /// What one pod owns on this node: its volumes, its hosts file, its termination messages, the spare copy of its state.
     pub(crate) fn pod(&self, uid: &str) -> PathBuf {
         self.pods().join(uid)
     }
@@ -56,6 +56,10 @@ impl Layout {
 
     pub(crate) fn empty_dir(&self, uid: &str, volume: &str) -> PathBuf {
         self.pod(uid).join("volumes/kubernetes.io~empty-dir").join(volume)
+    }
+
+    pub(crate) fn hosts(&self, uid: &str) -> PathBuf {
+        self.pod(uid).join("etc-hosts")
     }
 
     pub(crate) fn termination_message(&self, uid: &str, container: &str, attempt: u32) -> PathBuf {

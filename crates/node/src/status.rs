@@ -19,7 +19,7 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) plan: &'a PodPlan,
     pub(crate) qos_class: &'a str,
     pub(crate) image_ids: &'a [String],
-    pub(crate) pod_ip: Option<IpAddr>,
+    pub(crate) pod_ips: &'a [IpAddr],
     pub(crate) host_ip: IpAddr,
     pub(crate) clock: Clock,
     pub(crate) gates: GateSet,
@@ -34,7 +34,8 @@ pub(crate) fn pod_status(status: &engine::PodStatus, around: &Surroundings<'_>) 
             .map(|(index, container)| container_status(index, container, around))
             .collect()
     };
-    let pod_ip = around.pod_ip.map(|ip| ip.to_string()).unwrap_or_default();
+    let pod_ips = around.pod_ips.iter().map(ToString::to_string);
+    let pod_ips: Vec<_> = pod_ips.map(|ip| core::PodIP { ip }).collect();
     let host_ip = around.host_ip.to_string();
     PodStatus {
         phase: status.phase.as_str().to_owned(),
@@ -47,11 +48,8 @@ pub(crate) fn pod_status(status: &engine::PodStatus, around: &Surroundings<'_>) 
             .collect(),
         host_ips: vec![core::HostIP { ip: host_ip.clone() }],
         host_ip,
-        pod_ips: (!pod_ip.is_empty())
-            .then(|| core::PodIP { ip: pod_ip.clone() })
-            .into_iter()
-            .collect(),
-        pod_ip,
+        pod_ip: pod_ips.first().map(|first| first.ip.clone()).unwrap_or_default(),
+        pod_ips,
         start_time: Some(wire(status.accepted_at, around.clock)),
         init_container_statuses: of(|role| role != Role::Main),
         container_statuses: of(|role| role == Role::Main),
@@ -176,7 +174,7 @@ mod tests {
             plan: &plan,
             qos_class: "BestEffort",
             image_ids: &[],
-            pod_ip: Some([127, 0, 0, 1].into()),
+            pod_ips: &[[127, 0, 0, 1].into()],
             host_ip: [192, 0, 2, 1].into(),
             clock,
             gates,

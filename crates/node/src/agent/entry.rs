@@ -265,7 +265,7 @@ impl Entry {
     /// The prepared probe of a life.
     pub(super) fn check(&mut self, key: LifeKey, kind: Kind) -> Option<(ContainerId, Arc<Check>)> {
         let name = self.name_of(key.container)?;
-        let address = self.place.as_ref().and_then(|place| place.address);
+        let address = self.place.as_ref().and_then(Place::address);
         let life = self.life_mut(key)?;
         let slot = &mut life.checks[kind as usize];
         if slot.is_none() {

@@ -16,6 +16,7 @@ use super::requests::{
     StreamError, UpdateError,
 };
 use super::tell::probe_name;
+use crate::admission;
 use crate::container::find_container;
 use crate::identity::{Origin, uid_of};
 use crate::status::{Surroundings, pod_status};
@@ -118,18 +119,13 @@ impl Agent {
         };
         let now = self.tools.clock.now();
         let settings = self.config.settings;
-        let engine = match pod.spec.os.as_ref().map(|os| &*os.name) {
-            None | Some("linux") => {
+        let (own, of_engine) = (identity.clone(), Arc::clone(&plan));
+        let engine = match admission::refusal(pod) {
+            None => {
                 let seed = RandomState::new().hash_one(&*identity.uid);
-                let (identity, plan) = (identity.clone(), Arc::clone(&plan));
-                pulselet_engine::Pod::new(identity, plan, settings, seed, now, &mut self.out)
+                pulselet_engine::Pod::new(own, of_engine, settings, seed, now, &mut self.out)
             }
-            Some(os) => {
-                let why = format!("the pod asks for {os}, and this node runs linux");
-                let (identity, plan) = (identity.clone(), Arc::clone(&plan));
-                let why = ("PodOSNotSupported", why);
-                pulselet_engine::Pod::rejected(identity, plan, settings, why, now, &mut self.out)
-            }
+            Some(why) => pulselet_engine::Pod::rejected(own, of_engine, settings, why, now, &mut self.out),
         };
         let spec = Manifest::new(pod);
         self.journal.spec(&identity.uid, 0, &spec);
@@ -267,7 +263,11 @@ impl Agent {
             plan: &entry.plan,
             qos_class: &entry.qos_class,
             image_ids: &entry.image_ids,
-            pod_ip: entry.place.as_ref().and_then(|place| place.address),
+            pod_ips: entry
+                .place
+                .as_ref()
+                .map(|place| &*place.addresses)
+                .unwrap_or_default(),
             host_ip: self.tools.facts.address,
             clock,
             gates: self.config.gates,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::net::IpAddr;
 
 use pulselet_api::openapi::api::core::v1 as core;
 use pulselet_api::quantity::Amount;
@@ -18,8 +19,8 @@ const UNIT: i128 = 1_000_000_000;
 pub(crate) struct Downward<'a> {
     pub(crate) pod: &'a Pod,
     pub(crate) uid: &'a str,
-    /// Empty while it is not known.
-    pub(crate) pod_ip: &'a str,
+    /// The primary one first; empty while they are not known.
+    pub(crate) pod_ips: &'a [IpAddr],
     pub(crate) node: &'a NodeFacts,
 }
 
@@ -45,7 +46,11 @@ impl Downward<'_> {
             "metadata.annotations" => lines(pod.metadata.annotations.as_ref()),
             "spec.nodeName" => self.node.name.clone(),
             "spec.serviceAccountName" => pod.spec.service_account_name.clone(),
-            "status.podIP" | "status.podIPs" => self.pod_ip.to_owned(),
+            "status.podIP" => self.pod_ips.first().map(ToString::to_string).unwrap_or_default(),
+            "status.podIPs" => {
+                let all: Vec<String> = self.pod_ips.iter().map(ToString::to_string).collect();
+                all.join(",")
+            }
             "status.hostIP" | "status.hostIPs" => self.node.address.to_string(),
             _ => match subscript(path) {
                 Some(("metadata.labels", key)) => entry(pod.metadata.labels.as_ref(), key),
@@ -174,6 +179,8 @@ pub(crate) fn find_container<'a>(pod: &'a Pod, name: &str) -> Option<&'a Contain
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
     use serde_json::json;
 
@@ -202,7 +209,7 @@ mod tests {
         f(Downward {
             pod: &pod,
             uid: "u-1",
-            pod_ip: "127.0.0.1",
+            pod_ips: &[IpAddr::V4(Ipv4Addr::LOCALHOST)],
             node: &node,
         })
     }

@@ -194,6 +194,8 @@ fn from_source(
 
 #[cfg(test)]
 mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
     use super::*;
     use crate::facts::NodeFacts;
     use pulselet_api::Pod;
@@ -214,7 +216,7 @@ mod tests {
         let downward = Downward {
             pod: &pod,
             uid: "u-1",
-            pod_ip: "127.0.0.1",
+            pod_ips: &[IpAddr::V4(Ipv4Addr::LOCALHOST)],
             node: &node,
         };
         environment(&pod.spec.containers[0], downward, objects)

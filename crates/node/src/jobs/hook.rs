@@ -11,7 +11,7 @@ use pulselet_probe::{Outcome, Purpose};
 use pulselet_runtime::{ContainerId, ExecOutcome, ExecRequest, PROBE_OUTPUT_LIMIT};
 
 use super::check::http_request;
-use super::{PodRef, Tools};
+use super::{Place, PodRef, Tools};
 use crate::container::find_container;
 
 /// How long a request of a postStart hook may take: nothing else bounds it.
@@ -54,7 +54,7 @@ impl Tools {
             LifecycleHandler {
                 http_get: Some(http), ..
             } => {
-                let address = job.pod.place.as_ref().and_then(|place| place.address);
+                let address = job.pod.place.as_ref().and_then(Place::address);
                 let address = address.map_or_else(|| "127.0.0.1".to_owned(), |ip| ip.to_string());
                 let request = http_request(container, http, &address, Purpose::LifecycleHook)?;
                 let timeout = job.limit.unwrap_or(REQUEST_TIMEOUT);
