@@ -1,4 +1,4 @@
-//! What monitoring sees: `/metrics`, `/metrics/probes`, `/healthz` and `/readyz`.
+//! What monitoring sees: metrics of the node and of containers, `/stats/summary`, `/healthz` and `/readyz`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,8 +9,12 @@ use pulselet_runtime::{Condition, Runtime};
 
 use crate::http::{Answering, Body, full};
 use crate::metrics::Metrics;
+use crate::usage::{self, Snapshot, Usage};
 
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// The older format, whose times are in milliseconds: that of a kubelet's pages about containers.
+const USAGE_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
 /// How long the runtime may take to say that it is well.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -19,6 +23,7 @@ const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Health {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) usage: Usage,
 }
 
 /// A document for monitoring, as it is served.
@@ -55,14 +60,23 @@ impl Health {
         match path {
             "/metrics" => Page::new(StatusCode::OK, METRICS_TYPE, self.metrics.all()),
             "/metrics/probes" => Page::new(StatusCode::OK, METRICS_TYPE, self.metrics.probes()),
+            "/metrics/cadvisor" => self.usage_page(USAGE_TYPE, usage::cadvisor).await,
+            "/metrics/resource" => self.usage_page(USAGE_TYPE, usage::resource).await,
+            "/stats/summary" => self.usage_page(JSON, usage::summary).await,
             "/healthz" => Page::new(StatusCode::OK, TEXT, "ok"),
             "/readyz" => self.readiness().await,
             _ => Page::new(
                 StatusCode::NOT_FOUND,
                 TEXT,
-                "there is /metrics, /metrics/probes, /healthz and /readyz\n",
+                "there is /metrics, /metrics/probes, /metrics/cadvisor, /metrics/resource, /stats/summary, /healthz \
+                 and /readyz\n",
             ),
         }
+    }
+
+    async fn usage_page(&self, content_type: &'static str, write: fn(&Snapshot) -> String) -> Page {
+        let snapshot = self.usage.snapshot().await;
+        Page::new(StatusCode::OK, content_type, write(&snapshot))
     }
 
     async fn readiness(&self) -> Page {

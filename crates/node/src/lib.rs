@@ -36,6 +36,7 @@ mod objects;
 mod status;
 mod store;
 mod termination;
+mod usage;
 
 pub use agent::{
     AddError, Added, AdoptError, How, Located, LogError, LogPlace, NoSuchPod, PodView, Shutdown, StreamError,

@@ -28,6 +28,7 @@ use crate::metrics::Metrics;
 use crate::notify::ServiceManager;
 use crate::objects::{NoObjects, ObjectSource};
 use crate::store::{self, Opened, Reader, StoreError};
+use crate::usage::Usage;
 
 /// What a node is made of.
 #[derive(Debug)]
@@ -99,6 +100,7 @@ impl Node {
         // Subscribed before listing, so that nothing falls between the two.
         let events = options.runtime.events();
         let runtime = Arc::clone(&options.runtime);
+        let usage = Usage::new(Arc::clone(&options.runtime), options.facts.clone());
         let (tools, answers) = Tools::new(
             runtime,
             version,
@@ -124,6 +126,7 @@ impl Node {
         let health = Arc::new(Health {
             metrics,
             runtime: options.runtime,
+            usage,
         });
         let handle = NodeHandle {
             requests,

@@ -103,6 +103,23 @@ async fn metrics_and_health_are_served() {
             .await
             .contains("prober_probe_duration_seconds_bucket")
     );
+    for (path, series) in [
+        (
+            "/metrics/cadvisor",
+            "container_cpu_usage_seconds_total{container=\"app\",cpu=\"total\"",
+        ),
+        (
+            "/metrics/resource",
+            "container_memory_working_set_bytes{container=\"app\",namespace=\"default\",pod=\"web\"} 0 ",
+        ),
+        (
+            "/stats/summary",
+            "\"podRef\":{\"name\":\"web\",\"namespace\":\"default\"",
+        ),
+    ] {
+        let page = get(address, path).await;
+        assert!(page.contains(series), "{series} in {page}");
+    }
     assert!(get(address, "/healthz").await.ends_with("ok"));
     assert!(get(address, "/readyz").await.ends_with("ok"));
     assert!(get(address, "/nothing").await.starts_with("HTTP/1.1 404"));
@@ -120,6 +137,10 @@ async fn metrics_and_health_are_served() {
     .await;
     crate::harness::eventually("its series are gone", || async {
         !get(address, "/metrics").await.contains("pod=\"web\"")
+    })
+    .await;
+    crate::harness::eventually("its containers are gone", || async {
+        !get(address, "/metrics/resource").await.contains("pod=\"web\"")
     })
     .await;
     let metrics = get(address, "/metrics").await;
