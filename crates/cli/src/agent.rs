@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use pulselet_node::{DataDir, LineHub, Node, NodeHandle, NodeOptions, ServiceManager};
 use pulselet_plan::NodeConfig;
+use pulselet_runtime::Version;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 
@@ -27,7 +28,7 @@ pub(crate) struct Setting {
 #[derive(Debug)]
 pub(crate) struct Started {
     pub(crate) node: NodeHandle,
-    /// The runtime's name and version.
+    /// The runtime's name, version and abilities.
     pub(crate) runtime: String,
     pub(crate) data_dir: PathBuf,
     /// What the runtime does not do that a user may count on.
@@ -56,10 +57,27 @@ pub(crate) async fn start(args: &AgentArgs, setting: Setting) -> Result<Started,
     let node = Node::start(options).await.map_err(Failure::environment)?;
     Ok(Started {
         node,
-        runtime: format!("{} {}", version.name, version.version),
+        runtime: describe(&version),
         data_dir: path,
         warning,
     })
+}
+
+/// A runtime in a few words: who it is, and what it can do.
+fn describe(version: &Version) -> String {
+    let features = version.features;
+    let all = [
+        (features.images, "images"),
+        (features.events, "events"),
+        (features.stop_signal, "stop signals"),
+        (features.kill_reporting, "reports of kills"),
+    ];
+    let has: Vec<_> = all
+        .iter()
+        .filter(|(has, _)| *has)
+        .map(|(_, name)| *name)
+        .collect();
+    format!("{} {} ({})", version.name, version.version, has.join(", "))
 }
 
 async fn listen(address: &str) -> Result<TcpListener, Failure> {

@@ -182,7 +182,9 @@ pub(crate) struct CniArgs {
 /// Flags of every command that runs containers.
 #[derive(Debug, Args)]
 pub(crate) struct AgentArgs {
-    /// What containers are: `oci` (containers of images) or `process` (plain host processes, no isolation)
+    /// What containers are: `oci` (containers of images), `process` (plain host processes, no isolation),
+    /// `unix:///PATH` (those of a CRI server, containerd or CRI-O, that listens there), or `auto` (those of a CRI server
+    /// where one answers at a usual place, else `oci`)
     #[arg(long, value_name = "RUNTIME", default_value = "oci")]
     pub(crate) runtime: RuntimeChoice,
     #[command(flatten)]

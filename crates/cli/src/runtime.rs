@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use pulselet_image::ImageStore;
 use pulselet_runtime::Runtime;
+use pulselet_runtime_cri::{ConnectError, CriOptions, CriRuntime, OpenError, USUAL_SOCKETS};
 use pulselet_runtime_oci::{CniOptions, NetworkOptions, OciOptions, OciRuntime};
 use pulselet_runtime_process::{MonitorCommand, ProcessRuntime};
 
@@ -15,23 +16,108 @@ use crate::cli::CniArgs;
 use crate::commands::open_store;
 use crate::data_dir;
 use crate::exit::Failure;
+use crate::output;
 
 /// The hidden subcommand that a container's monitor runs as; the runtime's name follows it.
 const MONITOR: &str = "monitor";
 
 /// `--runtime`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RuntimeChoice {
+    BuiltIn(BuiltIn),
+    /// A CRI server's socket.
+    Cri(PathBuf),
+    /// A CRI server at one of the usual places, else the built-in containers.
+    Auto,
+}
+
+/// The runtimes whose containers have a monitor of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BuiltIn {
     Oci,
     Process,
 }
 
+/// Where what belongs to a CRI server is kept, below the data directory.
+const CRI: &str = "cri";
+const AUTO: &str = "auto";
+const SOCKET: &str = "unix://";
+
 impl RuntimeChoice {
+    /// Opens the runtime below a data directory that the caller has claimed.
+    pub(crate) async fn open(&self, data_dir: &Path, cni: &CniArgs) -> Result<Arc<dyn Runtime>, Failure> {
+        match self {
+            Self::BuiltIn(built_in) => built_in.open(data_dir, cni).await,
+            Self::Cri(socket) => {
+                if cni.cni_conf_dir.is_some() {
+                    let message =
+                        "--cni-conf-dir needs --runtime oci: a CRI server makes the networks of its pods";
+                    return Err(Failure::usage(message));
+                }
+                open_cri(socket, &data_dir.join(CRI)).await
+            }
+            Self::Auto => open_any(data_dir, cni).await,
+        }
+    }
+}
+
+async fn open_cri(socket: &Path, root: &Path) -> Result<Arc<dyn Runtime>, Failure> {
+    match connect(socket, root).await {
+        Ok(runtime) => Ok(runtime),
+        Err(error) => {
+            let failure = Failure::environment(&error);
+            Err(match error {
+                OpenError::Connect(error) => failure.with_hint(error.hint()),
+                OpenError::Owner(_) => failure,
+            })
+        }
+    }
+}
+
+async fn connect(socket: &Path, root: &Path) -> Result<Arc<dyn Runtime>, OpenError> {
+    let options = CriOptions {
+        socket: socket.to_owned(),
+        root: root.to_owned(),
+    };
+    Ok(Arc::new(CriRuntime::open(options).await?))
+}
+
+/// The first CRI server that answers. A directory whose pods are at one is never given to the built-in containers: they
+/// would run a second time.
+async fn open_any(data_dir: &Path, cni: &CniArgs) -> Result<Arc<dyn Runtime>, Failure> {
+    let root = data_dir.join(CRI);
+    for socket in USUAL_SOCKETS.map(Path::new) {
+        match connect(socket, &root).await {
+            Ok(runtime) => return Ok(runtime),
+            Err(OpenError::Connect(ConnectError::Missing { .. })) => {}
+            Err(OpenError::Connect(error)) => output::note(&format!("not used: {error}")),
+            Err(error @ OpenError::Owner(_)) => return Err(Failure::environment(error)),
+        }
+    }
+    if CriRuntime::was_used(&root) {
+        let message = format!(
+            "none of {} answers, and pods of {} may be there",
+            USUAL_SOCKETS.join(", "),
+            data_dir.display()
+        );
+        let hint = "start the container runtime, or choose one with --runtime";
+        return Err(Failure::environment(message).with_hint(hint));
+    }
+    BuiltIn::Oci.open(data_dir, cni).await
+}
+
+impl BuiltIn {
+    const ALL: [Self; 2] = [Self::Oci, Self::Process];
+
     const fn name(self) -> &'static str {
         match self {
             Self::Oci => "oci",
             Self::Process => "process",
         }
+    }
+
+    fn named(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|choice| choice.name() == text)
     }
 
     fn monitor(self) -> MonitorCommand {
@@ -43,8 +129,7 @@ impl RuntimeChoice {
         data_dir.join(self.name())
     }
 
-    /// Opens the runtime below a data directory that the caller has claimed.
-    pub(crate) async fn open(self, data_dir: &Path, cni: &CniArgs) -> Result<Arc<dyn Runtime>, Failure> {
+    async fn open(self, data_dir: &Path, cni: &CniArgs) -> Result<Arc<dyn Runtime>, Failure> {
         let root = self.root(data_dir);
         let cni = self.plugins(cni)?;
         Ok(match self {
@@ -70,9 +155,7 @@ impl RuntimeChoice {
             ),
         })
     }
-}
 
-impl RuntimeChoice {
     /// The plugins that make the networks of pods, if that was asked for.
     fn plugins(self, args: &CniArgs) -> Result<Option<CniOptions>, Failure> {
         let Some(conf_dir) = args.cni_conf_dir.clone() else {
@@ -85,7 +168,9 @@ impl RuntimeChoice {
         // It may be empty for a while: network add-ons write their configuration when they start.
         if !conf_dir.is_dir() {
             let message = format!("there is no directory {}", conf_dir.display());
-            return Err(Failure::environment(message).with_hint("make it, or choose another with --cni-conf-dir"));
+            return Err(
+                Failure::environment(message).with_hint("make it, or choose another with --cni-conf-dir")
+            );
         }
         Ok(Some(CniOptions {
             conf_dir,
@@ -98,10 +183,21 @@ impl FromStr for RuntimeChoice {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        [Self::Oci, Self::Process]
-            .into_iter()
-            .find(|choice| choice.name() == text)
-            .ok_or_else(|| "there is `oci` (containers) and `process` (plain host processes)".to_owned())
+        if let Some(path) = text.strip_prefix(SOCKET).map(PathBuf::from) {
+            let absolute = path.is_absolute();
+            let refused =
+                || format!("the path of a socket is absolute: {SOCKET}/run/containerd/containerd.sock");
+            return absolute.then_some(Self::Cri(path)).ok_or_else(refused);
+        }
+        if text == AUTO {
+            return Ok(Self::Auto);
+        }
+        let named = BuiltIn::named(text).map(Self::BuiltIn);
+        named.ok_or_else(|| {
+            "there is `oci` (containers), `process` (plain host processes), `unix:///PATH` (a CRI server's socket) and \
+             `auto` (a CRI server where there is one, else `oci`)"
+                .to_owned()
+        })
     }
 }
 
@@ -147,10 +243,9 @@ pub(crate) fn monitor(mut args: impl Iterator<Item = OsString>) -> Option<ExitCo
     if args.next()? != MONITOR {
         return None;
     }
-    let choice: RuntimeChoice = args.next()?.to_str()?.parse().ok()?;
-    Some(match choice {
-        RuntimeChoice::Oci => pulselet_runtime_oci::monitor_main(args),
-        RuntimeChoice::Process => pulselet_runtime_process::monitor_main(args),
+    Some(match BuiltIn::named(args.next()?.to_str()?)? {
+        BuiltIn::Oci => pulselet_runtime_oci::monitor_main(args),
+        BuiltIn::Process => pulselet_runtime_process::monitor_main(args),
     })
 }
 
@@ -160,10 +255,17 @@ mod tests {
 
     #[test]
     fn a_choice_is_known_by_its_name() {
-        for choice in [RuntimeChoice::Oci, RuntimeChoice::Process] {
-            assert_eq!(choice.name().parse(), Ok(choice));
+        for choice in BuiltIn::ALL {
+            assert_eq!(choice.name().parse(), Ok(RuntimeChoice::BuiltIn(choice)));
         }
-        assert!(RuntimeChoice::from_str("docker").unwrap_err().contains("process"));
+        assert_eq!("auto".parse(), Ok(RuntimeChoice::Auto));
+        assert_eq!(
+            "unix:///run/x.sock".parse(),
+            Ok(RuntimeChoice::Cri("/run/x.sock".into()))
+        );
+        for wrong in ["docker", "unix://x.sock", "unix://", "/run/x.sock", ""] {
+            assert!(RuntimeChoice::from_str(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]
@@ -175,17 +277,17 @@ mod tests {
 
     #[test]
     fn plugins_are_for_containers_and_need_their_directory() {
-        let plugins = |choice: RuntimeChoice, conf_dir: Option<&str>| {
+        let plugins = |choice: BuiltIn, conf_dir: Option<&str>| {
             let args = CniArgs {
                 cni_conf_dir: conf_dir.map(PathBuf::from),
                 cni_bin_dir: vec!["/bin".into()],
             };
             choice.plugins(&args).map(|options| options.is_some())
         };
-        assert!(!plugins(RuntimeChoice::Process, None).unwrap());
-        assert!(plugins(RuntimeChoice::Oci, Some("/etc")).unwrap());
-        assert!(plugins(RuntimeChoice::Oci, Some("/no/such/directory")).is_err());
-        assert!(plugins(RuntimeChoice::Process, Some("/etc")).is_err());
+        assert!(!plugins(BuiltIn::Process, None).unwrap());
+        assert!(plugins(BuiltIn::Oci, Some("/etc")).unwrap());
+        assert!(plugins(BuiltIn::Oci, Some("/no/such/directory")).is_err());
+        assert!(plugins(BuiltIn::Process, Some("/etc")).is_err());
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::cli::{
 use crate::exit::{Exit, Failure};
 use crate::interrupt::Interrupts;
 use crate::output::{self, BOLD, Format, RESET};
-use crate::runtime::RuntimeChoice;
+use crate::runtime::BuiltIn;
 
 const DENIED_HINT: &str = "images belong to root; use sudo, or name another --data-dir";
 const FULL_HINT: &str = "`pulselet image prune --all` removes what no container uses";
@@ -141,7 +141,7 @@ fn open(args: &DataDirArgs) -> Result<(PathBuf, ImageStore), Failure> {
 
 /// What containers of this directory were made from.
 fn in_use(data_dir: &Path) -> Result<BTreeSet<Digest>, Failure> {
-    pulselet_runtime_oci::images_in_use(&RuntimeChoice::Oci.root(data_dir))
+    pulselet_runtime_oci::images_in_use(&BuiltIn::Oci.root(data_dir))
         .map_err(|error| Failure::environment(format_args!("cannot tell which images are in use: {error}")))
 }
 
