@@ -30,6 +30,8 @@ pub enum Input {
     SandboxFailed {
         message: String,
     },
+    /// Answers [`Action::RunSandbox`] too: a volume cannot be filled yet, so the sandbox was not begun.
+    VolumesNotReady,
     /// The sandbox is gone although nobody asked: a reboot, or a hand from outside.
     SandboxLost,
     /// Answers [`Action::StopSandbox`].

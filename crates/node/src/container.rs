@@ -3,14 +3,18 @@
 //! Everything is resolved here: variables expanded, volumes made, users and limits as numbers. It touches the disk only
 //! below the pod's own directory and where a `hostPath` says so.
 
+mod atomic;
+mod contents;
 mod downward;
 mod env;
 mod error;
 mod expansion;
+mod memory;
 mod naming;
 mod security;
 mod sub_path;
 mod volumes;
+mod written;
 
 use std::fs;
 use std::path::PathBuf;
@@ -21,8 +25,11 @@ use pulselet_runtime::{
     Protocol, SandboxConfig, Signal,
 };
 
+pub(crate) use contents::{Contents, ContentsError, TokenWish, Tokens, VolumeFiles};
 pub(crate) use downward::{Downward, find_container};
 pub(crate) use error::ConfigError;
+pub(crate) use memory::discard;
+pub(crate) use written::{StoreError, WrittenVolume};
 
 use crate::layout::Layout;
 use crate::objects::{Objects, Wanted};

@@ -9,6 +9,7 @@ mod hook;
 mod image;
 mod life;
 mod sandbox;
+mod volumes;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ use crate::clock::Clock;
 use crate::container::{Context, Downward};
 use crate::facts::NodeFacts;
 use crate::layout::Layout;
-use crate::objects::ObjectSource;
+use crate::objects::{Keeper, ObjectSource};
 
 /// How long a runtime may take to make, start or remove something, as a kubelet waits.
 const OPERATION_TIMEOUT: Duration = Duration::from_mins(2);
@@ -60,6 +61,8 @@ pub(crate) struct Tools {
     pub(crate) layout: Layout,
     pub(crate) facts: NodeFacts,
     pub(crate) objects: Arc<dyn ObjectSource>,
+    /// The volumes that are made from them.
+    pub(crate) volumes: Keeper,
     pub(crate) clock: Clock,
     answers: mpsc::Sender<Answer>,
     limits: Limits,
@@ -112,6 +115,11 @@ pub(crate) enum News {
         reason: &'static str,
         message: String,
     },
+    /// Volumes that cannot be written; `is_news` if others than when it was told last.
+    FailedMount {
+        messages: Vec<String>,
+        is_news: bool,
+    },
     /// Nothing of the pod is left on disk.
     CleanedUp,
 }
@@ -156,6 +164,7 @@ impl Tools {
             layout,
             facts,
             objects,
+            volumes: Keeper::default(),
             clock,
             answers,
             limits: Limits {

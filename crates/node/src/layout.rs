@@ -62,6 +62,15 @@ impl Layout {
         self.pod(uid).join("etc-hosts")
     }
 
+    pub(crate) fn config_map(&self, uid: &str, volume: &str) -> PathBuf {
+        self.pod(uid).join("volumes/kubernetes.io~configmap").join(volume)
+    }
+
+    /// Where memory is mounted for what does not belong on a disk.
+    pub(crate) fn memory(&self, uid: &str) -> PathBuf {
+        self.pod(uid).join("memory")
+    }
+
     pub(crate) fn termination_message(&self, uid: &str, container: &str, attempt: u32) -> PathBuf {
         self.pod(uid)
             .join("containers")

@@ -109,8 +109,9 @@ impl Node {
             options.objects,
             opened.clock,
         );
+        let tools = Arc::new(tools);
         let mut agent = Agent::new(
-            Arc::new(tools),
+            Arc::clone(&tools),
             options.config,
             Arc::clone(&metrics),
             options.lines.clone(),
@@ -137,6 +138,7 @@ impl Node {
         };
         let mut services = Services::default();
         services.control(&layout, &handle)?;
+        services.spawn(tools.keep_volumes());
         if let Some(listener) = options.metrics {
             services.spawn(serve(listener, health));
         }

@@ -5,6 +5,7 @@
 //! what becomes of them and what is told about a missing one is the node's business; caching is the source's.
 
 mod fetch;
+mod keeper;
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use pulselet_api::openapi::api::core::v1::{ConfigMap, Secret};
 use thiserror::Error;
 
 pub(crate) use fetch::{ObjectError, ObjectKind, Objects, Wanted};
+pub(crate) use keeper::{GivenToken, Keeper, Kept, Record};
 
 /// Where a node gets the objects from that its pods name.
 #[async_trait]

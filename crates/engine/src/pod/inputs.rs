@@ -13,12 +13,15 @@ use crate::time::{Span, Time};
 
 /// A sandbox that could not be made is tried again after this long.
 const SANDBOX_AGAIN_AFTER: Span = Span::from_secs(10);
+/// Volumes that could not be filled are tried again after this long: somebody is about to make what is missing.
+const VOLUMES_AGAIN_AFTER: Span = Span::from_secs(2);
 
 impl Pod {
     pub(super) fn take(&mut self, now: Time, input: Input, out: &mut Outbox) {
         match input {
             Input::SandboxReady => self.sandbox_ready(),
             Input::SandboxFailed { message } => self.sandbox_failed(now, &message, out),
+            Input::VolumesNotReady => self.volumes_not_ready(now),
             Input::SandboxLost => self.sandbox_lost(now, out),
             Input::SandboxStopped => {
                 if self.sandbox == Sandbox::Stopping {
@@ -113,6 +116,15 @@ impl Pod {
             },
         );
         tell_event(out, Severity::Warning, "FailedCreatePodSandBox", message);
+    }
+
+    /// What is missing is told by whoever looked for it.
+    fn volumes_not_ready(&mut self, now: Time) {
+        if self.sandbox == Sandbox::Starting {
+            self.sandbox = Sandbox::Failed {
+                retry_at: now + VOLUMES_AGAIN_AFTER,
+            };
+        }
     }
 
     /// Ends what still runs, and goes back to the beginning once all of it is gone.

@@ -13,7 +13,8 @@ use thiserror::Error;
 use super::Agent;
 use super::entry::{Entry, LifeStage, Manifest, Record};
 use super::observe::Known;
-use crate::jobs::Place;
+use crate::container::discard;
+use crate::jobs::{Place, PodRef};
 use crate::store::{self, StoredPod};
 
 /// Everything a runtime has of ours.
@@ -138,7 +139,14 @@ impl Agent {
             .iter()
             .map(|life| (life.id.clone(), life.key))
             .collect();
+        let uid = Arc::clone(&entry.identity.uid);
         let key = self.insert(engine, entry);
+        self.tools.volumes.keep(&PodRef {
+            key,
+            uid,
+            spec: Arc::new(pod),
+            place: None,
+        });
         self.containers
             .extend(lives.into_iter().map(|(id, life)| (id, (key, life))));
         Ok(key)
@@ -201,7 +209,7 @@ impl Agent {
             let Ok(entries) = std::fs::read_dir(&pods) else { return };
             for entry in entries.flatten() {
                 let is_known = entry.file_name().to_str().is_none_or(|name| known.contains(name));
-                if !is_known && let Err(error) = std::fs::remove_dir_all(entry.path()) {
+                if !is_known && let Err(error) = discard(&entry.path()) {
                     tracing::warn!(path = %entry.path().display(), %error, "cannot remove what is left of a pod");
                 }
             }

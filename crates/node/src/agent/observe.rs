@@ -61,6 +61,7 @@ impl Agent {
                 reason,
                 message,
             } => self.warn(key, container, reason, message),
+            News::FailedMount { messages, is_news } => self.failed_mount(key, messages, is_news),
             News::CleanedUp => self.forget(key),
         }
     }

@@ -171,6 +171,9 @@ impl Agent {
         entry.plan = Arc::clone(&plan);
         entry.changed_visibly = true;
         self.journal.mark(key);
+        let tools = Arc::clone(&self.tools);
+        let pod = entry.reference(key);
+        self.tasks.spawn(async move { tools.update_volumes(pod).await });
         self.feed(key, Input::Replan { plan, settings });
         Ok(())
     }

@@ -120,6 +120,23 @@ impl Agent {
         self.take_note(key, &[], &[event]);
     }
 
+    /// Volumes that cannot be written: an event every time, a line when it is news.
+    pub(super) fn failed_mount(&mut self, key: PodKey, messages: Vec<String>, is_news: bool) {
+        for message in messages {
+            if is_news {
+                let message = message.clone();
+                self.publish(key, [self.line(None, LineBody::Warning { message })]);
+            }
+            let event = Event {
+                container: None,
+                severity: Severity::Warning,
+                reason: "FailedMount",
+                message,
+            };
+            self.take_note(key, &[], &[event]);
+        }
+    }
+
     fn line(&self, container: Option<Arc<str>>, body: LineBody) -> Line {
         Line {
             at: self.tools.clock.now(),

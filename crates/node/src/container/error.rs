@@ -26,7 +26,9 @@ pub(crate) enum ConfigError {
     EnvSource { variable: String },
     #[error("volume {volume:?} of mount {path:?} is not among the pod's volumes")]
     UnknownVolume { volume: String, path: String },
-    #[error("volume {volume:?}: only emptyDir and hostPath volumes are supported on this node")]
+    #[error("volume {volume:?} has no files yet")]
+    NotWritten { volume: String },
+    #[error("volume {volume:?}: its kind is not supported on this node")]
     VolumeKind { volume: String },
     #[error("volume {volume:?}: hostPath type check failed: {path} is not a {wanted}", path = path.display())]
     HostPathType {

@@ -1,20 +1,33 @@
-//! Volumes as host paths: `emptyDir` in the pod's own directory, `hostPath` where the manifest says.
+//! Volumes as host paths: `emptyDir` in the pod's own directory, `hostPath` where the manifest says, and those that were
+//! written before the pod's sandbox was made.
 //!
 //! A subPath never leads out of its volume, also not through a symbolic link that a container made.
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, PermissionsExt as _, lchown};
 use std::path::{Path, PathBuf};
 
 use pulselet_api::openapi::api::core::v1 as core;
+use pulselet_api::quantity::Amount;
 use pulselet_api::{Container, Pod};
 use pulselet_runtime::{EnvVar, Mount, Propagation};
 
+use super::atomic::give;
 use super::error::ConfigError;
 use super::expansion::expand;
+use super::memory;
+use super::security::id;
 use super::sub_path::{self, SubPathError};
+use super::written::WrittenVolume;
 use crate::layout::Layout;
+
+/// Nano-units in one unit of a quantity.
+const NANOS: i128 = 1_000_000_000;
+/// Any user of a container may use an emptyDir.
+const EMPTY_DIR_MODE: u32 = 0o777;
+/// Files made in a directory get its group.
+const SET_GROUP: u32 = 0o2000;
 
 /// The mounts of a container, with every host path made or checked.
 pub(super) fn mounts(
@@ -44,7 +57,14 @@ fn resolve(
             volume: mount.name.clone(),
             path: mount.mount_path.clone(),
         })?;
-    let root = host_path(layout, uid, volume)?;
+    let written = WrittenVolume::of(layout, uid, volume);
+    let is_written = written.is_some();
+    let root = match written {
+        Some(written) => written.directory().ok_or_else(|| ConfigError::NotWritten {
+            volume: volume.name.clone(),
+        })?,
+        None => host_path(layout, uid, pod, volume)?,
+    };
     let sub_path = match (mount.sub_path.as_deref(), mount.sub_path_expr.as_deref()) {
         (Some(path), _) if !path.is_empty() => Some(path.to_owned()),
         (_, Some(text)) if !text.is_empty() => Some(expand(text, |name| value(env, name))),
@@ -58,7 +78,8 @@ fn resolve(
         container_path: PathBuf::from(&mount.mount_path),
         host_path: root,
         sub_path: sub_path.map(PathBuf::from),
-        read_only: mount.read_only.unwrap_or(false),
+        // What the node writes is not a container's to change.
+        read_only: is_written || mount.read_only.unwrap_or(false),
         propagation: match mount.mount_propagation.as_deref() {
             Some("HostToContainer") => Propagation::HostToContainer,
             Some("Bidirectional") => Propagation::Bidirectional,
@@ -72,10 +93,10 @@ fn value<'a>(env: &'a [EnvVar], name: &str) -> Option<&'a str> {
     found.map(|variable| variable.value.as_str())
 }
 
-fn host_path(layout: &Layout, uid: &str, volume: &core::Volume) -> Result<PathBuf, ConfigError> {
-    if volume.empty_dir.is_some() {
+fn host_path(layout: &Layout, uid: &str, pod: &Pod, volume: &core::Volume) -> Result<PathBuf, ConfigError> {
+    if let Some(source) = &volume.empty_dir {
         let path = layout.empty_dir(uid, &volume.name);
-        make_directory(&path, 0o777).map_err(|source| prepare(&path, source))?;
+        make_empty_dir(&path, pod, source).map_err(|source| prepare(&path, source))?;
         return Ok(path);
     }
     if let Some(host) = &volume.host_path {
@@ -93,6 +114,23 @@ fn prepare(path: &Path, source: io::Error) -> ConfigError {
         path: path.to_owned(),
         source,
     }
+}
+
+/// A directory for everyone, in memory if it is to be, whose files belong to the pod's group if it has one.
+fn make_empty_dir(path: &Path, pod: &Pod, source: &core::EmptyDirVolumeSource) -> io::Result<()> {
+    if source.medium.as_deref() == Some("Memory") {
+        let limit = source.size_limit.as_ref();
+        let limit = limit.and_then(|limit| Amount::parse(&limit.0).ok());
+        let bytes = limit.and_then(|limit| u64::try_from(limit.nanos() / NANOS).ok());
+        memory::ensure(path, bytes.filter(|bytes| *bytes > 0), EMPTY_DIR_MODE)?;
+    }
+    make_directory(path, EMPTY_DIR_MODE)?;
+    let group = pod.spec.security_context.as_ref().and_then(|it| id(it.fs_group));
+    if group.is_some() {
+        give(lchown(path, None, group), group)?;
+        make_directory(path, EMPTY_DIR_MODE | SET_GROUP)?;
+    }
+    Ok(())
 }
 
 /// Makes the directory with exactly this mode, whatever the process's mask is.
@@ -153,6 +191,7 @@ fn make_sub_path(root: &Path, sub_path: &str, volume: &str) -> Result<(), Config
 mod tests {
     use super::*;
     use serde_json::json;
+    use std::os::unix::fs::MetadataExt as _;
 
     fn mounted(
         directory: &Path,
@@ -188,6 +227,27 @@ mod tests {
         let sub = mounted(directory.path(), &volume, &mount).unwrap();
         assert!(sub.ends_with("v/a/seven") && sub.is_dir());
         assert_eq!(fs::metadata(&sub).unwrap().permissions().mode() & 0o777, 0o777);
+    }
+
+    #[test]
+    fn an_empty_dir_may_be_in_memory_and_belong_to_a_group() {
+        let directory = tempfile::tempdir().unwrap();
+        let source = json!({"medium": "Memory", "sizeLimit": "1Mi"});
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "web"}, "spec": {"securityContext": {"fsGroup": 77}},
+        }))
+        .unwrap();
+        let path = directory.path().join("v");
+        make_empty_dir(&path, &pod, &serde_json::from_value(source).unwrap()).unwrap();
+        let metadata = fs::metadata(&path).unwrap();
+        assert_eq!(metadata.mode() & 0o7777, 0o2777);
+        if metadata.gid() == 77 {
+            let full = fs::write(path.join("large"), vec![0; 2 << 20]).unwrap_err();
+            assert_eq!(full.kind(), io::ErrorKind::StorageFull);
+            memory::discard(&path).unwrap();
+        } else {
+            assert!(std::env::var_os("CI").is_none(), "giving things away needs root");
+        }
     }
 
     #[test]
@@ -249,13 +309,13 @@ mod tests {
     #[test]
     fn what_is_not_supported_says_so() {
         let directory = tempfile::tempdir().unwrap();
-        let volume = json!({"name": "v", "secret": {"secretName": "s"}});
-        let result = mounted(
-            directory.path(),
-            &volume,
-            &json!({"name": "v", "mountPath": "/v"}),
-        );
+        let mount = json!({"name": "v", "mountPath": "/v"});
+        let volume = json!({"name": "v", "nfs": {"server": "s", "path": "/"}});
+        let result = mounted(directory.path(), &volume, &mount);
         assert!(matches!(result, Err(ConfigError::VolumeKind { .. })));
+        let volume = json!({"name": "v", "secret": {"secretName": "s"}});
+        let result = mounted(directory.path(), &volume, &mount);
+        assert!(matches!(result, Err(ConfigError::NotWritten { .. })));
         let result = mounted(
             directory.path(),
             &volume,

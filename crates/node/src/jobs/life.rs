@@ -10,7 +10,7 @@ use pulselet_runtime::{
 };
 
 use super::{News, PodRef, Retry, Tools, bounded};
-use crate::container::{ConfigError, Made, container_config, wanted_objects};
+use crate::container::{ConfigError, Made, container_config, discard, wanted_objects};
 use crate::objects::Objects;
 
 #[derive(Debug)]
@@ -203,12 +203,14 @@ impl Tools {
     pub(crate) async fn clean_up(&self, pod: PodRef) {
         let spec = &pod.spec;
         let logs = self.layout.pod_logs(spec.namespace(), spec.name(), &pod.uid);
+        self.volumes.forget(&pod.uid).await;
         for path in [self.layout.pod(&pod.uid), logs] {
-            if let Err(error) = tokio::fs::remove_dir_all(&path).await
-                && error.kind() != std::io::ErrorKind::NotFound
-            {
-                tracing::warn!(path = %path.display(), %error, "cannot remove what is left of a pod");
-            }
+            let removed = tokio::task::spawn_blocking(move || {
+                if let Err(error) = discard(&path) {
+                    tracing::warn!(path = %path.display(), %error, "cannot remove what is left of a pod");
+                }
+            });
+            removed.await.expect("removing does not panic");
         }
         self.answer(pod.key, News::CleanedUp).await;
     }

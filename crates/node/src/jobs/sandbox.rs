@@ -8,6 +8,9 @@ use crate::container::sandbox_config;
 
 impl Tools {
     pub(crate) async fn run_sandbox(&self, pod: PodRef, attempt: u32) {
+        if !self.set_up_volumes(&pod).await {
+            return self.tell(pod.key, Input::VolumesNotReady).await;
+        }
         let _permit = self.limits.operations.acquire().await;
         match self.make_sandbox(&pod, attempt).await {
             Ok(place) => self.answer(pod.key, News::Sandbox(place)).await,

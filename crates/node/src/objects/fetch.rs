@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use pulselet_api::openapi::api::core::v1::{ConfigMap, Secret};
+use pulselet_api::openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use thiserror::Error;
 
 use super::{ObjectSource, SourceError};
@@ -130,6 +131,30 @@ impl Objects {
         optional: Option<bool>,
     ) -> Result<Option<&ConfigMap>, ObjectError> {
         look_up(&self.config_maps, ObjectKind::ConfigMap, name, optional)
+    }
+
+    /// What distinguishes this version of an object, or its absence, from others; none where nothing does.
+    pub(crate) fn version(&self, kind: ObjectKind, name: &str) -> Option<String> {
+        fn of<T>(found: Option<&Found<T>>, metadata: fn(&T) -> &ObjectMeta) -> Option<String> {
+            match found? {
+                Ok(object) => {
+                    let ObjectMeta {
+                        uid,
+                        resource_version,
+                        ..
+                    } = metadata(object);
+                    let uid = uid.as_deref().unwrap_or_default();
+                    resource_version
+                        .as_ref()
+                        .map(|version| format!("{uid}/{version}"))
+                }
+                Err(error) => error.is_absence().then(|| "absent".to_owned()),
+            }
+        }
+        match kind {
+            ObjectKind::ConfigMap => of(self.config_maps.get(name), |object| &object.metadata),
+            ObjectKind::Secret => of(self.secrets.get(name), |object| &object.metadata),
+        }
     }
 
     /// A secret that was wanted; none where the reference is optional and there is no such object.

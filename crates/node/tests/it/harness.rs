@@ -88,6 +88,12 @@ impl Bench {
         added.expect("the pod is taken").how
     }
 
+    /// Deletes a pod of the default namespace with its own grace period.
+    pub(crate) async fn delete(&self, name: &str) {
+        let deleted = self.node.delete_pod("default", name, None).await;
+        deleted.expect("the node is there").expect("the pod is there");
+    }
+
     /// Reads lines until one fits.
     pub(crate) async fn until(&mut self, what: &str, fits: impl Fn(&PodLine) -> bool) -> Arc<PodLine> {
         let search = async {
