@@ -31,6 +31,7 @@ pub(super) struct Journal {
 #[derive(Debug)]
 struct Flight {
     number: u64,
+    /// In the order of their keys.
     pods: Vec<(PodKey, Held)>,
 }
 
@@ -70,10 +71,12 @@ impl Journal {
 
     /// Puts lines behind those of the pod that wait for the batch under way, where there are any.
     pub(super) fn follow(&mut self, key: PodKey, lines: &mut Vec<pulselet_engine::Line>) {
-        let mut flight = self.flight.iter_mut().flat_map(|flight| &mut flight.pods);
-        let held = flight.find(|(other, held)| *other == key && !held.lines.is_empty());
-        if let Some((_, held)) = held {
-            held.lines.append(lines);
+        let Some(flight) = &mut self.flight else { return };
+        if let Ok(place) = flight.pods.binary_search_by_key(&key, |(other, _)| *other) {
+            let (_, held) = &mut flight.pods[place];
+            if !held.lines.is_empty() {
+                held.lines.append(lines);
+            }
         }
     }
 

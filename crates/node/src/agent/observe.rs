@@ -310,10 +310,11 @@ impl Agent {
                 self.vanished(key, life);
             }
         }
+        let ready = |status: &&SandboxStatus| status.state == SandboxState::Ready;
+        let ready = listing.sandboxes.iter().filter(ready).map(|status| &status.id);
+        let ready: HashSet<_> = ready.collect();
         for (key, sandbox) in &findings.known.places {
-            let is_there =
-                |status: &SandboxStatus| status.id == *sandbox && status.state == SandboxState::Ready;
-            if !listing.sandboxes.iter().any(is_there) {
+            if !ready.contains(sandbox) {
                 self.lost_sandbox(*key, sandbox);
             }
         }

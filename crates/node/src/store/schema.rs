@@ -35,6 +35,7 @@ CREATE TABLE IF NOT EXISTS kills (
     lines TEXT NOT NULL, UNIQUE (uid, container, attempt, at)
 );
 CREATE INDEX IF NOT EXISTS kills_of_container ON kills (pod, container, at);
+CREATE INDEX IF NOT EXISTS kills_by_time ON kills (at);
 ";
 
 pub(super) fn open(path: &Path) -> rusqlite::Result<Connection> {
@@ -73,6 +74,9 @@ pub(super) fn commit(connection: &mut Connection, batch: &Batch) -> rusqlite::Re
     let transaction = connection.transaction()?;
     for write in &batch.writes {
         apply(&transaction, write)?;
+    }
+    if batch.writes.iter().any(|write| matches!(write, Write::Kill(_))) {
+        forget_old_kills(&transaction)?;
     }
     set_meta(&transaction, LAST, &batch.now.as_micros().to_string())?;
     transaction.commit()
@@ -157,12 +161,17 @@ fn save_kill(transaction: &Transaction<'_>, kill: &KillRow) -> rusqlite::Result<
         "DELETE FROM kills WHERE pod = ?1 AND container = ?2 AND rowid NOT IN
          (SELECT rowid FROM kills WHERE pod = ?1 AND container = ?2 ORDER BY at DESC LIMIT ?3)",
     )?;
-    prune.execute(params![pod, container, KILLS_PER_CONTAINER])?;
+    prune
+        .execute(params![pod, container, KILLS_PER_CONTAINER])
+        .map(drop)
+}
+
+/// Once per batch: it looks at all of them.
+fn forget_old_kills(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     let mut prune = transaction.prepare_cached(
-        "DELETE FROM kills WHERE (SELECT count(*) FROM kills) > ?1
-         AND rowid IN (SELECT rowid FROM kills ORDER BY at LIMIT 1)",
+        "DELETE FROM kills WHERE rowid IN (SELECT rowid FROM kills ORDER BY at DESC LIMIT -1 OFFSET ?)",
     )?;
-    prune.execute(params![KILLS_IN_ALL]).map(drop)
+    prune.execute([KILLS_IN_ALL]).map(drop)
 }
 
 /// `SQLite`'s integers are signed; engine time passes 2^63 microseconds in the year 294,000.
