@@ -153,13 +153,14 @@ impl Container {
         let Some(wanted) = &self.plan.stop_signal else {
             return;
         };
-        if effective.is_some() || self.told.stop_signal_unknown {
+        // A runtime that does not know the field may still be known to go by the image.
+        if effective == Some(wanted) || self.told.stop_signal_unknown {
             return;
         }
         self.told.stop_signal_unknown = true;
+        let by = effective.map_or("its image's signal or the runtime's default", |signal| &**signal);
         let message = format!(
-            "The runtime does not know stop signals: container {} asks for {wanted} and is stopped by its image's \
-             signal or the runtime's default",
+            "The runtime does not know stop signals: container {} asks for {wanted} and is stopped by {by}",
             scope.name
         );
         scope.line(LineBody::Warning {

@@ -151,6 +151,42 @@ fn probed(life: LifeKey, kind: Kind, outcome: Outcome) -> Input {
     Input::ProbeDone { life, kind, report }
 }
 
+/// Warnings that a container's stop signal is not used, over two lives that the runtime gives these signals.
+fn signal_warnings(wanted: &str, effective: [Option<&str>; 2]) -> usize {
+    let mut driven = Driven::new(ContainerPlan {
+        stop_signal: Some(wanted.into()),
+        ..container()
+    });
+    driven.give(0, Input::SandboxReady);
+    let mut warnings = 0;
+    for (life, signal) in [FIRST, SECOND].into_iter().zip(effective) {
+        let pulled = Pulled::NotNeeded;
+        let container = APP;
+        driven.give(0, Input::ImageReady { container, pulled });
+        let (id, stop_signal) = (format!("id-{}", life.attempt).into(), signal.map(Into::into));
+        driven.give(
+            0,
+            Input::Created {
+                life,
+                id,
+                stop_signal,
+            },
+        );
+        let is_warning = |line: &&pulselet_engine::Line| matches!(line.body, LineBody::Warning { .. });
+        warnings += driven.out.lines.iter().filter(is_warning).count();
+        driven.give(0, Input::Running { life, at: at(0) });
+        driven.give(1, exited(life, 1, 1));
+    }
+    warnings
+}
+
+#[test]
+fn a_stop_signal_that_is_not_used_is_told_once() {
+    assert_eq!(signal_warnings("SIGUSR1", [Some("SIGUSR1"); 2]), 0);
+    assert_eq!(signal_warnings("SIGUSR1", [Some("SIGTERM"); 2]), 1);
+    assert_eq!(signal_warnings("SIGUSR1", [None; 2]), 1);
+}
+
 #[test]
 fn each_step_asks_for_the_next() {
     let mut driven = Driven::new(container());
