@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use tokio::sync::Notify;
 
 use crate::agent::PodView;
+use crate::identity::Origin;
 
 /// Events that wait to be read; the oldest make room. A few megabytes at most.
 const MAX_EVENTS: usize = 4_096;
@@ -24,6 +25,7 @@ pub struct PodEvent {
     pub namespace: Arc<str>,
     pub name: Arc<str>,
     pub uid: Arc<str>,
+    pub origin: Origin,
     /// None where it concerns the pod.
     pub container: Option<Arc<str>>,
     /// Normal or Warning.
@@ -120,6 +122,7 @@ mod tests {
             namespace: "default".into(),
             name: "web".into(),
             uid: "u".into(),
+            origin: Origin::Api,
             container: None,
             severity: "Normal",
             reason: "Pulled",

@@ -166,6 +166,7 @@ fn pod_event(entry: &Entry, event: &Event, at: jiff::Timestamp) -> PodEvent {
         namespace: Arc::clone(&entry.identity.namespace),
         name: Arc::clone(&entry.identity.name),
         uid: Arc::clone(&entry.identity.uid),
+        origin: entry.origin.clone(),
         container: event.container.clone(),
         severity: event.severity.as_str(),
         reason: event.reason,

@@ -1,0 +1,207 @@
+//! A pod's way from the API to the node and back.
+
+use http::Method;
+use pulselet_runtime_fake::LifeScript;
+use serde_json::json;
+
+use crate::harness::{NODE, PODS, World, condition, eventually, pod};
+
+#[tokio::test]
+async fn a_node_registers_and_renews_its_lease() {
+    let world = World::new().await;
+    let node = world
+        .api()
+        .until("a ready node", "/api/v1/nodes/n1", |node| {
+            condition(node, "Ready") == "True"
+        })
+        .await;
+    assert_eq!(node["metadata"]["labels"]["kubernetes.io/hostname"], NODE);
+    assert_eq!(
+        node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"],
+        10250
+    );
+    assert_eq!(condition(&node, "MemoryPressure"), "False");
+    let info = &node["status"]["nodeInfo"];
+    assert!(
+        info["containerRuntimeVersion"]
+            .as_str()
+            .unwrap()
+            .starts_with("fake://"),
+        "{info}"
+    );
+    let path = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1";
+    let lease = world.api().until("a lease", path, |_| true).await;
+    assert_eq!(lease["spec"]["leaseDurationSeconds"], 40);
+    assert_eq!(
+        lease["metadata"]["ownerReferences"][0]["uid"],
+        node["metadata"]["uid"]
+    );
+    // A Node that somebody removes is put back.
+    world.api().delete("/api/v1/nodes/n1", None).await;
+    world
+        .api()
+        .until("the node again", "/api/v1/nodes/n1", |again| {
+            again["metadata"]["uid"] != node["metadata"]["uid"]
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_pod_runs_is_reported_and_goes_when_it_has_ended() {
+    let world = World::new().await;
+    let created = world
+        .run(&pod("web", &json!({"lifecycle": {"stopSignal": "SIGUSR1"}})))
+        .await;
+    let ready = world.api().until_ready("web").await;
+    let status = &ready["status"];
+    assert_eq!(
+        (&status["phase"], &status["observedGeneration"]),
+        (&json!("Running"), &json!(1))
+    );
+    assert!(
+        status["podIP"].is_string() && status["hostIP"].is_string(),
+        "{status}"
+    );
+    assert_eq!(status["containerStatuses"][0]["stopSignal"], "SIGUSR1");
+    assert_eq!(condition(&ready, "ContainersReady"), "True");
+    let here = world.node().pod("default/web").await.unwrap().unwrap();
+    assert_eq!(json!(here.uid), created["metadata"]["uid"]);
+    world.api().delete(&format!("{PODS}/web"), None).await;
+    world.api().until_gone(&format!("{PODS}/web")).await;
+    assert_eq!(world.node().pod("default/web").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn the_last_status_says_how_the_containers_ended() {
+    let world = World::new().await;
+    // A finalizer keeps the object, so that its last status can be seen.
+    let mut pod = pod("web", &json!({}));
+    pod["metadata"]["finalizers"] = json!(["example.com/keep"]);
+    world.run(&pod).await;
+    world.api().until_ready("web").await;
+    world.api().delete(&format!("{PODS}/web"), None).await;
+    let last = world
+        .api()
+        .until("the last status", &format!("{PODS}/web"), |pod| {
+            pod["status"]["containerStatuses"][0]["state"]["terminated"].is_object()
+        })
+        .await;
+    assert_eq!(condition(&last, "Ready"), "False");
+    assert_eq!(last["status"]["observedGeneration"], 2);
+    let free = json!({"metadata": {"finalizers": null}});
+    world
+        .api()
+        .request(Method::PATCH, &format!("{PODS}/web"), Some(&free))
+        .await;
+    world.api().until_gone(&format!("{PODS}/web")).await;
+}
+
+#[tokio::test]
+async fn a_second_deletion_shortens_the_first_and_force_kills() {
+    let world = World::new().await;
+    world
+        .runtime
+        .script("app", [LifeScript::stubborn(), LifeScript::stubborn()]);
+    let patient = |name: &str| {
+        let mut pod = pod(name, &json!({}));
+        pod["spec"]["terminationGracePeriodSeconds"] = json!(3600);
+        pod
+    };
+    world.run(&patient("slow")).await;
+    world.api().until_ready("slow").await;
+    let path = format!("{PODS}/slow");
+    world.api().delete(&path, None).await;
+    eventually("the node ends it", || async {
+        let here = world.node().pod("default/slow").await.unwrap();
+        here.filter(|here| here.deleting)
+    })
+    .await;
+    world.api().delete(&path, Some(1)).await;
+    world.api().until_gone(&path).await;
+
+    world.run(&patient("forced")).await;
+    world.api().until_ready("forced").await;
+    world.api().delete(&format!("{PODS}/forced"), Some(0)).await;
+    eventually("the node has killed it", || async {
+        world
+            .node()
+            .pod("default/forced")
+            .await
+            .unwrap()
+            .is_none()
+            .then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_new_pod_takes_the_name_of_one_that_was_removed() {
+    let world = World::new().await;
+    world.run(&pod("web", &json!({}))).await;
+    world.api().until_ready("web").await;
+    world.api().delete(&format!("{PODS}/web"), Some(0)).await;
+    let second = world.run(&pod("web", &json!({}))).await;
+    let ready = world.api().until_ready("web").await;
+    assert_eq!(ready["metadata"]["uid"], second["metadata"]["uid"]);
+    let here = world.node().pod("default/web").await.unwrap().unwrap();
+    assert_eq!(json!(here.uid), second["metadata"]["uid"]);
+}
+
+#[tokio::test]
+async fn labels_of_a_running_pod_reach_the_node_and_restart_nothing() {
+    let world = World::new().await;
+    world.run(&pod("web", &json!({}))).await;
+    world.api().until_ready("web").await;
+    let patch = json!({"metadata": {"labels": {"tier": "front"}}});
+    world
+        .api()
+        .request(Method::PATCH, &format!("{PODS}/web"), Some(&patch))
+        .await;
+    eventually("the node knows the label", || async {
+        let manifest = world.node().manifest("default/web").await.unwrap()?;
+        manifest.metadata.labels.as_ref()?.get("tier").cloned()
+    })
+    .await;
+    let here = world.node().pod("default/web").await.unwrap().unwrap();
+    assert_eq!(here.status.container_statuses[0].restart_count, 0);
+}
+
+#[tokio::test]
+async fn a_pod_for_another_system_fails_with_its_reason() {
+    let world = World::new().await;
+    let mut windows = pod("win", &json!({}));
+    windows["spec"]["os"] = json!({"name": "windows"});
+    world.run(&windows).await;
+    let failed = world
+        .api()
+        .until("a failed pod", &format!("{PODS}/win"), |pod| {
+            pod["status"]["phase"] == "Failed"
+        })
+        .await;
+    assert_eq!(failed["status"]["reason"], "PodOSNotSupported");
+}
+
+#[tokio::test]
+async fn events_are_posted_and_counted() {
+    let world = World::new().await;
+    let exits = LifeScript {
+        exits: Some((std::time::Duration::ZERO, 1)),
+        ..LifeScript::default()
+    };
+    world.runtime.script("app", [exits]);
+    let created = world.run(&pod("web", &json!({}))).await;
+    let started = |list: &serde_json::Value| {
+        let items = list["items"].as_array().cloned().unwrap_or_default();
+        items.into_iter().find(|event| event["reason"] == "Started")
+    };
+    let list = world
+        .api()
+        .until("a counted event", "/api/v1/namespaces/default/events", |list| {
+            started(list).is_some_and(|event| event["count"].as_u64() >= Some(2))
+        })
+        .await;
+    let event = started(&list).unwrap();
+    assert_eq!(event["involvedObject"]["uid"], created["metadata"]["uid"]);
+    assert_eq!(event["involvedObject"]["fieldPath"], "spec.containers{app}");
+    assert_eq!(event["source"]["host"], NODE);
+}
