@@ -6,6 +6,7 @@
 
 mod fetch;
 mod keeper;
+mod pull_secrets;
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use thiserror::Error;
 
 pub(crate) use fetch::{ObjectError, ObjectKind, Objects, Wanted};
 pub(crate) use keeper::{GivenToken, Keeper, Kept, Record};
+pub(crate) use pull_secrets::Keyring;
 
 /// Where a node gets the objects from that its pods name.
 #[async_trait]

@@ -76,6 +76,11 @@ impl FakeRuntime {
         self.0.with(|state| state.configs.get(&key).cloned())
     }
 
+    /// With which credentials an image was asked for last; none if it was not.
+    pub fn pulled_as(&self, reference: &str) -> Option<Option<Credentials>> {
+        self.0.with(|state| state.pulled_as.get(reference).cloned())
+    }
+
     /// Carries a verb out, or not, as the dice fall.
     async fn call<T>(
         &self,
@@ -265,7 +270,10 @@ impl Runtime for FakeRuntime {
         .await
     }
 
-    async fn pull_image(&self, reference: &str, _credentials: Option<&Credentials>) -> Result<Image> {
+    async fn pull_image(&self, reference: &str, credentials: Option<&Credentials>) -> Result<Image> {
+        let key = reference.to_owned();
+        self.0
+            .with(|state| state.pulled_as.insert(key, credentials.cloned()));
         self.call(Operation::PullImage, reference, self.0.pull(reference))
             .await
     }

@@ -9,8 +9,8 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 use pulselet_runtime::{
-    ContainerConfig, ContainerEvent, ContainerId, ContainerState, ContainerStatus, Error, EventHub,
-    EventKind, ExecOutcome, ExecOutput, ExecRequest, Exit, ExitReason, Features, Image, ObjectKind,
+    ContainerConfig, ContainerEvent, ContainerId, ContainerState, ContainerStatus, Credentials, Error,
+    EventHub, EventKind, ExecOutcome, ExecOutput, ExecRequest, Exit, ExitReason, Features, Image, ObjectKind,
     Operation, Result, RuntimeEvent, SandboxConfig, SandboxId, SandboxState, SandboxStatus, Signal,
 };
 use tokio::{
@@ -46,6 +46,8 @@ pub(crate) struct State {
     pub(crate) calls: VecDeque<(Operation, String)>,
     /// What containers were asked for with, the last of a name and attempt.
     pub(crate) configs: BTreeMap<(String, u32), ContainerConfig>,
+    /// Who asked for each image last.
+    pub(crate) pulled_as: BTreeMap<String, Option<Credentials>>,
 }
 
 #[derive(Debug)]
@@ -78,6 +80,7 @@ impl Inner {
             images: BTreeMap::new(),
             calls: VecDeque::new(),
             configs: BTreeMap::new(),
+            pulled_as: BTreeMap::new(),
         };
         let (epoch, born) = (Timestamp::now(), Instant::now());
         Self {

@@ -198,6 +198,15 @@ fn image_job(entry: &Entry, key: PodKey, container: usize) -> ImageJob {
         policy: spec
             .map(|spec| spec.image_pull_policy.clone())
             .unwrap_or_default(),
+        namespace: pod.namespace().to_owned(),
+        pull_secrets: pod
+            .spec
+            .image_pull_secrets
+            .iter()
+            .map(|reference| reference.name.clone())
+            .filter(|name| !name.is_empty())
+            .collect(),
+        name,
     }
 }
 

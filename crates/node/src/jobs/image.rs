@@ -1,12 +1,15 @@
 //! Getting an image as the container's pull policy says.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Instant;
 
 use pulselet_engine::PodKey;
 use pulselet_engine::io::{ImageError, Input, Pulled};
-use pulselet_runtime::{Error, Image, ImageErrorKind, Operation, Result};
+use pulselet_runtime::{Credentials, Error, Image, ImageErrorKind, Operation, Result};
 
 use super::{News, PULL_TIMEOUT, Tools, bounded};
+use crate::objects::{Keyring, Objects, Wanted};
 
 #[derive(Debug)]
 pub(crate) struct ImageJob {
@@ -15,6 +18,11 @@ pub(crate) struct ImageJob {
     pub(crate) image: String,
     /// `Always`, `IfNotPresent` or `Never`.
     pub(crate) policy: String,
+    pub(crate) namespace: String,
+    /// The container's name, for what is told about its image.
+    pub(crate) name: Arc<str>,
+    /// Secrets that may hold credentials for the registry.
+    pub(crate) pull_secrets: BTreeSet<String>,
 }
 
 impl Tools {
@@ -67,9 +75,10 @@ impl Tools {
         }
         let container = job.container;
         self.tell(job.pod, Input::ImagePulling { container }).await;
+        let candidates = self.candidates(job).await;
         let _permit = self.limits.pulls.acquire().await;
         let began = Instant::now();
-        let image = self.pull(&job.image).await.map_err(failed)?;
+        let image = self.pull(&job.image, &candidates).await.map_err(failed)?;
         let pulled = Pulled::Fetched {
             took: began.elapsed().into(),
             bytes: image.size,
@@ -77,10 +86,59 @@ impl Tools {
         Ok((image, pulled))
     }
 
-    async fn pull(&self, image: &str) -> Result<Image> {
+    /// Credentials for the image. Secrets that are of no use are told about; the pull may do without.
+    async fn candidates(&self, job: &ImageJob) -> Vec<Credentials> {
+        let wanted = Wanted {
+            secrets: job.pull_secrets.clone(),
+            ..Wanted::default()
+        };
+        let objects = Objects::fetch(&*self.objects, &job.namespace, wanted).await;
+        let mut keyring = Keyring::default();
+        let mut missing = Vec::new();
+        for name in &job.pull_secrets {
+            let trouble = match objects.secret(name, None) {
+                Ok(Some(secret)) => keyring.add(secret).err().map(|error| error.to_string()),
+                Ok(None) => None,
+                Err(error) => Some(error.to_string()),
+            };
+            if let Some(trouble) = trouble {
+                tracing::warn!(secret = name, namespace = job.namespace, %trouble, "no use as a pull secret");
+                missing.push(name.as_str());
+            }
+        }
+        if !missing.is_empty() {
+            let message = format!(
+                "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
+                missing.join(", ")
+            );
+            let news = News::Warning {
+                container: Arc::clone(&job.name),
+                reason: "FailedToRetrieveImagePullSecret",
+                message,
+            };
+            self.answer(job.pod, news).await;
+        }
+        keyring.candidates(&job.image)
+    }
+
+    /// Tries one after the other; the last refusal is the one that is told.
+    async fn pull(&self, image: &str, candidates: &[Credentials]) -> Result<Image> {
+        let Some((last, others)) = candidates.split_last() else {
+            return self.pull_with(image, None).await;
+        };
+        for credentials in others {
+            match self.pull_with(image, Some(credentials)).await {
+                Ok(image) => return Ok(image),
+                Err(error) => tracing::debug!(image, %error, "not with these credentials"),
+            }
+        }
+        self.pull_with(image, Some(last)).await
+    }
+
+    async fn pull_with(&self, image: &str, credentials: Option<&Credentials>) -> Result<Image> {
         let after = PULL_TIMEOUT;
         let operation = Operation::PullImage;
-        tokio::time::timeout(after, self.runtime.pull_image(image, None))
+        tokio::time::timeout(after, self.runtime.pull_image(image, credentials))
             .await
             .unwrap_or(Err(Error::Timeout { operation, after }))
     }

@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use pulselet_api::Pod;
 use pulselet_api::openapi::api::core::v1::{ConfigMap, Secret};
 use pulselet_node::{ObjectSource, SourceError, Token, TokenRequest};
+use pulselet_runtime::Credentials;
 use serde_json::{Value, json};
 
 use crate::harness::{Bench, eventually, pod, pod_of, runtime};
@@ -292,4 +293,41 @@ async fn a_dead_agents_volumes_are_gone_on_with_or_unmounted_and_removed() {
     .await;
     assert_eq!(mounts_below(&data), 0);
     third.leave().await;
+}
+
+#[tokio::test]
+async fn images_are_pulled_with_the_credentials_of_the_pods_secrets() {
+    let shelf = Shelf::default();
+    // {"auths": {"registry.example": {"username": "robot", "password": "hunter2"}}}
+    let config = "eyJhdXRocyI6IHsicmVnaXN0cnkuZXhhbXBsZSI6IHsidXNlcm5hbWUiOiAicm9ib3QiLCAicGFzc3dvcmQiOiAiaHVudGVyMiJ9fX0=";
+    let secret = json!({"type": "kubernetes.io/dockerconfigjson", "data": {".dockerconfigjson": config}});
+    shelf.put("Secret", "registry", secret);
+    let mut bench = bench(&shelf).await;
+    let container =
+        |name: &str, image: &str| json!({"name": name, "image": image, "imagePullPolicy": "Always"});
+    let containers = [
+        container("app", "registry.example/app:1"),
+        container("other", "elsewhere.example/app:1"),
+    ];
+    let pod = pod_of(
+        "web",
+        &json!({"containers": containers, "imagePullSecrets": [{"name": "registry"}, {"name": "none"}]}),
+    );
+    bench.add(pod).await;
+    bench.until_ready().await;
+    let robot = Credentials::Basic {
+        username: "robot".to_owned(),
+        password: "hunter2".to_owned(),
+    };
+    assert_eq!(
+        bench.runtime.pulled_as("registry.example/app:1"),
+        Some(Some(robot))
+    );
+    assert_eq!(bench.runtime.pulled_as("elsewhere.example/app:1"), Some(None));
+    let told = bench.story();
+    assert!(
+        told.contains("Unable to retrieve some image pull secrets (none);"),
+        "{told}"
+    );
+    bench.leave().await;
 }
