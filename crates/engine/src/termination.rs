@@ -106,14 +106,14 @@ enum Step {
 /// The signal that came before, or is, the SIGKILL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum FirstSignal {
-    /// SIGKILL itself, not yet known to be sent.
+    /// SIGKILL itself, not yet known to be sent. A stop signal asked for earlier may come before it.
     KillAsked,
     KillSent {
         at: Time,
     },
     /// A stop signal that did not do.
     Stop {
-        at: Option<Time>,
+        at: Time,
     },
 }
 
@@ -121,8 +121,7 @@ impl FirstSignal {
     fn sent_at(self) -> Option<Time> {
         match self {
             Self::KillAsked => None,
-            Self::KillSent { at } => Some(at),
-            Self::Stop { at } => at,
+            Self::KillSent { at } | Self::Stop { at } => Some(at),
         }
     }
 }
@@ -192,7 +191,7 @@ impl Termination {
             }
             Step::AwaitingTurn if turn || self.end <= scope.now => self.signal(scope),
             Step::Signalling { grace, ask_again } if ask_again <= scope.now => self.ask_stop(scope, grace),
-            Step::Signalled { at, deadline } if deadline <= scope.now => self.exceed(scope, Some(at)),
+            Step::Signalled { at, deadline } if deadline <= scope.now => self.exceed(scope, at),
             Step::Killing { first, ask_again } if ask_again <= scope.now => self.ask_kill(scope, first),
             Step::PreStop(_)
             | Step::AwaitingTurn
@@ -261,14 +260,13 @@ impl Termination {
                 cut_off(scope, run);
                 self.ask_kill(scope, FirstSignal::KillAsked);
             }
-            Step::AwaitingTurn => self.ask_kill(scope, FirstSignal::KillAsked),
-            Step::Signalling { .. } => self.exceed(scope, None),
-            Step::Signalled { at, .. } => self.exceed(scope, Some(at)),
+            Step::AwaitingTurn | Step::Signalling { .. } => self.ask_kill(scope, FirstSignal::KillAsked),
+            Step::Signalled { at, .. } => self.exceed(scope, at),
             Step::Killing { .. } => {}
         }
     }
 
-    fn exceed(&mut self, scope: &mut Scope<'_>, stopped_at: Option<Time>) {
+    fn exceed(&mut self, scope: &mut Scope<'_>, stopped_at: Time) {
         self.tell_exceeded(scope);
         self.ask_kill(scope, FirstSignal::Stop { at: stopped_at });
     }
@@ -306,12 +304,16 @@ impl Termination {
                 ask_again,
             } => {
                 scope.line(LineBody::Signal {
-                    signal: SIGKILL.into(),
+                    signal: Arc::clone(signal),
                 });
-                self.step = Step::Killing {
-                    first: FirstSignal::KillSent { at },
-                    ask_again,
+                let first = if **signal == *SIGKILL {
+                    FirstSignal::KillSent { at }
+                } else {
+                    // It was on its way when the kill was asked for.
+                    self.tell_exceeded(scope);
+                    FirstSignal::Stop { at }
                 };
+                self.step = Step::Killing { first, ask_again };
             }
             Step::PreStop(_) | Step::AwaitingTurn | Step::Signalled { .. } | Step::Killing { .. } => {}
         }

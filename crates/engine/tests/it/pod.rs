@@ -347,6 +347,45 @@ fn what_the_runtime_did_alone_is_told_at_the_exit() {
     )));
 }
 
+/// Deleted, and killed before the stop signal was answered for.
+fn killed_before_its_signal() -> Driven {
+    let mut driven = Driven::running(container());
+    driven.give(100, Input::Delete { grace: None });
+    let grace = Some(Span::ZERO);
+    driven.give(100, Input::Delete { grace });
+    assert_eq!(driven.out.actions, [Action::Kill { life: FIRST }]);
+    assert!(!driven.tells(&LineBody::GraceExceeded { signal: "SIGKILL" }));
+    driven
+}
+
+fn signalled(signal: &str) -> Input {
+    Input::Signalled {
+        life: FIRST,
+        signal: signal.into(),
+        at: at(100),
+    }
+}
+
+#[test]
+fn a_kill_that_overtakes_its_stop_signal_exceeds_nothing() {
+    let mut driven = killed_before_its_signal();
+    driven.give(100, signalled("SIGKILL"));
+    let signal = "SIGKILL".into();
+    assert!(driven.tells(&LineBody::Signal { signal }));
+    assert!(!driven.tells(&LineBody::GraceExceeded { signal: "SIGKILL" }));
+}
+
+#[test]
+fn a_kill_that_follows_a_stop_signal_on_its_way_exceeds_the_grace_period() {
+    let mut driven = killed_before_its_signal();
+    driven.give(100, signalled("SIGTERM"));
+    let signal = "SIGTERM".into();
+    assert!(driven.tells(&LineBody::Signal { signal }));
+    assert!(driven.tells(&LineBody::GraceExceeded { signal: "SIGKILL" }));
+    driven.give(101, signalled("SIGKILL"));
+    assert_eq!(driven.out.lines, [], "told already");
+}
+
 #[test]
 fn a_container_created_for_a_deleted_pod_is_not_started() {
     let mut driven = Driven::new(container());
