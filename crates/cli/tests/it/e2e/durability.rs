@@ -67,10 +67,9 @@ e2e!(an_agent_killed_again_and_again_loses_nothing, |world| {
         }),
     );
     let (sick, sick_diary) = demo(world, "sick", &format!("--port {} --fail-at 1s", ports[1]));
-    let sick = with(
-        sick,
-        json!({"livenessProbe": http(ports[1], json!({"periodSeconds": 1, "failureThreshold": 1, "timeoutSeconds": 10}))}),
-    );
+    // Until it was seen up it may fail more often, so that a slow start does not condemn it.
+    let fields = json!({"periodSeconds": 1, "failureThreshold": 1, "initializationFailureThreshold": 3, "timeoutSeconds": 10});
+    let sick = with(sick, json!({"livenessProbe": http(ports[1], fields)}));
     let (deaf, deaf_diary) = demo(world, "deaf", "--fail-at 1s --ignore SIGTERM");
     let fields = json!({"periodSeconds": 1, "failureThreshold": 1, "terminationGracePeriodSeconds": 1});
     let deaf = with(deaf, json!({"startupProbe": http(port(), fields)}));

@@ -30,8 +30,15 @@ e2e!(post_start_delays_neither_probes_nor_started, |world| {
 });
 
 e2e!(a_failing_post_start_kills_its_container, |world| {
-    let failing = json!({"postStart": {"exec": {"command": ["sh", "-c", "sleep 1; exit 1"]}}});
-    let app = with(world.demo("app", &[]), json!({"lifecycle": failing}));
+    // It waits until the demo takes signals.
+    let healthy = world.shared().join("healthy").display().to_string();
+    let script = format!("until [ -e {healthy} ]; do sleep 0.05; done; exit 1");
+    let failing = json!({"postStart": {"exec": {"command": ["sh", "-c", script]}}});
+    let app = with(
+        world.demo("app", &["--health-file", &healthy]),
+        json!({"lifecycle": failing}),
+    );
+    let app = world.sharing(app);
     let spec = json!({"containers": [app], "terminationGracePeriodSeconds": 7, "restartPolicy": "Never"});
     let mut agent = world.run(&spec);
     let kill = agent.until_is("app", "killing:postStartHook");

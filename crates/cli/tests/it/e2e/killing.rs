@@ -1,29 +1,16 @@
 //! Grace periods, where they come from, and the order in which containers go.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::harness::{Line, in_order};
-use super::world::{World, e2e, http, port, with};
-
-/// A container that never becomes healthy, judged after a second.
-fn condemned(world: &World, flags: &[&str], probe: Value) -> Value {
-    let mut fields = json!({"periodSeconds": 1, "failureThreshold": 1});
-    if let (Value::Object(all), Value::Object(more)) = (&mut fields, probe) {
-        all.extend(more);
-    }
-    with(
-        world.demo("app", flags),
-        json!({"livenessProbe": http(port(), fields)}),
-    )
-}
+use super::world::{e2e, http, port, with};
 
 fn grace(line: &Line) -> (Option<f64>, Option<&str>) {
     (line["gracePeriodSeconds"].as_f64(), line["graceFrom"].as_str())
 }
 
 e2e!(a_probes_own_grace_period_comes_before_the_pods, |world| {
-    let app = condemned(
-        world,
+    let app = world.condemned(
         &["--ignore", "SIGTERM"],
         json!({"terminationGracePeriodSeconds": 1}),
     );
@@ -51,7 +38,7 @@ e2e!(a_probes_own_grace_period_comes_before_the_pods, |world| {
 });
 
 e2e!(without_one_the_pods_grace_period_counts, |world| {
-    let app = condemned(world, &[], json!({}));
+    let app = world.condemned(&[], json!({}));
     let mut agent = world.run(&json!({"containers": [app], "terminationGracePeriodSeconds": 9}));
     let kill = agent.until_is("app", "killing:livenessProbe");
     assert_eq!(grace(&kill), (Some(9.0), Some("pod")));
@@ -100,7 +87,7 @@ e2e!(
 );
 
 e2e!(with_its_gate_off_the_pods_grace_period_counts, |world| {
-    let app = condemned(world, &[], json!({"terminationGracePeriodSeconds": 1}));
+    let app = world.condemned(&[], json!({"terminationGracePeriodSeconds": 1}));
     let spec = json!({"containers": [app], "terminationGracePeriodSeconds": 9});
     let mut agent = world.run_with(&spec, &["--feature-gates", "ProbeTerminationGracePeriod=false"]);
     let kill = agent.until_is("app", "killing:livenessProbe");
@@ -114,11 +101,7 @@ e2e!(with_its_gate_off_the_pods_grace_period_counts, |world| {
 });
 
 e2e!(grace_zero_kills_at_once_and_is_not_exceeded, |world| {
-    let mut app = condemned(
-        world,
-        &["--stop-in", "1h"],
-        json!({"terminationGracePeriodSeconds": 0}),
-    );
+    let mut app = world.condemned(&["--stop-in", "1h"], json!({"terminationGracePeriodSeconds": 0}));
     app["lifecycle"] = json!({"preStop": {"sleep": {"seconds": 60}}});
     let spec = json!({"containers": [app], "restartPolicy": "Never", "terminationGracePeriodSeconds": 3600});
     let agent = world.run(&spec);
@@ -239,7 +222,7 @@ e2e!(a_second_stop_can_only_shorten_the_first, |world| {
 });
 
 e2e!(a_pod_that_is_being_deleted_restarts_nothing, |world| {
-    let app = condemned(world, &["--stop-in", "2s"], json!({}));
+    let app = world.condemned(&["--stop-in", "2s"], json!({}));
     let mut agent = world.run(&json!({"containers": [app]}));
     agent.until_is("app", "killing:livenessProbe");
     let ended = agent.interrupt();

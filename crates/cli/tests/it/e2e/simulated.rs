@@ -115,7 +115,7 @@ e2e!(a_container_that_is_never_up, |world| {
     let port = port();
     let app = with(
         world.demo("app", &[]),
-        json!({"startupProbe": http(port, json!({"periodSeconds": 1, "failureThreshold": 2}))}),
+        json!({"startupProbe": http(port, json!({"periodSeconds": 1, "failureThreshold": 3}))}),
     );
     let spec = json!({"containers": [app], "restartPolicy": "Never"});
     compare(world, &spec, &json!({"startsAfter": "1h"}), "", |agent| {

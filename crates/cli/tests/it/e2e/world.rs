@@ -144,6 +144,16 @@ impl World {
         self.server(name, flags, |http| json!({"readinessProbe": http(every_second)}))
     }
 
+    /// A demo called `app` that is condemned a second after it takes signals, by a liveness probe with further fields.
+    pub(crate) fn condemned(&self, flags: &[&str], fields: Value) -> Value {
+        let once = json!({"periodSeconds": 1, "failureThreshold": 1});
+        let liveness = http(port(), with(once, fields));
+        self.server("app", flags, |http| {
+            let patient = http(json!({"periodSeconds": 1, "failureThreshold": 60}));
+            json!({"startupProbe": patient, "livenessProbe": liveness})
+        })
+    }
+
     /// A directory that a container has at the same place as the host, if it is made with [`Self::sharing`].
     pub(crate) fn shared(&self) -> PathBuf {
         self.path("shared")
