@@ -9,6 +9,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     tonic_prost_build::configure()
         .btree_map(".")
         .build_transport(false)
+        .generate_default_stubs(true)
         .compile_fds(descriptors)?;
     Ok(())
 }

@@ -148,6 +148,15 @@ mod tests {
         assert!(explain(&status).contains("reset"));
     }
 
+    #[tokio::test]
+    async fn an_answer_that_never_comes_is_not_waited_for() {
+        let never = std::future::pending::<std::result::Result<Response<()>, Status>>();
+        let error = call(Duration::from_millis(1), never)
+            .await
+            .expect_err("nothing came");
+        assert!(matches!(error.of(Operation::List), Error::Timeout { .. }));
+    }
+
     #[test]
     fn seconds_are_never_fewer() {
         let seconds = |millis| whole_seconds(Duration::from_millis(millis));

@@ -38,9 +38,9 @@ const STANDS_AFTER: Duration = Duration::from_secs(1);
 
 /// What containerd is asked for: the tasks of its CRI service.
 const CONTAINERD_FILTERS: [&str; 3] = [
-    "namespace==k8s.io,topic==/tasks/start",
-    "namespace==k8s.io,topic==/tasks/exit",
-    "namespace==k8s.io,topic==/tasks/delete",
+    "namespace==k8s.io,topic==\"/tasks/start\"",
+    "namespace==k8s.io,topic==\"/tasks/exit\"",
+    "namespace==k8s.io,topic==\"/tasks/delete\"",
 ];
 const TASK_EXIT: &str = "/tasks/exit";
 
