@@ -21,7 +21,7 @@ use crate::accept::{self, DiscoveryView, View};
 use crate::access::{self, Access, Authenticator, Identity};
 use crate::body::{self, Encoding, MAX_BODY_BYTES, Parsed};
 use crate::discovery;
-use crate::node::{self, Body, BodyError, NodeBackend};
+use crate::node::{self, Body, BodyError, Nodes};
 use crate::object::Object;
 use crate::openapi;
 use crate::query::{DeleteOptions, ListOptions, Query, WriteOptions};
@@ -49,7 +49,7 @@ const MAX_WARNING_BYTES: usize = 256;
 pub(crate) struct Handler {
     registry: Registry,
     authenticator: Authenticator,
-    nodes: Arc<dyn NodeBackend>,
+    nodes: Nodes,
     mutating: Arc<Semaphore>,
     reading: Arc<Semaphore>,
     long_running: Arc<Semaphore>,
@@ -67,7 +67,7 @@ struct Call<'a> {
 }
 
 impl Handler {
-    pub(crate) fn new(registry: Registry, authenticator: Authenticator, nodes: Arc<dyn NodeBackend>) -> Self {
+    pub(crate) fn new(registry: Registry, authenticator: Authenticator, nodes: Nodes) -> Self {
         Self {
             registry,
             authenticator,
@@ -393,15 +393,12 @@ impl Handler {
             query,
             request.uri().query().unwrap_or_default(),
         )?;
-        let answer = self.nodes.forward(target, request).await?;
-        // The place is taken until the answer's last byte is sent.
-        Ok(answer.map(|body| {
-            body.map_frame(move |frame| {
-                let _held = &permit;
-                frame
-            })
-            .boxed_unsync()
-        }))
+        let answer = self.nodes.forward(target, request, permit).await?;
+        let code = answer.status();
+        if subresource == Subresource::Log && (code.is_client_error() || code.is_server_error()) {
+            return Err(node::complaint(answer).await);
+        }
+        Ok(answer)
     }
 }
 

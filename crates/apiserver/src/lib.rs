@@ -9,7 +9,7 @@
 //! a request that fails changes nothing.
 //!
 //! What it leaves to others: the rules for Pods (`pulselet-api`), running them (a node, which is a client like any
-//! other), and reaching nodes for logs and exec (a [`NodeBackend`]).
+//! other), and answering for logs and exec, which are passed on to the Pod's node.
 
 mod accept;
 mod access;
@@ -38,7 +38,6 @@ mod table;
 mod watch;
 
 pub use access::{ADMIN_GROUP, AccessError, NODE_GROUP, NODE_USER_PREFIX};
-pub use node::{Body, BodyError, NoNodes, NodeBackend, NodeError, NodeRequest};
 pub use pki::PkiError;
-pub use server::{Config, Server, StartError};
+pub use server::{Config, NodeCertificate, Server, StartError};
 pub use status::{ApiError, Reason};

@@ -1,68 +1,245 @@
 //! The way to a node: logs, exec, attach and port-forward are answered there, not here.
 //!
-//! The server checks the request, finds the Pod's node and hands the request over in the form a kubelet takes, upgrades
-//! included. How the node is reached is the backend's business.
+//! The server checks the request, finds the Pod's node and hands the request over in the form a kubelet takes. An answer
+//! that grants an upgrade is followed by the bytes of both sides, whatever protocol they speak: WebSocket and SPDY
+//! simply pass through. A client that leaves takes the connection to the node with it, and the other way round.
 
-use async_trait::async_trait;
+mod dial;
+
+use std::time::Duration;
+
 use bytes::Bytes;
-use http::{Request, Response};
+use futures_util::future::BoxFuture;
+use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING, UPGRADE};
+use http::{HeaderMap, HeaderName, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Collected, Empty, Limited};
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::object::Object;
+use crate::pki::{Authority, PkiError};
 use crate::query::Query;
+use crate::registry::Registry;
 use crate::resource::{Kind, Subresource};
+use crate::route::ObjectPath;
 use crate::status::{ApiError, Reason};
+use dial::{DialError, Dialer};
 
 /// Errors of bodies, which nobody can do anything about but stop.
-pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
 /// The body of a request or of an answer.
-pub type Body = UnsyncBoxBody<Bytes, BodyError>;
+pub(crate) type Body = UnsyncBoxBody<Bytes, BodyError>;
+
+/// For a node to begin its answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Bytes of a node's complaint that are read.
+const MAX_COMPLAINT: usize = 16 * 1024;
+/// Bytes between a client and a node, in each direction.
+const JOIN_BUFFER: usize = 32 * 1024;
+/// A peer that has vanished without a word is noticed after a minute: the kernel asks after 30 s, then every 10 s.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_RETRIES: u32 = 3;
+/// Headers that concern one connection and not the next.
+const HOP_BY_HOP: [HeaderName; 4] = [
+    CONNECTION,
+    TRANSFER_ENCODING,
+    UPGRADE,
+    HeaderName::from_static("keep-alive"),
+];
 
 /// Where a request about a Pod goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeRequest {
+pub(crate) struct NodeRequest {
     /// The name of the node.
-    pub node: String,
+    pub(crate) node: String,
     /// Path and query in the form of a kubelet: `/containerLogs/NAMESPACE/POD/CONTAINER?follow=true`.
-    pub path: String,
+    pub(crate) path: String,
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum NodeError {
-    #[error("node {node:?} cannot be reached: {why}")]
-    Reach { node: String, why: String },
-}
-
-/// Carries requests to nodes.
-#[async_trait]
-pub trait NodeBackend: std::fmt::Debug + Send + Sync + 'static {
-    /// Sends a request to a node and returns its answer. A request for an upgrade carries it in its extensions, and an
-    /// answer that grants it is followed by the bytes of both sides.
-    async fn forward(&self, target: NodeRequest, request: Request<Body>)
-    -> Result<Response<Body>, NodeError>;
-}
-
-/// Knows no node.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct NoNodes;
-
-#[async_trait]
-impl NodeBackend for NoNodes {
-    async fn forward(&self, target: NodeRequest, _: Request<Body>) -> Result<Response<Body>, NodeError> {
-        Err(NodeError::Reach {
-            node: target.node,
-            why: "this server has no connection to nodes".to_owned(),
-        })
-    }
+pub(crate) enum NodeError {
+    #[error("error dialing backend: {0}")]
+    Dial(#[from] DialError),
+    #[error("error dialing backend: the request to node {node:?} failed: {source}")]
+    Ask { node: String, source: hyper::Error },
+    #[error("error dialing backend: node {node:?} does not answer")]
+    NoAnswer { node: String },
 }
 
 impl From<NodeError> for ApiError {
     fn from(error: NodeError) -> Self {
-        Self::new(
-            Reason::ServiceUnavailable,
-            format!("error dialing backend: {error}"),
-        )
+        Self::new(Reason::ServiceUnavailable, error.to_string())
     }
+}
+
+/// Asks the TCP peer now and then whether it is there.
+pub(crate) fn keep_alive(stream: &TcpStream) {
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_IDLE)
+        .with_interval(KEEPALIVE_INTERVAL)
+        .with_retries(KEEPALIVE_RETRIES);
+    // A connection works without them, only not as well.
+    let _ = SockRef::from(stream).set_tcp_keepalive(&keepalive);
+    let _ = stream.set_nodelay(true);
+}
+
+/// Carries requests to nodes.
+#[derive(Debug)]
+pub(crate) struct Nodes {
+    registry: Registry,
+    dialer: Dialer,
+    /// Ends what was joined.
+    over: CancellationToken,
+    _guard: DropGuard,
+}
+
+impl Nodes {
+    pub(crate) fn new(registry: Registry, authority: &Authority) -> Result<Self, PkiError> {
+        let over = CancellationToken::new();
+        Ok(Self {
+            registry,
+            dialer: Dialer::new(authority)?,
+            _guard: over.clone().drop_guard(),
+            over,
+        })
+    }
+
+    /// Sends a request to a node and returns its answer. The place is taken as long as bytes flow.
+    pub(crate) async fn forward(
+        &self,
+        target: NodeRequest,
+        mut request: Request<Body>,
+        place: OwnedSemaphorePermit,
+    ) -> Result<Response<Body>, ApiError> {
+        let node = self.registry.get(&node_path(&target.node)).await?;
+        let mut sender = self.dialer.dial(&node).await.map_err(NodeError::Dial)?;
+        let upgrade = hyper::upgrade::on(&mut request);
+        let asking = sender.send_request(translate(&target, &request));
+        let answer = match tokio::time::timeout(ANSWER_TIMEOUT, asking).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(source)) => {
+                let node = target.node;
+                return Err(NodeError::Ask { node, source }.into());
+            }
+            Err(_) => return Err(NodeError::NoAnswer { node: target.node }.into()),
+        };
+        if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return Ok(self.join(upgrade, answer, place));
+        }
+        let mut answer = answer.map(|body| {
+            let body = body.map_err(|error| Box::new(error) as BodyError);
+            let body = body.map_frame(move |frame| {
+                let _held = &place;
+                frame
+            });
+            body.boxed_unsync()
+        });
+        for name in HOP_BY_HOP {
+            answer.headers_mut().remove(name);
+        }
+        Ok(answer)
+    }
+
+    /// Lets the bytes of an upgraded connection flow between client and node.
+    fn join(
+        &self,
+        client: hyper::upgrade::OnUpgrade,
+        answer: Response<Incoming>,
+        place: OwnedSemaphorePermit,
+    ) -> Response<Body> {
+        let (parts, body) = answer.into_parts();
+        let granted = Response::from_parts(parts.clone(), empty());
+        let node = hyper::upgrade::on(Response::from_parts(parts, body));
+        let over = self.over.clone();
+        tokio::spawn(async move {
+            let joined = async {
+                let (client, node) = tokio::try_join!(client, node)?;
+                let (mut client, mut node) = (TokioIo::new(client), TokioIo::new(node));
+                // How a stream ends is between its ends.
+                let _ = tokio::io::copy_bidirectional_with_sizes(
+                    &mut client,
+                    &mut node,
+                    JOIN_BUFFER,
+                    JOIN_BUFFER,
+                )
+                .await;
+                Ok::<_, hyper::Error>(())
+            };
+            tokio::select! {
+                joined = joined => if let Err(error) = joined {
+                    tracing::debug!(%error, "a stream to a node did not begin");
+                },
+                () = over.cancelled() => {}
+            }
+            drop(place);
+        });
+        granted
+    }
+}
+
+/// A complaint of a node about a log, as the `Status` it becomes. A kubelet complains in plain text.
+pub(crate) async fn complaint(answer: Response<Body>) -> ApiError {
+    let reason = match answer.status() {
+        StatusCode::BAD_REQUEST => Reason::BadRequest,
+        StatusCode::NOT_FOUND => Reason::NotFound,
+        StatusCode::TOO_MANY_REQUESTS => Reason::TooManyRequests,
+        StatusCode::SERVICE_UNAVAILABLE => Reason::ServiceUnavailable,
+        _ => Reason::InternalError,
+    };
+    // Boxed: the compiler cannot see through it that it may move between threads.
+    let collecting: BoxFuture<'static, Result<Collected<Bytes>, BodyError>> =
+        Box::pin(Limited::new(answer.into_body(), MAX_COMPLAINT).collect());
+    let text = match collecting.await {
+        Ok(text) => String::from_utf8_lossy(&text.to_bytes()).trim().to_owned(),
+        Err(error) => format!("the node's answer cannot be read: {error}"),
+    };
+    ApiError::new(reason, text)
+}
+
+fn node_path(name: &str) -> ObjectPath {
+    ObjectPath {
+        endpoint: Kind::Node.storage(),
+        namespace: None,
+        name: Some(name.to_owned()),
+        subresource: None,
+    }
+}
+
+/// The request as the node gets it: without the client's credentials, which are none of its business.
+fn translate(target: &NodeRequest, request: &Request<Body>) -> Request<Body> {
+    let mut translated = Request::new(empty());
+    *translated.method_mut() = request.method().clone();
+    *translated.uri_mut() = target.path.parse().unwrap_or_default();
+    let headers = translated.headers_mut();
+    *headers = request.headers().clone();
+    for name in [AUTHORIZATION, CONTENT_LENGTH, TRANSFER_ENCODING] {
+        headers.remove(name);
+    }
+    remove_impersonation(headers);
+    let host = http::HeaderValue::from_str(&target.node);
+    headers.insert(HOST, host.unwrap_or(http::HeaderValue::from_static("node")));
+    translated
+}
+
+fn remove_impersonation(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| name.as_str().starts_with("impersonate-"))
+        .cloned()
+        .collect();
+    for name in named {
+        headers.remove(name);
+    }
+}
+
+fn empty() -> Body {
+    Empty::new().map_err(|never| match never {}).boxed_unsync()
 }
 
 /// Checks a request about a running Pod and says where it goes.
@@ -98,6 +275,7 @@ pub(crate) fn target(
     };
     let query = match subresource {
         Subresource::Exec | Subresource::Attach => kubelet_streams(raw),
+        Subresource::PortForward => kubelet_ports(raw),
         _ => raw.to_owned(),
     };
     let separator = if query.is_empty() { "" } else { "?" };
@@ -165,6 +343,15 @@ fn kubelet_streams(query: &str) -> String {
     renamed.collect::<Vec<_>>().join("&")
 }
 
+/// The ports that old clients name beforehand, under a kubelet's name for them.
+fn kubelet_ports(query: &str) -> String {
+    let ports = query.split('&').filter_map(|part| part.strip_prefix("ports="));
+    ports
+        .map(|ports| format!("port={ports}"))
+        .collect::<Vec<_>>()
+        .join("&")
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -205,6 +392,10 @@ mod tests {
         assert_eq!(
             path(&one, Subresource::PortForward, "").unwrap(),
             "/portForward/ns/web"
+        );
+        assert_eq!(
+            path(&one, Subresource::PortForward, "ports=80&ports=443").unwrap(),
+            "/portForward/ns/web?port=80&port=443"
         );
     }
 

@@ -35,6 +35,8 @@ pub enum PkiError {
     ParseKey { path: PathBuf, source: rcgen::Error },
     #[error("cannot make a certificate for {subject}: {source}")]
     Issue { subject: String, source: rcgen::Error },
+    #[error("the certificate authority cannot be used: {message}")]
+    Use { message: String },
 }
 
 /// The certificate authority.
@@ -116,9 +118,18 @@ impl Authority {
         &self.certificate
     }
 
+    pub(crate) fn certificate_pem(&self) -> &str {
+        &self.certificate_pem
+    }
+
     /// A certificate for a server reachable under these names and addresses.
-    pub(crate) fn issue_server(&self, names: &[&str], addresses: &[IpAddr]) -> Result<Credential, PkiError> {
-        let mut params = leaf_params("pulselet-api", &[]);
+    pub(crate) fn issue_server(
+        &self,
+        subject: &str,
+        names: &[&str],
+        addresses: &[IpAddr],
+    ) -> Result<Credential, PkiError> {
+        let mut params = leaf_params(subject, &[]);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         for name in names {
             let name = (*name).try_into().map_err(issue_failed(name))?;
@@ -126,7 +137,7 @@ impl Authority {
         }
         let addresses = addresses.iter().map(|address| SanType::IpAddress(*address));
         params.subject_alt_names.extend(addresses);
-        self.issue("pulselet-api", &params)
+        self.issue(subject, &params)
     }
 
     /// A certificate that proves a user and its groups.

@@ -28,7 +28,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::access::{ADMIN_GROUP, AccessError, Authenticator};
 use crate::handler::Handler;
 use crate::kinds::Rules;
-use crate::node::{BodyError, NoNodes, NodeBackend};
+use crate::node::{self, BodyError, Nodes};
 use crate::pki::{Authority, PkiError};
 use crate::registry::Registry;
 use crate::status::ApiError;
@@ -58,8 +58,6 @@ pub struct Config {
     pub profile: Profile,
     pub gates: GateSet,
     pub history: HistoryLimits,
-    /// The way to the nodes.
-    pub nodes: Arc<dyn NodeBackend>,
 }
 
 impl Config {
@@ -71,7 +69,6 @@ impl Config {
             profile: Profile::default(),
             gates: GateSet::default(),
             history: HistoryLimits::default(),
-            nodes: Arc::new(NoNodes),
         }
     }
 }
@@ -113,6 +110,20 @@ pub struct Server {
     _lock: File,
 }
 
+/// What a node needs to serve, in PEM.
+pub struct NodeCertificate {
+    pub certificate: String,
+    pub key: String,
+    /// Has signed it, and the certificate with which the server comes as a client.
+    pub authority: String,
+}
+
+impl std::fmt::Debug for NodeCertificate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("NodeCertificate")
+    }
+}
+
 /// `TlsAcceptor` says nothing about itself.
 struct TlsAcceptorDebug(TlsAcceptor);
 
@@ -145,12 +156,13 @@ impl Server {
         let listener = TcpListener::bind(config.listen).await.map_err(listen_failed)?;
         let address = listener.local_addr().map_err(listen_failed)?;
         let acceptor = tls::acceptor(&authority, &authenticator, address.ip())?;
+        let nodes = Nodes::new(registry.clone(), &authority)?;
         let kubeconfig = data_dir.join("admin.kubeconfig");
         authority.write_kubeconfig(&kubeconfig, &url(address), "admin", &[ADMIN_GROUP])?;
         Ok(Self {
             listener,
             acceptor: TlsAcceptorDebug(acceptor),
-            handler: Arc::new(Handler::new(registry.clone(), authenticator, config.nodes)),
+            handler: Arc::new(Handler::new(registry.clone(), authenticator, nodes)),
             registry,
             authority,
             address,
@@ -178,6 +190,21 @@ impl Server {
         self.authority
             .write_kubeconfig(&path, &url(self.address), &user, &groups)?;
         Ok(path)
+    }
+
+    /// A certificate with which a node serves logs, exec and the like at these addresses.
+    pub fn issue_node_certificate(
+        &self,
+        node: &str,
+        addresses: &[IpAddr],
+    ) -> Result<NodeCertificate, PkiError> {
+        let user = format!("{}{node}", crate::access::NODE_USER_PREFIX);
+        let credential = self.authority.issue_server(&user, &[node], addresses)?;
+        Ok(NodeCertificate {
+            certificate: credential.certificate_pem,
+            key: credential.key_pem,
+            authority: self.authority.certificate_pem().to_owned(),
+        })
     }
 
     /// Serves until `stop` is done, then gives requests under way a little time.
@@ -269,7 +296,7 @@ async fn serve_connection(
     handler: Arc<Handler>,
     mut stopped: watch::Receiver<bool>,
 ) {
-    let _ = stream.set_nodelay(true);
+    node::keep_alive(&stream);
     let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream));
     let stream = match handshake.await {
         Ok(Ok(stream)) => stream,

@@ -30,7 +30,7 @@ pub(super) fn acceptor(
     if !address.is_unspecified() && !addresses.contains(&address) {
         addresses.push(address);
     }
-    let credential = authority.issue_server(&NAMES, &addresses)?;
+    let credential = authority.issue_server("pulselet-api", &NAMES, &addresses)?;
     let verifier = Arc::new(AnyCertificate(Arc::clone(authenticator.verifier())));
     let failed = |source| StartError::Tls { source };
     let provider = Arc::new(rustls::crypto::ring::default_provider());

@@ -448,6 +448,33 @@ async fn binding_and_eviction() {
     );
     let (_, ending) = client.get(&format!("{PODS}/web")).await;
     assert_eq!(ending["metadata"]["deletionGracePeriodSeconds"], 7);
-    let (code, status) = client.get(&format!("{PODS}/web/log")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_cannot_be_asked_is_said_to_be() {
+    let server = TestServer::start();
+    let mut client = Client::admin(&server).await;
+    let mut bound = pod("web");
+    bound["spec"]["nodeName"] = json!("n1");
+    client.post(PODS, &bound).await;
+    let log = format!("{PODS}/web/log");
+    let (code, status) = client.get(&log).await;
+    assert_eq!(code, 404, "{status}");
+    assert_eq!(status["message"], "nodes \"n1\" not found");
+    // A port that nobody listens on: it was somebody's a moment ago.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    drop(listener);
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "status": {
+        "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+    }});
+    assert_eq!(client.post("/api/v1/nodes", &node).await.0, 201);
+    let (code, status) = client.get(&log).await;
     assert_eq!(code, 503, "{status}");
+    let message = status["message"].as_str().unwrap();
+    assert!(
+        message.starts_with("error dialing backend: dial tcp 127.0.0.1:"),
+        "{message}"
+    );
 }
