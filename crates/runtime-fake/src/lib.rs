@@ -12,6 +12,7 @@ mod life;
 mod runtime;
 mod script;
 mod state;
+mod streams;
 
 pub use faults::Faults;
 pub use runtime::FakeRuntime;

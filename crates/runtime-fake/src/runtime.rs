@@ -13,6 +13,7 @@ use crate::{
     faults::{Dice, Fate, Faults},
     script::{ImageScript, LifeScript},
     state::{Container, Inner},
+    streams,
 };
 
 /// Verbs remembered for the test; the oldest go first.
@@ -51,6 +52,11 @@ impl FakeRuntime {
     pub fn script_image(&self, reference: &str, image: ImageScript) {
         self.0
             .with(|state| state.images.insert(reference.to_owned(), image));
+    }
+
+    /// Commands with streams and forwarded connections that have not ended.
+    pub fn open_streams(&self) -> usize {
+        self.0.open.count()
     }
 
     /// Other misfortune from now on.
@@ -245,22 +251,38 @@ impl Runtime for FakeRuntime {
         self.call(Operation::Exec, id.as_str(), work).await
     }
 
-    async fn exec(&self, _id: &ContainerId, _options: &ExecOptions) -> Result<ExecStreams> {
-        Err(Error::Unsupported {
-            operation: Operation::Exec,
-        })
+    async fn exec(&self, id: &ContainerId, options: &ExecOptions) -> Result<ExecStreams> {
+        let work = async {
+            self.0.container(id)?;
+            streams::exec(&self.0.open, options)
+        };
+        self.call(Operation::Exec, id.as_str(), work).await
     }
 
-    async fn attach(&self, _id: &ContainerId, _options: &AttachOptions) -> Result<ExecStreams> {
-        Err(Error::Unsupported {
-            operation: Operation::Attach,
-        })
+    async fn attach(&self, id: &ContainerId, options: &AttachOptions) -> Result<ExecStreams> {
+        let work = async {
+            self.0.container(id)?;
+            let AttachOptions {
+                tty,
+                stdin,
+                stdout,
+                stderr,
+            } = *options;
+            let options = ExecOptions {
+                command: vec!["cat".to_owned()],
+                tty,
+                stdin,
+                stdout,
+                stderr,
+            };
+            streams::exec(&self.0.open, &options)
+        };
+        self.call(Operation::Attach, id.as_str(), work).await
     }
 
-    async fn port_forward(&self, _id: &SandboxId, _port: u16) -> Result<DuplexStream> {
-        Err(Error::Unsupported {
-            operation: Operation::PortForward,
-        })
+    async fn port_forward(&self, id: &SandboxId, port: u16) -> Result<DuplexStream> {
+        let work = async { streams::port_forward(&self.0.open, port) };
+        self.call(Operation::PortForward, id.as_str(), work).await
     }
 
     async fn reopen_log(&self, id: &ContainerId) -> Result<()> {

@@ -22,6 +22,7 @@ use crate::{
     faults::{Dice, Faults},
     life::{Stop, ending},
     script::{ExecAnswer, ImageScript, LifeScript, StartScript},
+    streams::Open,
 };
 
 #[derive(Debug)]
@@ -29,6 +30,7 @@ pub(crate) struct Inner {
     pub(crate) state: Mutex<State>,
     pub(crate) events: EventHub,
     pub(crate) features: Features,
+    pub(crate) open: Open,
     /// What the wall clock showed at `born`.
     pub(crate) epoch: Timestamp,
     pub(crate) born: Instant,
@@ -87,6 +89,7 @@ impl Inner {
             state: Mutex::new(state),
             events: EventHub::new(),
             features,
+            open: Open::default(),
             epoch,
             born,
         }
