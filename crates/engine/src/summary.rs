@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::container::{Container, Stage};
+use crate::io::ImageError;
 use crate::line::Phase;
 use crate::plan::Role;
 use crate::pod::{Pod, Sandbox};
@@ -233,7 +234,20 @@ fn state(container: &Container, has_init: bool) -> ContainerState {
             started_at: running.started_at,
         },
         Stage::Pending | Stage::Pulling | Stage::Creating | Stage::Starting(_) => waiting(creating, None),
-        Stage::PullBackOff { message, .. } => waiting("ImagePullBackOff", Some(message)),
+        Stage::PullBackOff { error, message, .. } => match error {
+            ImageError::ErrImagePull => {
+                let image = &container.plan().image;
+                let message = format!(
+                    "Back-off pulling image \"{image}\": {}: {message}",
+                    error.as_str()
+                );
+                waiting("ImagePullBackOff", Some(&message))
+            }
+            // No waiting helps: they are what they are until somebody changes something.
+            ImageError::ErrImageNeverPull | ImageError::InvalidImageName => {
+                waiting(error.as_str(), Some(message))
+            }
+        },
         Stage::CreateBackOff { error, message, .. } => waiting(error.as_str(), Some(message)),
         Stage::BackOff {
             after_failed_hook: true,

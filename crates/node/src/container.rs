@@ -11,6 +11,7 @@ mod error;
 mod expansion;
 mod memory;
 mod naming;
+mod non_root;
 mod security;
 mod sub_path;
 mod volumes;
@@ -29,6 +30,7 @@ pub(crate) use contents::{Contents, ContentsError, TokenWish, Tokens, VolumeFile
 pub(crate) use downward::{Downward, find_container};
 pub(crate) use error::ConfigError;
 pub(crate) use memory::discard;
+pub(crate) use non_root::{ImageUser, depends_on_image};
 pub(crate) use written::{StoreError, WrittenVolume};
 
 use crate::layout::Layout;
@@ -133,6 +135,13 @@ fn port_mappings(container: &Container) -> impl Iterator<Item = PortMapping> {
     })
 }
 
+/// What is known of a container's image.
+#[derive(Clone, Debug)]
+pub(crate) struct ImageFacts {
+    pub(crate) id: String,
+    pub(crate) user: ImageUser,
+}
+
 /// A configuration, and what its owner should know about it.
 #[derive(Debug)]
 pub(crate) struct Made {
@@ -153,12 +162,13 @@ pub(crate) fn container_config(
     name: &str,
     attempt: u32,
     stop_signal: Option<&str>,
-    image_id: String,
+    image: ImageFacts,
 ) -> Result<Made, ConfigError> {
     let pod = context.downward.pod;
     let container = find_container(pod, name).ok_or_else(|| ConfigError::UnknownContainer {
         container: name.to_owned(),
     })?;
+    non_root::check(pod, context.downward.uid, container, &image.user)?;
     let environment = env::environment(container, context.downward, objects)?;
     let skipped = environment.skipped.iter();
     let warnings = skipped
@@ -177,7 +187,7 @@ pub(crate) fn container_config(
         name: name.to_owned(),
         attempt,
         image: container.image.clone(),
-        image_id,
+        image_id: image.id,
         command,
         args,
         working_dir: Some(container.working_dir.clone()).filter(|path| !path.is_empty()),

@@ -75,8 +75,14 @@ impl Container {
                 scope.warning("Failed", format!("Failed to pull image \"{image}\": {message}"));
                 scope.warning("Failed", "Error: ErrImagePull");
             }
-            ImageError::ErrImageNeverPull => scope.warning("ErrImageNeverPull", message.clone()),
-            ImageError::InvalidImageName => scope.warning("InspectFailed", message.clone()),
+            ImageError::ErrImageNeverPull => {
+                scope.warning("ErrImageNeverPull", message.clone());
+                scope.warning("Failed", "Error: ErrImageNeverPull");
+            }
+            ImageError::InvalidImageName => {
+                scope.warning("InspectFailed", message.clone());
+                scope.warning("Failed", "Error: InvalidImageName");
+            }
         }
         self.pull_backoff
             .advance(scope.now, PULL_AGAIN_AFTER, PULL_AGAIN_AT_MOST);
@@ -91,7 +97,10 @@ impl Container {
         scope.line(LineBody::Backoff {
             seconds: until.since(scope.now),
         });
-        scope.normal("BackOff", format!("Back-off pulling image \"{image}\""));
+        if error == ImageError::ErrImagePull {
+            scope.normal("BackOff", format!("Back-off pulling image \"{image}\""));
+            scope.warning("Failed", "Error: ImagePullBackOff");
+        }
         self.stage = Stage::PullBackOff {
             until,
             error,

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use pulselet_engine::io::{Exit, Outcome, ProbeReport, Pulled};
+use pulselet_engine::io::{Exit, ImageError, Outcome, ProbeReport, Pulled};
 use pulselet_engine::plan::{ContainerPlan, Handler, HookPlan, Kind, ProbePlan, RestartPolicy, Role};
+use pulselet_engine::status::ContainerState;
 use pulselet_engine::{
     Action, Identity, Input, LifeKey, LineBody, Outbox, Pod, PodPlan, Settings, Span, Time,
 };
@@ -211,6 +212,56 @@ fn each_step_asks_for_the_next() {
         },
     );
     assert!(driven.tells(&LineBody::Started) && driven.tells(&LineBody::Ready));
+}
+
+#[test]
+fn each_way_of_having_no_image_has_its_reason_and_events() {
+    for (error, reason, message, events) in [
+        (
+            ImageError::ErrImagePull,
+            "ImagePullBackOff",
+            "Back-off pulling image \"image\": ErrImagePull: why",
+            &[
+                "Failed: Failed to pull image \"image\": why",
+                "Failed: Error: ErrImagePull",
+                "BackOff: Back-off pulling image \"image\"",
+                "Failed: Error: ImagePullBackOff",
+            ][..],
+        ),
+        (
+            ImageError::ErrImageNeverPull,
+            "ErrImageNeverPull",
+            "why",
+            &["ErrImageNeverPull: why", "Failed: Error: ErrImageNeverPull"],
+        ),
+        (
+            ImageError::InvalidImageName,
+            "InvalidImageName",
+            "why",
+            &["InspectFailed: why", "Failed: Error: InvalidImageName"],
+        ),
+    ] {
+        let mut driven = Driven::new(container());
+        driven.give(0, Input::SandboxReady);
+        let failed = Input::ImageFailed {
+            container: APP,
+            error,
+            message: "why".into(),
+        };
+        driven.give(0, failed);
+        let told: Vec<String> = driven
+            .out
+            .events
+            .iter()
+            .map(|event| format!("{}: {}", event.reason, event.message))
+            .collect();
+        assert_eq!(told, events);
+        let expected = ContainerState::Waiting {
+            reason,
+            message: Some(message.into()),
+        };
+        assert_eq!(driven.pod.status().containers[APP].state, expected);
+    }
 }
 
 #[test]

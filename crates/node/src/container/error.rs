@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use super::downward::DownwardError;
+use super::non_root::RootError;
 use crate::objects::{ObjectError, ObjectKind};
 
 /// The text goes into the container's status and event, so it speaks of the manifest.
@@ -13,6 +14,8 @@ use crate::objects::{ObjectError, ObjectKind};
 pub(crate) enum ConfigError {
     #[error(transparent)]
     Object(#[from] ObjectError),
+    #[error(transparent)]
+    Root(#[from] RootError),
     #[error("couldn't find key {key} in {} {object}", kind.type_name())]
     MissingKey {
         kind: ObjectKind,

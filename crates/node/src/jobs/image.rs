@@ -59,7 +59,7 @@ impl Tools {
     }
 
     async fn get_image(&self, job: &ImageJob) -> std::result::Result<(Image, Pulled), (ImageError, String)> {
-        let failed = |error: Error| (kind(&error), error.to_string());
+        let failed = |error: Error| failure(&job.image, &error);
         if job.policy != "Always" {
             let there = bounded(Operation::ImageStatus, self.runtime.image_status(&job.image)).await;
             if let Some(image) = there.map_err(failed)? {
@@ -144,9 +144,15 @@ impl Tools {
     }
 }
 
-fn kind(error: &Error) -> ImageError {
+/// The reason and message of a container whose image cannot be had, in a kubelet's words.
+fn failure(image: &str, error: &Error) -> (ImageError, String) {
     match error {
-        Error::Image(image) if image.kind == ImageErrorKind::InvalidName => ImageError::InvalidImageName,
-        _ => ImageError::ErrImagePull,
+        Error::Image(wrong) if wrong.kind == ImageErrorKind::InvalidName => {
+            let message = format!(
+                "Failed to apply default image tag \"{image}\": couldn't parse image name \"{image}\": {error}"
+            );
+            (ImageError::InvalidImageName, message)
+        }
+        _ => (ImageError::ErrImagePull, error.to_string()),
     }
 }

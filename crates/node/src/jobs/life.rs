@@ -10,7 +10,9 @@ use pulselet_runtime::{
 };
 
 use super::{News, PodRef, Retry, Tools, bounded};
-use crate::container::{ConfigError, Made, container_config, discard, wanted_objects};
+use crate::container::{
+    ConfigError, ImageFacts, ImageUser, Made, container_config, depends_on_image, discard, wanted_objects,
+};
 use crate::objects::Objects;
 
 #[derive(Debug)]
@@ -82,6 +84,10 @@ impl Tools {
     /// Asks for the objects the container is made from, then makes its configuration.
     async fn configure(self: Arc<Self>, job: CreateJob) -> (PodRef, std::result::Result<Made, ConfigError>) {
         let pod = &job.pod.spec;
+        let image = ImageFacts {
+            user: self.image_user(&job).await,
+            id: job.image_id.clone(),
+        };
         let wanted = wanted_objects(pod, &job.name);
         let objects = Objects::fetch(&*self.objects, pod.namespace(), wanted).await;
         let _permit = self.limits.operations.acquire().await;
@@ -91,11 +97,28 @@ impl Tools {
             let signal = job.stop_signal.as_deref();
             let made = job.pod.with_context(&tools, |context| {
                 let attempt = job.life.attempt;
-                container_config(context, &objects, &job.name, attempt, signal, job.image_id)
+                container_config(context, &objects, &job.name, attempt, signal, image)
             });
             (job.pod, made)
         });
         made.await.expect("making a configuration does not panic")
+    }
+
+    /// Asked for only where somebody wants to know.
+    async fn image_user(&self, job: &CreateJob) -> ImageUser {
+        if !depends_on_image(&job.pod.spec, &job.name) {
+            return ImageUser::Unknown;
+        }
+        if !self.version.features.images {
+            return ImageUser::Number(rustix::process::geteuid().as_raw());
+        }
+        let asked = self.runtime.image_status(&job.image_id);
+        let image = bounded(Operation::ImageStatus, asked).await;
+        match image.ok().flatten().map(|image| (image.uid, image.username)) {
+            Some((Some(uid), _)) => ImageUser::Number(uid),
+            Some((None, Some(name))) => ImageUser::Name(name),
+            Some((None, None)) | None => ImageUser::Unknown,
+        }
     }
 
     async fn create_container(&self, pod: &PodRef, config: &ContainerConfig) -> Result<ContainerStatus> {
