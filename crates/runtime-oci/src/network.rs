@@ -1,7 +1,8 @@
 //! The pods' network: one bridge, a pair of links per sandbox, addresses from one range.
 //!
 //! An address belongs to a sandbox as long as the sandbox's record says so; there is no other list that could differ
-//! from it. The bridge and the firewall's rules are there while some sandbox uses them. Everything has a name made
+//! from it. Where the machine has IPv6 a pod has an address of each kind; over IPv6 it reaches other pods and the host,
+//! and not the world: for that this machine would have to route, which changes how it gets its own address. The bridge and the firewall's rules are there while some sandbox uses them. Everything has a name made
 //! from a sandbox's id or from the settings, so that what a killed agent left is recognised and removed.
 
 mod firewall;
@@ -11,7 +12,7 @@ mod subnet;
 use std::{
     collections::{BTreeMap, HashSet},
     fs, io,
-    net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, UdpSocket},
     os::fd::BorrowedFd,
     path::Path,
     sync::Mutex,
@@ -23,6 +24,7 @@ use crate::cni::CniOptions;
 use firewall::FirewallError;
 pub(crate) use firewall::Forward;
 use netlink::Netlink;
+use subnet::V6_PREFIX;
 pub use subnet::{InvalidSubnet, Subnet};
 
 /// What the pod sees its link as.
@@ -85,8 +87,37 @@ pub(crate) enum NetworkError {
 pub(crate) struct Network {
     bridge: String,
     pub(crate) subnet: Subnet,
+    /// Whether pods get IPv6 addresses too.
+    ipv6: bool,
     /// Locked while the bridge or the firewall's rules change.
     state: Mutex<State>,
+}
+
+/// The addresses of a pod on the bridge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PodAddresses {
+    pub(crate) v4: Ipv4Addr,
+    pub(crate) v6: Option<Ipv6Addr>,
+}
+
+impl PodAddresses {
+    /// Of a list; none without an IPv4 address.
+    pub(crate) fn among(addresses: &[IpAddr]) -> Option<Self> {
+        let v4 = addresses.iter().find_map(|address| match address {
+            IpAddr::V4(address) => Some(*address),
+            IpAddr::V6(_) => None,
+        });
+        let v6 = addresses.iter().find_map(|address| match address {
+            IpAddr::V4(_) => None,
+            IpAddr::V6(address) => Some(*address),
+        });
+        v4.map(|v4| Self { v4, v6 })
+    }
+
+    pub(crate) fn list(self) -> Vec<IpAddr> {
+        let v6 = self.v6.map(IpAddr::V6);
+        [IpAddr::V4(self.v4)].into_iter().chain(v6).collect()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -124,8 +155,16 @@ impl Network {
         Self {
             bridge: options.bridge.clone(),
             subnet,
+            ipv6: has_ipv6(),
             state: Mutex::default(),
         }
+    }
+
+    /// The next free addresses.
+    pub(crate) fn free_addresses(&self, taken: &[IpAddr]) -> Option<PodAddresses> {
+        let v4 = self.subnet.free_address(taken)?;
+        let v6 = self.ipv6.then(|| self.subnet.v6(v4));
+        Some(PodAddresses { v4, v6 })
     }
 
     /// Counts a sandbox as a user of the bridge, which is made if it is missing, and opens its ports.
@@ -195,8 +234,12 @@ impl Network {
             let index = netlink
                 .link(&self.bridge)?
                 .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
-            netlink.add_address(index, self.subnet.gateway(), self.subnet.prefix())?;
+            let gateway = self.subnet.gateway();
+            netlink.add_address(index, gateway.into(), self.subnet.prefix())?;
             netlink.set_up(index)?;
+            if self.ipv6 {
+                netlink.add_address(index, self.subnet.v6(gateway).into(), V6_PREFIX)?;
+            }
             Ok(index)
         };
         let index = make().map_err(|source| NetworkError::Bridge {
@@ -230,25 +273,34 @@ impl Network {
 }
 
 /// Configures the network of the calling thread's namespace from inside.
-pub(crate) fn configure_pod(subnet: Subnet, address: Option<Ipv4Addr>) -> Result<(), NetworkError> {
+pub(crate) fn configure_pod(subnet: Subnet, addresses: Option<PodAddresses>) -> Result<(), NetworkError> {
     let netlink = Netlink::open().map_err(NetworkError::OpenSocket)?;
     let configure = || -> io::Result<()> {
         if let Some(loopback) = netlink.link("lo")? {
             netlink.set_up(loopback)?;
         }
-        if let Some(address) = address {
+        if let Some(PodAddresses { v4, v6 }) = addresses {
             let missing = || io::Error::from(io::ErrorKind::NotFound);
             let link = netlink.link(POD_LINK)?.ok_or_else(missing)?;
-            netlink.add_address(link, address, subnet.prefix())?;
+            netlink.add_address(link, v4.into(), subnet.prefix())?;
             netlink.set_up(link)?;
             netlink.add_default_route(subnet.gateway())?;
+            if let Some(v6) = v6 {
+                netlink.add_address(link, v6.into(), V6_PREFIX)?;
+            }
         }
         Ok(())
     };
     configure().map_err(|source| NetworkError::Configure {
-        address: address.unwrap_or(Ipv4Addr::LOCALHOST),
+        address: addresses.map_or(Ipv4Addr::LOCALHOST, |addresses| addresses.v4),
         source,
     })
+}
+
+/// Whether the machine's interfaces have IPv6.
+fn has_ipv6() -> bool {
+    let disabled = fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6");
+    disabled.is_ok_and(|text| text.trim() == "0")
 }
 
 /// A connection to the network namespace in which it was opened.

@@ -11,7 +11,7 @@
 use std::{
     fs::{self, File},
     io,
-    net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream},
     os::fd::AsFd,
     path::{Path, PathBuf},
     time::Duration,
@@ -25,7 +25,7 @@ use rustix::{
     thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space},
 };
 
-use crate::network::{self, Forward, Network, NetworkError};
+use crate::network::{self, Forward, Network, NetworkError, PodAddresses};
 
 pub(crate) const NETWORK: &str = "net";
 pub(crate) const IPC: &str = "ipc";
@@ -82,8 +82,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) id: &'a SandboxId,
     pub(crate) dir: &'a Path,
     pub(crate) config: &'a SandboxConfig,
-    /// None with the host's network.
-    pub(crate) address: Option<Ipv4Addr>,
+    /// None where the sandbox is not on the bridge.
+    pub(crate) addresses: Option<PodAddresses>,
     pub(crate) network: &'a Network,
 }
 
@@ -91,8 +91,9 @@ impl Plan<'_> {
     /// Makes everything. May block, for milliseconds.
     pub(crate) fn make(&self) -> Result<(), SandboxError> {
         check_sysctls(self.config)?;
-        if let Some(address) = self.address {
-            self.network.register(self.id, forwards(self.config, address))?;
+        if let Some(addresses) = self.addresses {
+            self.network
+                .register(self.id, forwards(self.config, addresses.v4))?;
         }
         self.write_files()?;
         if !self.config.namespaces.host_ipc {
@@ -131,10 +132,10 @@ impl Plan<'_> {
                 path: self.dir.join(NETWORK),
                 source,
             })?;
-            if self.address.is_some() {
+            if self.addresses.is_some() {
                 self.network.connect(&host, self.id, namespace.as_fd())?;
             }
-            network::configure_pod(self.network.subnet, self.address)?;
+            network::configure_pod(self.network.subnet, self.addresses)?;
         }
         set_sysctls(self.config)
     }
@@ -148,8 +149,8 @@ impl Plan<'_> {
     }
 
     fn write_files(&self) -> Result<(), SandboxError> {
-        let address = self.address.map(IpAddr::V4);
-        write_hosts(self.dir, self.config, address.as_slice())?;
+        let addresses = self.addresses.map(PodAddresses::list).unwrap_or_default();
+        write_hosts(self.dir, self.config, &addresses)?;
         let hostname = if self.config.namespaces.host_network {
             read_host("/etc/hostname")
         } else {
@@ -230,15 +231,23 @@ pub(crate) fn unmount_forgotten(root: &Path) -> Result<(), SandboxError> {
     Ok(())
 }
 
-/// Connects to a port on the pod's loopback address.
+/// Connects to a port on the pod's loopback address, of IPv4 or else of IPv6.
 pub(crate) fn connect(dir: &Path, host_network: bool, port: u16) -> io::Result<TcpStream> {
-    let target = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let [v4, v6] = [
+        SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+        SocketAddr::from((Ipv6Addr::LOCALHOST, port)),
+    ];
     let dial = || {
         if !host_network {
             let namespace = File::open(dir.join(NETWORK))?;
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
         }
-        let stream = TcpStream::connect_timeout(&target, CONNECT_PATIENCE)?;
+        let stream = match TcpStream::connect_timeout(&v4, CONNECT_PATIENCE) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                TcpStream::connect_timeout(&v6, CONNECT_PATIENCE).map_err(|_| error)?
+            }
+            connected => connected?,
+        };
         stream.set_nonblocking(true)?;
         Ok(stream)
     };

@@ -5,7 +5,7 @@
 
 use std::{
     io,
-    net::Ipv4Addr,
+    net::{IpAddr, Ipv4Addr},
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 
@@ -43,6 +43,8 @@ const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const RTA_GATEWAY: u16 = 5;
 const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
+const IFA_F_NODAD: u8 = 2;
 const IFF_UP: u32 = 1;
 const RT_TABLE_MAIN: u8 = 254;
 const RTPROT_BOOT: u8 = 3;
@@ -130,13 +132,17 @@ impl Netlink {
         }
     }
 
-    /// One that is there already stays.
-    pub(crate) fn add_address(&self, link: u32, address: Ipv4Addr, prefix: u8) -> io::Result<()> {
+    /// One that is there already stays. Nobody else has it, so it can be used at once.
+    pub(crate) fn add_address(&self, link: u32, address: IpAddr, prefix: u8) -> io::Result<()> {
         let mut message = Message::new(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL);
-        message.raw(&[AF_INET, prefix, 0, RT_SCOPE_UNIVERSE]);
+        let (family, flags, octets) = match address {
+            IpAddr::V4(address) => (AF_INET, 0, address.octets().to_vec()),
+            IpAddr::V6(address) => (AF_INET6, IFA_F_NODAD, address.octets().to_vec()),
+        };
+        message.raw(&[family, prefix, flags, RT_SCOPE_UNIVERSE]);
         message.raw(&link.to_ne_bytes());
-        message.bytes(IFA_LOCAL, &address.octets());
-        message.bytes(IFA_ADDRESS, &address.octets());
+        message.bytes(IFA_LOCAL, &octets);
+        message.bytes(IFA_ADDRESS, &octets);
         unless_there(self.exchange(message))
     }
 

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     str::FromStr,
 };
 
@@ -19,6 +19,12 @@ pub struct Subnet {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0:?} is not a range of addresses for pods, for example 10.88.0.0/16 (8 to 29 bits)")]
 pub struct InvalidSubnet(String);
+
+/// Bits of an IPv6 range: those of one link.
+pub(crate) const V6_PREFIX: u8 = 64;
+
+/// The first four bytes of IPv6 addresses of pods: of the addresses that anybody may use for himself.
+const V6_START: u32 = 0xfd70_6c74;
 
 /// Room for the whole machine's pods, and for at least five.
 const PREFIXES: std::ops::RangeInclusive<u8> = 8..=29;
@@ -38,6 +44,13 @@ impl Subnet {
 
     pub(crate) fn gateway(self) -> Ipv4Addr {
         Ipv4Addr::from(self.base + 1)
+    }
+
+    /// The IPv6 address that belongs to one of this range. No other range and no other address gives the same, so that
+    /// nothing has to be remembered about it.
+    pub(crate) fn v6(self, address: Ipv4Addr) -> Ipv6Addr {
+        let [start, base, own] = [V6_START, self.base, address.to_bits()].map(u128::from);
+        Ipv6Addr::from_bits(start << 96 | base << 64 | own)
     }
 
     /// The lowest address that nobody has.
@@ -139,6 +152,16 @@ mod tests {
         assert_eq!(last, [74, 75, 76, 77, 78]);
         taken.remove(1);
         assert_eq!(range.free_address(&taken), Some(Ipv4Addr::new(10, 1, 2, 75)));
+    }
+
+    #[test]
+    fn every_address_has_one_of_ipv6_in_the_ranges_own_part() {
+        let range = subnet("10.88.2.0/23");
+        let v6 = |last| range.v6(Ipv4Addr::new(10, 88, 2, last)).to_string();
+        assert_eq!(
+            (v6(1).as_str(), v6(200).as_str()),
+            ("fd70:6c74:a58:200::a58:201", "fd70:6c74:a58:200::a58:2c8")
+        );
     }
 
     #[test]

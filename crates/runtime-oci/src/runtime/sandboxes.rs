@@ -19,21 +19,19 @@ use super::{Inner, OciRuntime};
 use crate::{
     cgroup::CgroupError,
     cni::{self, CniError, Target},
+    network::PodAddresses,
     sandbox::{self, Plan, SandboxError},
 };
 
 /// How long a pod's first process may take to be gone after it was killed.
 const KILL_PATIENCE: Duration = Duration::from_secs(2);
 
-/// The one IPv4 address of a sandbox on the bridge. `dir` is the sandbox's.
-fn bridge_address(record: &SandboxRecord, dir: &Path) -> Option<Ipv4Addr> {
+/// The addresses of a sandbox on the bridge. `dir` is the sandbox's.
+fn bridge_addresses(record: &SandboxRecord, dir: &Path) -> Option<PodAddresses> {
     if record.config.namespaces.host_network || cni::is_attached(dir) {
         return None;
     }
-    record.addresses.iter().find_map(|address| match address {
-        IpAddr::V4(address) => Some(*address),
-        IpAddr::V6(_) => None,
-    })
+    PodAddresses::among(&record.addresses)
 }
 
 /// The address under which this machine talks to others; nothing is sent to find it.
@@ -52,9 +50,9 @@ impl Inner {
         let sandboxes = self.monitored.sandboxes();
         for record in &sandboxes {
             let dir = self.monitored.sandbox_dir(&record.id);
-            match (record.state, bridge_address(record, &dir)) {
-                (SandboxState::Ready, Some(address)) => {
-                    let forwards = sandbox::forwards(&record.config, address);
+            match (record.state, bridge_addresses(record, &dir)) {
+                (SandboxState::Ready, Some(addresses)) => {
+                    let forwards = sandbox::forwards(&record.config, addresses.v4);
                     self.network.adopt(&record.id, forwards);
                 }
                 (SandboxState::Ready, None) => {}
@@ -88,7 +86,7 @@ impl Inner {
             id: &record.id,
             dir: &dir,
             config: &record.config,
-            address: bridge_address(record, &dir),
+            addresses: bridge_addresses(record, &dir),
             network: &self.network,
         };
         plan.make()?;
@@ -131,7 +129,7 @@ impl Inner {
     fn take_down_sandbox(&self, record: &SandboxRecord) -> std::result::Result<(), SandboxError> {
         self.kill_pod_process(&record.id);
         let dir = self.monitored.sandbox_dir(&record.id);
-        if bridge_address(record, &dir).is_some() {
+        if bridge_addresses(record, &dir).is_some() {
             self.network.disconnect(&record.id)?;
         }
         sandbox::unmount_all(&dir)?;
@@ -203,7 +201,7 @@ enum MakeError {
 impl OciRuntime {
     pub(super) async fn run_sandbox_to_the_end(&self, config: SandboxConfig) -> Result<SandboxId> {
         let operation = Operation::RunSandbox;
-        let subnet = self.0.network.subnet;
+        let network = &self.0.network;
         let host_network = config.namespaces.host_network;
         let by_plugins = self.0.wants_plugins(&config);
         let addresses = |taken: &[IpAddr]| {
@@ -213,11 +211,14 @@ impl OciRuntime {
             if by_plugins {
                 return Ok(Vec::new());
             }
-            let full = || Error::failed(operation, format!("all addresses of {subnet} are taken"));
-            subnet
-                .free_address(taken)
-                .map(|address| vec![IpAddr::V4(address)])
-                .ok_or_else(full)
+            let full = || {
+                Error::failed(
+                    operation,
+                    format!("all addresses of {} are taken", network.subnet),
+                )
+            };
+            let free = network.free_addresses(taken);
+            free.map(PodAddresses::list).ok_or_else(full)
         };
         let monitored = &self.0.monitored;
         let id = monitored

@@ -12,7 +12,7 @@ use crate::world::{World, address_of, can_run, eventually, on_bridge};
 /// Answers every connection with a word, for ever.
 pub(crate) fn server(word: &str, port: u16) -> Vec<String> {
     let program = format!(
-        "import socket\ns=socket.create_server(('0.0.0.0',{port}))\nopen('/shared/up-{word}','w').write('up\\n')\n\
+        "import socket\ns=socket.create_server(('::',{port}),family=socket.AF_INET6,dualstack_ipv6=True)\nopen('/shared/up-{word}','w').write('up\\n')\n\
          while True:\n c,_=s.accept(); c.sendall(b'{word}'); c.close()"
     );
     vec!["python3".into(), "-c".into(), program]
@@ -59,6 +59,41 @@ async fn pods_have_addresses_and_reach_each_other_and_the_host() {
 }
 
 #[tokio::test]
+async fn pods_reach_each_other_and_themselves_over_ipv6_too() {
+    if !can_run() {
+        return;
+    }
+    let world = World::with(on_bridge()).await;
+    let second = world.add_sandbox("second", on_bridge()).await;
+    let status = world.runtime.sandbox_status(&world.sandbox).await;
+    let addresses = status.expect("is there").addresses;
+    let Some(address) = addresses.get(1).copied() else {
+        assert!(std::env::var_os("CI").is_none(), "this machine has no IPv6");
+        return world.finish().await;
+    };
+    assert!(addresses[0].is_ipv4() && address.is_ipv6(), "{addresses:?}");
+    let mut config = world.config("one", "");
+    config.command = server("one", 8000);
+    world.run_config(&config).await;
+    world.file("up-one").await;
+    assert_eq!(
+        ask((address, 8000).into()).expect("the host reaches the pod"),
+        "one"
+    );
+    for (sandbox, target) in [(&second, address.to_string()), (&world.sandbox, "::1".into())] {
+        let name = format!("to-{}", target.replace(':', "-"));
+        let script = format!(
+            "import socket; c=socket.create_connection(('{target}',8000)); open('/shared/{name}','wb').write(c.recv(9)+b'\\n')"
+        );
+        let mut client = world.config(&name, "");
+        client.command = vec!["python3".into(), "-c".into(), script];
+        world.run_in(sandbox, &client).await;
+        assert_eq!(world.file(&name).await, "one");
+    }
+    world.finish().await;
+}
+
+#[tokio::test]
 async fn addresses_stay_and_are_used_again() {
     if !can_run() {
         return;
@@ -92,7 +127,7 @@ async fn names_and_resolvers_are_the_pods() {
         .insert("net.ipv4.ip_unprivileged_port_start".into(), "7".into());
     let world = World::with(config).await;
     let address = address_of(&world, &world.sandbox).await;
-    let script = "cat /etc/hostname /etc/resolv.conf /proc/sys/net/ipv4/ip_unprivileged_port_start; grep pod /etc/hosts";
+    let script = "cat /etc/hostname /etc/resolv.conf /proc/sys/net/ipv4/ip_unprivileged_port_start; grep -m1 pod /etc/hosts";
     let output = world.output_of(&world.config("main", script)).await;
     assert_eq!(
         output,
