@@ -513,6 +513,43 @@ mod tests {
         );
     }
 
+    /// Whatever controllers the kernel has there: those of version 1 may have all of them.
+    #[test]
+    fn all_processes_of_a_real_cgroup_of_version_2_are_killed() {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("reads");
+        let of_v2 = |line: &str| {
+            line.contains(" - cgroup2 ")
+                .then(|| line.split(' ').nth(4).map(PathBuf::from))
+        };
+        let root = mounts.lines().find_map(of_v2).flatten();
+        let usable = root.filter(|_| rustix::process::geteuid().is_root());
+        assert!(
+            usable.is_some() || std::env::var_os("CI").is_none(),
+            "needs root and cgroup2"
+        );
+        let Some(root) = usable else { return };
+        let base =
+            Hierarchies::V2(root).cgroup(&PathBuf::from(format!("pulselet-test-{}", std::process::id())));
+        let cgroup = base.hierarchies.cgroup(&base.path.join("sandbox/container"));
+        cgroup.create().expect("makes directories");
+        let procs = cgroup.directories()[0].join("cgroup.procs");
+        let mut child = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .expect("runs");
+        fs::write(procs, child.id().to_string()).expect("joins");
+        assert_eq!(base.children(), HashSet::from(["sandbox".to_owned()]));
+        assert_eq!(cgroup.kill(), 1);
+        let status = child.wait().expect("ends");
+        assert_eq!(
+            std::os::unix::process::ExitStatusExt::signal(&status),
+            Some(SIGKILL)
+        );
+        assert!(cgroup.kill_until_empty(REMOVE_PATIENCE));
+        base.remove();
+        assert!(!base.directories()[0].exists());
+    }
+
     #[test]
     fn shares_become_weights() {
         assert_eq!(

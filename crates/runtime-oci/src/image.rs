@@ -34,6 +34,8 @@ pub(crate) struct Template {
     pub(crate) working_dir: Option<String>,
     pub(crate) user: Option<String>,
     pub(crate) stop_signal: Option<String>,
+    /// Paths that its containers can write to in any case.
+    pub(crate) volumes: Vec<String>,
 }
 
 /// All images there are. What is not async may block.
@@ -68,6 +70,7 @@ impl Images {
             working_dir: config.working_dir,
             user: config.user,
             stop_signal: config.stop_signal,
+            volumes: config.volumes,
             ..Template::default()
         })
     }

@@ -45,6 +45,10 @@ pub(crate) struct Root {
     pub(crate) layers: Vec<PathBuf>,
     /// Directories of the image that its containers must not see.
     pub(crate) hidden: Vec<PathBuf>,
+    /// Directories that the image has as volumes: they are made if they are missing, and stay writable in a read-only
+    /// root. What is written there goes with the container.
+    #[serde(default)]
+    pub(crate) volumes: Vec<PathBuf>,
     pub(crate) read_only: bool,
 }
 

@@ -18,6 +18,9 @@ use crate::{
     seccomp::{self, Filter},
 };
 
+/// Volumes that an image may declare; few have more than one.
+const MAX_IMAGE_VOLUMES: usize = 64;
+
 /// The parts of which a container's launch is made.
 pub(crate) struct Parts<'a> {
     pub(crate) config: &'a ContainerConfig,
@@ -52,6 +55,7 @@ impl Parts<'_> {
             root: Root {
                 layers: self.image.layers.clone(),
                 hidden: self.image.hidden.clone(),
+                volumes: self.image_volumes(),
                 read_only: security.read_only_root,
             },
             mounts: self.mounts(),
@@ -176,6 +180,17 @@ impl Parts<'_> {
         mounts
     }
 
+    /// The image's volumes, but for those in whose place the pod mounts something.
+    fn image_volumes(&self) -> Vec<PathBuf> {
+        let mounts = &self.config.mounts;
+        let given = |path: &Path| mounts.iter().any(|mount| mount.container_path == path);
+        let paths = self.image.volumes.iter().map(PathBuf::from);
+        paths
+            .filter(|path| path.is_absolute() && !given(path))
+            .take(MAX_IMAGE_VOLUMES)
+            .collect()
+    }
+
     fn namespaces(&self) -> Namespaces {
         let asked = &self.sandbox.namespaces;
         let pin = |host: bool, name: &str| (!host).then(|| self.sandbox_dir.join(name));
@@ -220,6 +235,7 @@ mod tests {
             env: strings(&["A=image", "B=image", "broken"]),
             working_dir: Some("/srv".into()),
             user: Some("web".into()),
+            volumes: strings(&["/data", "/a", "relative"]),
             ..Template::default()
         };
         let mut config = ContainerConfig::default();
@@ -289,8 +305,9 @@ mod tests {
             propagation: Propagation::Private,
         };
         let launch = launch(|config| config.mounts = vec![mount("/a/b/c"), mount("/etc/hosts"), mount("/a")]);
+        let launch = launch.expect("has a command");
+        assert_eq!(launch.root.volumes, [Path::new("/data")]);
         let targets: Vec<String> = launch
-            .expect("has a command")
             .mounts
             .iter()
             .map(|mount| mount.container_path.display().to_string())

@@ -136,6 +136,12 @@ pub(crate) fn enter(
     mount_kernel_files(privileged)?;
     fill_dev(&all_devices).map_err(|source| RootError::Kernel { what: "/dev", source })?;
     mount_cgroup_root(cgroup, privileged)?;
+    for path in &launch.root.volumes {
+        keep_writable(path).map_err(|source| RootError::Attach {
+            path: path.clone(),
+            source,
+        })?;
+    }
     for bind in devices.into_iter().chain(groups).chain(volumes) {
         attach(&bind).map_err(|source| RootError::Attach {
             path: bind.target.clone(),
@@ -524,6 +530,14 @@ fn attach(bind: &Bind) -> io::Result<()> {
     }
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_SYMLINKS;
     Ok(move_mount(bind.tree.as_fd(), "", CWD, &bind.target, flags)?)
+}
+
+/// Makes a directory of the root a mount of its own: a root that becomes read-only leaves it as it is.
+fn keep_writable(path: &Path) -> io::Result<()> {
+    fs::create_dir_all(path)?;
+    let tree = clone_tree(path)?;
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_SYMLINKS;
+    Ok(move_mount(tree.as_fd(), "", CWD, path, flags)?)
 }
 
 /// Puts something empty over a path, if it is there.

@@ -22,9 +22,11 @@ use crate::{
     cgroup::{Cgroup, Hierarchies},
     cni::Cni,
     image::Images,
+    launch::Launch,
     network::{Network, NetworkOptions},
     resolve::{Parts, stop_signal},
     sandbox, seal,
+    user::{self, GROUP_FILE, PASSWD_FILE},
 };
 
 /// Where and how containers are run.
@@ -195,6 +197,22 @@ impl OciRuntime {
         }
     }
 
+    /// Refuses a user whom the image does not have, unless the pod mounts files that may have him.
+    async fn check_user(&self, launch: &Launch) -> Result<()> {
+        let covers = |file: &str| {
+            let mut mounts = launch.mounts.iter();
+            mounts.any(|mount| Path::new(file).starts_with(&mount.container_path))
+        };
+        if covers(PASSWD_FILE) || covers(GROUP_FILE) {
+            return Ok(());
+        }
+        let (choice, layers) = (launch.user.clone(), launch.root.layers.clone());
+        self.blocking(Operation::CreateContainer, move |_| {
+            user::check_in_layers(&choice, &layers)
+        })
+        .await
+    }
+
     /// Asks about images, which means reading files.
     async fn ask_images<T: Send + 'static>(
         &self,
@@ -298,6 +316,7 @@ impl Runtime for OciRuntime {
             cgroup: self.0.cgroups.base.join(sandbox.as_str()),
         }
         .launch()?;
+        self.check_user(&launch).await?;
         let prepare = move |dir: &Path| {
             launch.cgroup.path.extend(dir.file_name());
             launch.write(dir).map_err(BoxError::from)

@@ -1,14 +1,25 @@
 //! Who a container's processes run as: numbers and names, looked up in the image's own /etc/passwd and /etc/group.
 //!
-//! Called inside the container's root, whose files may say anything: they are read up to a bound, and lines that make
-//! no sense are skipped.
+//! The files may say anything: they are read up to a bound, and lines that make no sense are skipped. They are looked up
+//! inside the container's root when it starts. Before that its layers tell whether there is any hope.
 
-use std::{fs::File, io::Read, path::Path};
+use std::{
+    fs::File,
+    io::Read,
+    path::{Path, PathBuf},
+};
 
 use pulselet_sys::Credentials;
+use rustix::{
+    fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2},
+    io::Errno,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::launch::UserChoice;
+
+pub(crate) const PASSWD_FILE: &str = "/etc/passwd";
+pub(crate) const GROUP_FILE: &str = "/etc/group";
 
 /// Bytes read of each of the two files; an image with more users than that has them without names.
 const MAX_FILE: u64 = 4 << 20;
@@ -45,15 +56,49 @@ impl User {
 
 /// Looks the user up in the files of this process's root.
 pub(crate) fn resolve(choice: &UserChoice) -> Result<User, UserError> {
-    resolve_in(choice, &read("/etc/passwd"), &read("/etc/group"))
+    let text = |path: &str| File::open(Path::new(path)).map(read).unwrap_or_default();
+    resolve_in(choice, &text(PASSWD_FILE), &text(GROUP_FILE))
 }
 
-fn read(path: &str) -> String {
-    let mut bytes = Vec::new();
-    if let Ok(file) = File::open(Path::new(path)) {
-        // What was read before an error is as good as a shorter file.
-        let _ = file.take(MAX_FILE).read_to_end(&mut bytes);
+/// Refuses a user or group that the image certainly does not have. What only its containers could tell is let through.
+pub(crate) fn check_in_layers(choice: &UserChoice, layers: &[PathBuf]) -> Result<(), UserError> {
+    let is_number = |part: &str| part.is_empty() || part.parse::<u32>().is_ok();
+    if choice.user.split(':').all(is_number) {
+        return Ok(());
     }
+    match (
+        read_in_layers(layers, PASSWD_FILE),
+        read_in_layers(layers, GROUP_FILE),
+    ) {
+        (Some(passwd), Some(group)) => resolve_in(choice, &passwd, &group).map(drop),
+        (None, _) | (_, None) => Ok(()),
+    }
+}
+
+/// The file as the topmost layer has it, empty if none has it; none if that cannot be told from outside, as with links.
+fn read_in_layers(layers: &[PathBuf], path: &str) -> Option<String> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    for layer in layers.iter().rev() {
+        let root = openat(CWD, layer, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let inside = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        match openat2(&root, path.trim_start_matches('/'), flags, Mode::empty(), inside) {
+            Err(Errno::NOENT) => {}
+            Err(_) => return None,
+            Ok(found) => {
+                let file = File::from(found);
+                // A mark that the file was deleted is a device.
+                let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
+                return is_file.then(|| read(file));
+            }
+        }
+    }
+    Some(String::new())
+}
+
+fn read(file: File) -> String {
+    let mut bytes = Vec::new();
+    // What was read before an error is as good as a shorter file.
+    let _ = file.take(MAX_FILE).read_to_end(&mut bytes);
     String::from_utf8_lossy(&bytes).into_owned()
 }
 

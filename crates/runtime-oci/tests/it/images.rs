@@ -198,6 +198,63 @@ async fn the_images_stop_signal_counts_unless_the_pod_has_one() {
 }
 
 #[tokio::test]
+async fn a_volume_of_the_image_can_be_written_in_a_read_only_root() {
+    let Some(busybox) = busybox().filter(|_| can_run()) else {
+        return;
+    };
+    let world = World::new().await;
+    let script = "cat /data/note; echo new > /data/note && cat /data/note; echo x > /new/x && echo made; \
+                  (echo x > /x) 2>/dev/null || echo kept";
+    let config = json!({
+        "Cmd": ["sh", "-c", script],
+        "Env": ["PATH=/bin"],
+        "Volumes": {"/data": {}, "/new": {}},
+    });
+    let layers = [base_layer(&busybox), file_layer("data/note", "old\n")];
+    load(world.home.path(), "test/volumes:1", &layers, &config);
+    for (name, read_only, last) in [("open", false, ""), ("closed", true, "kept")] {
+        let mut config = of_image(&world, name, "test/volumes:1");
+        config.security.read_only_root = read_only;
+        let output = world.output_of(&config).await;
+        let expected = format!("old\nnew\nmade\n{last}");
+        assert_eq!(output, expected.trim_end(), "{name}");
+    }
+    world.finish().await;
+}
+
+#[tokio::test]
+async fn a_user_whom_the_image_lacks_is_refused_when_the_container_is_made() {
+    let Some(busybox) = busybox().filter(|_| can_run()) else {
+        return;
+    };
+    let world = World::new().await;
+    let config = json!({"Cmd": ["true"], "Env": ["PATH=/bin"], "User": "ghost"});
+    load(
+        world.home.path(),
+        "test/ghost:1",
+        &[base_layer(&busybox)],
+        &config,
+    );
+    let config = of_image(&world, "main", "test/ghost:1");
+    let refused = world.runtime.create_container(&world.sandbox, &config).await;
+    let message = refused.expect_err("is refused").to_string();
+    assert!(
+        message.contains("unable to find user ghost: no matching entries in passwd file"),
+        "{message}"
+    );
+    // Files of the pod may know him.
+    let passwd = world.shared("passwd");
+    fs::write(&passwd, "ghost:x:77:77::/:/bin/sh\n").expect("writes");
+    let mut config = of_image(&world, "known", "test/ghost:1");
+    config.command = vec!["id".into(), "-u".into()];
+    let mut mount = config.mounts[0].clone();
+    (mount.container_path, mount.host_path) = ("/etc/passwd".into(), passwd);
+    config.mounts.push(mount);
+    assert_eq!(world.output_of(&config).await, "77");
+    world.finish().await;
+}
+
+#[tokio::test]
 async fn an_image_in_use_stays() {
     let Some(busybox) = busybox().filter(|_| can_run()) else {
         return;
