@@ -205,7 +205,10 @@ impl Agent {
             Wake::Request(Some(request)) => self.request(request),
             // Every handle was dropped: nobody can ask for anything else.
             Wake::Request(None) => self.ending = self.ending.max(Some(Shutdown::Leave)),
-            Wake::Reconcile => self.look(),
+            Wake::Reconcile => {
+                self.look();
+                self.measure_volumes();
+            }
             Wake::LightSave => self.mark_some_lightly_changed(),
         }
     }

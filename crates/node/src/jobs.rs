@@ -8,6 +8,7 @@ mod check;
 mod hook;
 mod image;
 mod life;
+mod room;
 mod sandbox;
 mod volumes;
 
@@ -26,6 +27,7 @@ pub(crate) use check::{Check, ProbeJob};
 pub(crate) use hook::HookJob;
 pub(crate) use image::ImageJob;
 pub(crate) use life::{CreateJob, RemoveJob, StopJob};
+pub(crate) use room::{Measurement, SizeLimit, size_limits};
 
 use crate::clock::Clock;
 use crate::container::{Context, Downward};
@@ -49,6 +51,8 @@ const PULLS_AT_ONCE: usize = 5;
 const NETWORK_PROBES_AT_ONCE: usize = 8_192;
 /// Commands of probes at once; each is a process.
 const EXEC_PROBES_AT_ONCE: usize = 128;
+/// Rounds through the volumes that have a limit: a second one would only get in the first one's way.
+const MEASUREMENTS_AT_ONCE: usize = 1;
 /// Answers on their way to the agent; a job waits when it is full.
 pub(crate) const ANSWERS: usize = 4_096;
 
@@ -74,6 +78,7 @@ struct Limits {
     pulls: Semaphore,
     network_probes: Semaphore,
     exec_probes: Semaphore,
+    measurements: Semaphore,
 }
 
 /// What a job found out about a pod.
@@ -172,6 +177,7 @@ impl Tools {
                 pulls: Semaphore::new(PULLS_AT_ONCE),
                 network_probes: Semaphore::new(NETWORK_PROBES_AT_ONCE),
                 exec_probes: Semaphore::new(EXEC_PROBES_AT_ONCE),
+                measurements: Semaphore::new(MEASUREMENTS_AT_ONCE),
             },
         };
         (tools, receiver)

@@ -14,7 +14,7 @@ use tokio::task::AbortHandle;
 use crate::container::find_container;
 use crate::history::History;
 use crate::identity::Origin;
-use crate::jobs::{Check, Place, PodRef};
+use crate::jobs::{Check, Place, PodRef, SizeLimit, size_limits};
 
 /// A pod beside the engine.
 #[derive(Debug)]
@@ -38,6 +38,8 @@ pub(super) struct Entry {
     pub(super) held: Held,
     /// Takes this pod's name once it is gone.
     pub(super) successor: Option<Successor>,
+    /// Of its volumes on the disk.
+    pub(super) size_limits: Vec<SizeLimit>,
     /// The distinct stop signals the manifest asks for, as counted in the metrics.
     pub(super) signals: Vec<Arc<str>>,
     /// Its end needed SIGKILL, which is counted once.
@@ -163,6 +165,7 @@ impl Entry {
         let image_ids = vec![String::new(); plan.containers.len()];
         let signals = stop_signals(pod, gates);
         let qos_class = pod.status.qos_class.clone();
+        let size_limits = size_limits(pod);
         Self {
             identity,
             label,
@@ -178,6 +181,7 @@ impl Entry {
             history: History::default(),
             held: Held::default(),
             successor: None,
+            size_limits,
             signals,
             grace_exceeded: false,
             changed_lightly: false,

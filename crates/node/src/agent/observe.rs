@@ -17,7 +17,7 @@ use super::Agent;
 use super::adopt::{Findings, Listing};
 use super::entry::{Entry, Life, LifeStage};
 use super::tell::probe_name;
-use crate::jobs::{Answer, News, Place};
+use crate::jobs::{Answer, Measurement, News, Place};
 use crate::termination;
 
 /// What a life counts as whose end nobody saw.
@@ -281,6 +281,21 @@ impl Agent {
             // The agent is gone only when the node shuts down.
             let _ = found.send(Findings { known, listing }).await;
         });
+    }
+
+    /// Looks how much room volumes take that may not take all.
+    pub(super) fn measure_volumes(&mut self) {
+        let mut volumes = Vec::new();
+        for (&pod, entry) in self.entries.iter().filter(|(_, entry)| entry.place.is_some()) {
+            volumes.extend(entry.size_limits.iter().map(|limit| Measurement {
+                pod,
+                uid: Arc::clone(&entry.identity.uid),
+                limit: limit.clone(),
+            }));
+        }
+        if !volumes.is_empty() {
+            self.tasks.spawn(Arc::clone(&self.tools).measure(volumes));
+        }
     }
 
     fn places(&self) -> Vec<(PodKey, SandboxId)> {

@@ -4,10 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use pulselet_node::{DataDir, How, LayoutError};
-use pulselet_runtime::{ContainerFilter, Runtime as _};
+use pulselet_runtime::{ContainerFilter, Features, Runtime as _};
+use pulselet_runtime_fake::{FakeRuntime, Faults};
 use serde_json::json;
 
-use crate::harness::{Bench, eventually, pod, runtime};
+use crate::harness::{Bench, eventually, pod, pod_of, runtime};
 
 #[tokio::test]
 async fn a_second_agent_is_refused_and_changes_nothing() {
@@ -120,4 +121,38 @@ async fn a_full_disk_stops_nothing_that_runs_and_starts_nothing_new() {
     })
     .await;
     bench.leave().await;
+}
+
+#[tokio::test]
+async fn a_pod_whose_volume_outgrows_its_limit_is_evicted() {
+    let features = Features {
+        // Without them the node looks for itself, and more often.
+        events: false,
+        ..runtime().version().await.unwrap().features
+    };
+    let runtime = FakeRuntime::with_features(Faults::default(), features);
+    let mut bench = Bench::on(tempfile::tempdir().unwrap(), runtime, |_| {}).await;
+    let volumes = json!([{"name": "cache", "emptyDir": {"sizeLimit": "1Mi"}}]);
+    let mounts = json!([{"name": "cache", "mountPath": "/cache"}]);
+    let app = json!({"name": "app", "image": "app:1", "volumeMounts": mounts});
+    bench
+        .add(pod_of("web", &json!({"containers": [app], "volumes": volumes})))
+        .await;
+    bench.until_ready().await;
+    let uid = bench.node.pods().await.unwrap()[0].uid.clone();
+    let volume = format!("pods/{uid}/volumes/kubernetes.io~empty-dir/cache");
+    fs::write(bench.data().join(volume).join("file"), vec![1; 2 << 20]).unwrap();
+    bench.until_type("exited").await;
+    let node = bench.node.clone();
+    eventually("the pod has failed", || async {
+        let status = &node.pods().await.unwrap()[0].status;
+        status.phase == "Failed"
+    })
+    .await;
+    let status = &bench.node.pods().await.unwrap()[0].status;
+    assert_eq!(status.reason, "Evicted");
+    assert_eq!(
+        status.message,
+        "Usage of EmptyDir volume \"cache\" exceeds the limit \"1Mi\". "
+    );
 }
