@@ -184,6 +184,8 @@ pub struct ProbeReport {
     pub outcome: Outcome,
     /// For people: what the handler saw.
     pub detail: String,
+    /// That of a command that failed.
+    pub exit_code: Option<i32>,
     pub latency: Span,
     /// The outcome is a time-out of the handler.
     pub timed_out: bool,

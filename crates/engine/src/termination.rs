@@ -371,8 +371,9 @@ impl Termination {
             Step::AwaitingTurn | Step::Signalled { .. } => {}
             Step::Signalling { grace, ask_again } => {
                 let asked_at = ask_again - ASK_AGAIN_AFTER;
-                let used = scope.now.since(asked_at);
-                self.ask_stop(scope, grace.saturating_sub(used));
+                let left = grace.saturating_sub(scope.now.since(asked_at));
+                // The signal may not have been sent: then something is left for it. One that was sent keeps its deadline.
+                self.ask_stop(scope, left.max(MINIMUM_GRACE.min(grace)));
             }
             Step::Killing { first, .. } => self.ask_kill(scope, first),
         }

@@ -121,8 +121,9 @@ impl HostLauncher {
     fn environment(&self) -> Vec<(OsString, OsString)> {
         let record = &self.record;
         let path = std::env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
+        let own = std::env::current_exe().ok();
         let mut env = vec![
-            ("PATH".into(), path),
+            ("PATH".into(), search_path(path, own.as_deref())),
             ("HOSTNAME".into(), OsString::from(&record.config.pod.name)),
         ];
         env.extend(std::env::var_os("HOME").map(|home| ("HOME".into(), home)));
@@ -196,6 +197,19 @@ fn volume_variables(record: &ContainerRecord) -> Vec<(String, PathBuf)> {
         variables.push((name, source));
     }
     variables
+}
+
+/// The agent's path, and behind it the place of this program, which manifests name as they do in containers.
+fn search_path(path: OsString, program: Option<&Path>) -> OsString {
+    let Some(own) = program.and_then(Path::parent) else {
+        return path;
+    };
+    let mut places: Vec<_> = std::env::split_paths(&path).collect();
+    if !places.iter().any(|place| place == own) {
+        places.push(own.to_owned());
+    }
+    // A directory with a colon in its name cannot be part of a path.
+    std::env::join_paths(places).unwrap_or(path)
 }
 
 /// The search itself says "permission denied" also when only some directory of the path cannot be read.
@@ -305,6 +319,15 @@ mod tests {
                 "PULSELET_VOLUME_MY_DATA_V1_2=/a/sub"
             ]
         );
+    }
+
+    #[test]
+    fn the_agents_own_program_is_found_last() {
+        let path = |own: &str| search_path("/bin:/usr/bin".into(), Some(Path::new(own)));
+        assert_eq!(path("/opt/pulselet"), "/bin:/usr/bin:/opt");
+        assert_eq!(path("/usr/bin/pulselet"), "/bin:/usr/bin");
+        assert_eq!(path("/a:b/pulselet"), "/bin:/usr/bin");
+        assert_eq!(search_path("/bin".into(), None), "/bin");
     }
 
     #[test]

@@ -493,6 +493,7 @@ fn report(outcome: Outcome, detail: &str, latency: Span) -> ProbeReport {
     ProbeReport {
         outcome,
         detail: detail.to_owned(),
+        exit_code: None,
         latency,
         timed_out: false,
         starved: false,

@@ -1,6 +1,7 @@
 //! `pulselet stop`: deletes pods of the local agent and waits until they are gone.
 
 use std::collections::BTreeSet;
+use std::io::Write as _;
 use std::time::Duration;
 
 use pulselet_node::control::{Client, ClientError, LineStream};
@@ -38,7 +39,10 @@ async fn stop(args: &StopArgs) -> Result<Exit, Failure> {
     loop {
         let there = names(&client).await;
         // An agent that is gone has no pods: a run ends with its last one.
-        left.retain(|pod| there.contains(pod));
+        for pod in left.extract_if(.., |pod| !there.contains(pod)) {
+            let mut out = output::stdout();
+            output::written(writeln!(out, "pod {pod} stopped").and_then(|()| out.flush()))?;
+        }
         if left.is_empty() {
             return Ok(if unknown { Exit::No } else { Exit::Done });
         }

@@ -70,6 +70,7 @@ fn success(life: LifeKey, kind: Kind) -> Input {
         outcome: Outcome::Success,
         detail: String::new(),
         latency: Span::ZERO,
+        exit_code: None,
         timed_out: false,
         starved: false,
     };

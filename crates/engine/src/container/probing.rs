@@ -166,7 +166,7 @@ fn tell_probe(scope: &mut Scope<'_>, kind: Kind, report: ProbeReport, finding: &
     scope.line(LineBody::Probe {
         kind,
         outcome: finding.outcome.into(),
-        detail: report.detail,
+        detail: detail_of_line(report),
         latency_ms,
         run: finding.run,
         counted: finding.counted,
@@ -175,5 +175,14 @@ fn tell_probe(scope: &mut Scope<'_>, kind: Kind, report: ProbeReport, finding: &
         let message =
             format!("{title} time-out not counted: the agent itself was late, so it may be to blame");
         scope.line(LineBody::Warning { message });
+    }
+}
+
+/// What a line says of a probe. Events, whose words are those of Kubernetes, leave the exit code out.
+fn detail_of_line(report: ProbeReport) -> String {
+    match report.exit_code {
+        None => report.detail,
+        Some(code) if report.detail.is_empty() => format!("exit code {code}"),
+        Some(code) => format!("exit code {code}: {}", report.detail),
     }
 }

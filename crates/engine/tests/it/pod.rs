@@ -141,14 +141,19 @@ fn exited(life: LifeKey, secs: u64, code: i32) -> Input {
     }
 }
 
-fn probed(life: LifeKey, kind: Kind, outcome: Outcome) -> Input {
-    let report = ProbeReport {
+fn reported(outcome: Outcome) -> ProbeReport {
+    ProbeReport {
         outcome,
         detail: String::new(),
+        exit_code: None,
         latency: Span::ZERO,
         timed_out: false,
         starved: false,
-    };
+    }
+}
+
+fn probed(life: LifeKey, kind: Kind, outcome: Outcome) -> Input {
+    let report = reported(outcome);
     Input::ProbeDone { life, kind, report }
 }
 
@@ -325,6 +330,31 @@ fn a_probe_answered_twice_counts_once() {
 }
 
 #[test]
+fn an_exit_code_is_told_in_the_line_and_not_in_the_event() {
+    for (detail, told) in [("", "exit code 3"), ("out", "exit code 3: out")] {
+        let mut driven = Driven::running(ContainerPlan {
+            liveness: Some(probe()),
+            ..container()
+        });
+        driven.advance(10);
+        let report = ProbeReport {
+            detail: detail.to_owned(),
+            exit_code: Some(3),
+            ..reported(Outcome::Failure)
+        };
+        let (life, kind) = (FIRST, Kind::Liveness);
+        driven.give(10, Input::ProbeDone { life, kind, report });
+        let said = driven.out.lines.iter().find_map(|line| match &line.body {
+            LineBody::Probe { detail, .. } => Some(detail.as_str()),
+            _ => None,
+        });
+        assert_eq!(said, Some(told));
+        let event = &driven.out.events[0];
+        assert_eq!(event.message, format!("Liveness probe failed: {detail}"));
+    }
+}
+
+#[test]
 fn a_steady_success_does_not_need_the_disk() {
     let mut driven = Driven::running(ContainerPlan {
         liveness: Some(probe()),
@@ -480,6 +510,17 @@ fn after_a_restart_only_the_unanswered_is_asked_for_again() {
         Some(Span::from_secs(20)),
         "what is left of the grace period"
     );
+}
+
+#[test]
+fn after_a_restart_a_stop_signal_is_followed_by_some_grace() {
+    let mut driven = Driven::running(container());
+    driven.give(100, Input::Delete { grace: None });
+    for (now, left) in [(110, 20), (125, 5), (200, 2), (201, 2)] {
+        driven.give(now, Input::AgentRestarted);
+        let grace = Span::from_secs(left);
+        assert_eq!(driven.out.actions, [Action::Stop { life: FIRST, grace }]);
+    }
 }
 
 #[test]

@@ -75,6 +75,7 @@ impl Agent {
                 outcome: Outcome::Error,
                 detail: "the probe is not in the pod's manifest".to_owned(),
                 latency: Span::ZERO,
+                exit_code: None,
                 timed_out: false,
                 starved: false,
             };

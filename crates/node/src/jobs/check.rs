@@ -144,6 +144,7 @@ impl Tools {
             Check::Impossible(why) => ProbeReport {
                 outcome: Outcome::Error,
                 detail: why.clone(),
+                exit_code: None,
                 latency: Span::ZERO,
                 timed_out: false,
                 starved: false,
@@ -160,22 +161,24 @@ impl Tools {
         let began = Instant::now();
         let result = self.runtime.exec_sync(id, &request).await;
         let latency = began.elapsed().into();
-        let (outcome, detail, timed_out) = match result {
+        let (outcome, detail, exit_code) = match result {
             Ok(output) => {
                 let text = || String::from_utf8_lossy(&output.output).into_owned();
                 match output.outcome {
-                    ExecOutcome::Exited(0) => (Outcome::Success, text(), false),
-                    ExecOutcome::Exited(_) => (Outcome::Failure, text(), false),
-                    ExecOutcome::TimedOut => (Outcome::Failure, timeout_text(command, timeout), true),
+                    ExecOutcome::Exited(0) => (Outcome::Success, text(), None),
+                    ExecOutcome::Exited(code) => (Outcome::Failure, text(), Some(code)),
+                    ExecOutcome::TimedOut => (Outcome::Failure, timeout_text(command, timeout), None),
                 }
             }
-            Err(error) => (Outcome::Error, exec_error(&error), false),
+            Err(error) => (Outcome::Error, exec_error(&error), None),
         };
         ProbeReport {
+            // A command that fails has either ended or run out of time.
+            timed_out: outcome == Outcome::Failure && exit_code.is_none(),
             outcome,
             detail,
+            exit_code,
             latency,
-            timed_out,
             starved: false,
         }
     }
@@ -202,6 +205,7 @@ fn network_report(report: pulselet_probe::Report) -> ProbeReport {
     ProbeReport {
         outcome,
         detail: report.detail,
+        exit_code: None,
         latency: report.latency.into(),
         timed_out,
         starved: false,

@@ -103,7 +103,7 @@ async fn a_failing_liveness_probe_kills_restarts_and_is_told_in_the_history() {
     assert_eq!(types, expected, "{history}");
     assert_eq!(
         (&lines[1]["detail"], &lines[1]["run"]),
-        (&json!("no pulse"), &json!(2))
+        (&json!("exit code 3: no pulse"), &json!(2))
     );
     assert_eq!(lines[2]["graceFrom"], "probe");
     assert_eq!(lines[5]["exitCode"], 137);

@@ -70,11 +70,14 @@ pub fn describe_probe(kind: Kind, result: ProbeResult, count: u64, run: u32, det
         let _ = write!(text, " x{count}");
     }
     let _ = match result {
-        ProbeResult::Success => Ok(()),
-        ProbeResult::Failure => write!(text, " ({run} in a row): {detail}"),
-        ProbeResult::Look => write!(text, " (does not count): {detail}"),
-        ProbeResult::Warning | ProbeResult::Error => write!(text, ": {detail}"),
+        ProbeResult::Success => return text,
+        ProbeResult::Failure => write!(text, " ({run} in a row)"),
+        ProbeResult::Look => write!(text, " (does not count)"),
+        ProbeResult::Warning | ProbeResult::Error => Ok(()),
     };
+    if !detail.is_empty() {
+        let _ = write!(text, ": {detail}");
+    }
     text
 }
 
@@ -121,7 +124,7 @@ pub fn describe(body: &LineBody) -> String {
                 HookOutcome::Failure => "failed",
                 HookOutcome::Timeout => "cut off",
             };
-            format!("{hook} hook {outcome} after {}", format_duration(*seconds))
+            format!("{hook} hook {outcome} after {}", measured(*seconds))
         }
         LineBody::Signal { signal } => format!("signal {signal}"),
         LineBody::GraceExceeded { signal } => format!("grace period exceeded: {signal}"),
@@ -132,16 +135,28 @@ pub fn describe(body: &LineBody) -> String {
         } => {
             let mut text = format!("exited with {exit_code} ({})", reason.as_str());
             if let Some(seconds) = seconds {
-                let _ = write!(text, ", {} after the signal", format_duration(*seconds));
+                let _ = write!(text, ", {} after the signal", measured(*seconds));
             }
             text
         }
-        LineBody::Backoff { seconds } => format!("back-off: restarts in {}", format_duration(*seconds)),
+        LineBody::Backoff { seconds } => format!("back-off: restarts in {}", measured(*seconds)),
         LineBody::Phase { phase } => phase.as_str().to_owned(),
         LineBody::Deleted => "deleted".to_owned(),
         LineBody::AgentRestarted => "agent restarted".to_owned(),
         LineBody::Warning { message } => format!("warning: {message}"),
     }
+}
+
+/// A duration that a clock has measured: more than its milliseconds is noise.
+fn measured(span: Span) -> String {
+    const MILLI: u64 = 1_000;
+    let micros = span.as_micros();
+    let rounded = if micros < MILLI {
+        micros
+    } else {
+        (micros + MILLI / 2) / MILLI * MILLI
+    };
+    format_duration(Span::from_micros(rounded))
 }
 
 /// Why a container is stopped.
