@@ -6,10 +6,15 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 use thiserror::Error;
 
+/// How often the lock is tried. An agent that was killed while it started a process has left it to that process until its
+/// program runs, which is soon.
+const LOCK_TRIES: u32 = 100;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// Longest text read from a lock file, in bytes: a process id and a newline.
 const MAX_LOCK_TEXT: u64 = 32;
 
@@ -158,7 +163,7 @@ impl DirectoryLock {
             path: path.clone(),
             source,
         })?;
-        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if !lock(&file) {
             let holder = holder(&mut file);
             let path = layout.root().to_owned();
             return Err(LayoutError::Held { path, holder });
@@ -175,6 +180,18 @@ impl DirectoryLock {
     }
 }
 
+fn lock(file: &File) -> bool {
+    let mut left = LOCK_TRIES;
+    while rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        left -= 1;
+        if left == 0 {
+            return false;
+        }
+        std::thread::sleep(LOCK_PAUSE);
+    }
+    true
+}
+
 fn holder(file: &mut File) -> Option<u32> {
     let mut text = String::new();
     file.take(MAX_LOCK_TEXT).read_to_string(&mut text).ok()?;
@@ -184,6 +201,18 @@ fn holder(file: &mut File) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lock_that_is_let_go_of_soon_is_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let first = DataDir::claim(directory.path()).unwrap();
+        let holder = std::thread::spawn(move || {
+            std::thread::sleep(LOCK_PAUSE * 3);
+            drop(first);
+        });
+        DataDir::claim(directory.path()).unwrap();
+        holder.join().unwrap();
+    }
 
     #[test]
     fn a_second_agent_is_told_who_is_there() {
