@@ -227,7 +227,10 @@ pub(crate) fn authorize_route(identity: &Identity, route: &Route, path: &str) ->
         | Route::Groups
         | Route::Group(_)
         | Route::Resources(_)
+        | Route::UsageGroup
+        | Route::UsageResources
         | Route::Paths => identity.user != ANONYMOUS,
+        Route::Usage(_) => identity.has_group(ADMIN_GROUP),
         Route::Objects(_) => false,
     };
     if open {

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::resource::{Endpoint, GroupVersion, Subresource};
+use crate::usage;
 
 /// The Kubernetes release whose API this is; clients compare it with their own.
 pub(crate) const KUBERNETES_MINOR: &str = "36";
@@ -56,13 +57,22 @@ fn named_groups() -> impl Iterator<Item = GroupVersion> {
 
 /// `/apis`
 pub(crate) fn groups() -> Value {
-    let groups: Vec<Value> = named_groups().map(group_entry).collect();
+    let mut groups: Vec<Value> = named_groups().map(group_entry).collect();
+    groups.push(usage::group());
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
 }
 
 /// `/apis/GROUP`
 pub(crate) fn group(group_version: GroupVersion) -> Value {
-    let mut group = group_entry(group_version);
+    group_document(group_entry(group_version))
+}
+
+/// `/apis/metrics.k8s.io`
+pub(crate) fn usage_group() -> Value {
+    group_document(usage::group())
+}
+
+fn group_document(mut group: Value) -> Value {
     group["kind"] = json!("APIGroup");
     group["apiVersion"] = json!("v1");
     group
@@ -139,7 +149,10 @@ pub(crate) fn aggregated(core: bool, format: &str) -> Value {
     } else {
         named_groups().collect()
     };
-    let items: Vec<Value> = groups.into_iter().map(aggregated_group).collect();
+    let mut items: Vec<Value> = groups.into_iter().map(aggregated_group).collect();
+    if !core {
+        items.push(usage::aggregated_group());
+    }
     json!({
         "kind": "APIGroupDiscoveryList",
         "apiVersion": format!("apidiscovery.k8s.io/{format}"),
@@ -204,6 +217,8 @@ pub(crate) fn paths() -> Value {
         paths.push(format!("/apis/{}", group_version.group()));
         paths.push(format!("/apis/{}", group_version.api_version()));
     }
+    paths.push(format!("/apis/{}", usage::GROUP));
+    paths.push(format!("/apis/{}/{}", usage::GROUP, usage::VERSION));
     for path in [
         "/healthz",
         "/livez",

@@ -30,6 +30,7 @@ use crate::render::{object_view, render_list, render_one};
 use crate::resource::{Kind, Subresource};
 use crate::route::{self, ObjectPath, Route, Verb};
 use crate::status::ApiError;
+use crate::usage;
 use crate::watch::{self, Session};
 
 /// Requests that change something and are under way, as upstream has it.
@@ -103,6 +104,11 @@ impl Handler {
         let route = route::parse(&path);
         match route {
             Ok(Route::Objects(object)) => self.objects(identity, object, request).await,
+            Ok(route @ Route::Usage(_)) if request.method() == Method::GET => {
+                access::authorize_route(&identity, &route, &path)?;
+                let query = Query::parse(request.uri().query().unwrap_or_default())?;
+                self.usage(&route, &query).await
+            }
             Ok(route) => {
                 access::authorize_route(&identity, &route, &path)?;
                 if request.method() != Method::GET && request.method() != Method::HEAD {
@@ -144,13 +150,25 @@ impl Handler {
             Route::Groups => aggregated(false, discovery::groups),
             Route::Group(group) => plain(&discovery::group(*group)),
             Route::Resources(group) => plain(&discovery::resources(*group)),
+            Route::UsageGroup => plain(&discovery::usage_group()),
+            Route::UsageResources => plain(&usage::resources()),
             Route::Paths => plain(&discovery::paths()),
             Route::OpenApiV2 if accept::wants_protobuf_openapi(accepted) => Ok(protobuf_openapi()),
             Route::OpenApiV2 => plain(&openapi::v2(self.registry.rules().profile)),
             Route::OpenApiV3Index => plain(&openapi::v3_index()),
             Route::OpenApiV3(group) => plain(&openapi::v3(*group, self.registry.rules().profile)),
-            Route::Objects(_) => Err(ApiError::no_such_path()),
+            Route::Objects(_) | Route::Usage(_) => Err(ApiError::no_such_path()),
         }
+    }
+
+    /// What pods and nodes use.
+    async fn usage(&self, route: &Route, query: &Query) -> Result<Response<Body>, ApiError> {
+        let Route::Usage(path) = route else {
+            return Err(ApiError::no_such_path());
+        };
+        let _permit = self.admit(Verb::List, false)?;
+        let answering: BoxFuture<'_, _> = Box::pin(usage::answer(&self.registry, &self.nodes, path, query));
+        Ok(json_answer(StatusCode::OK, &answering.await?))
     }
 
     /// Healthy is a server whose store answers.

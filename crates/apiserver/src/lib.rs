@@ -35,6 +35,7 @@ mod server;
 mod status;
 pub mod store;
 mod table;
+mod usage;
 mod watch;
 
 pub use access::{ADMIN_GROUP, AccessError, NODE_GROUP, NODE_USER_PREFIX};

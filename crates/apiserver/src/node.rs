@@ -39,6 +39,8 @@ pub(crate) type Body = UnsyncBoxBody<Bytes, BodyError>;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes of a node's complaint that are read.
 const MAX_COMPLAINT: usize = 16 * 1024;
+/// Bytes of a document: far more than a summary of all the pods a node can have.
+const MAX_DOCUMENT: usize = 32 * 1024 * 1024;
 /// Bytes between a client and a node, in each direction.
 const JOIN_BUFFER: usize = 32 * 1024;
 /// A peer that has vanished without a word is noticed after a minute: the kernel asks after 30 s, then every 10 s.
@@ -144,6 +146,32 @@ impl Nodes {
             answer.headers_mut().remove(name);
         }
         Ok(answer)
+    }
+
+    /// Reads a document of a node.
+    pub(crate) async fn fetch(&self, node: &Object, path: &'static str) -> Result<Bytes, ApiError> {
+        let name = node.name();
+        let mut sender = self.dialer.dial(node).await.map_err(NodeError::Dial)?;
+        let mut request = Request::new(empty());
+        *request.uri_mut() = http::Uri::from_static(path);
+        request
+            .headers_mut()
+            .insert(HOST, http::HeaderValue::from_static("node"));
+        let failed = |source| NodeError::Ask {
+            node: name.to_owned(),
+            source,
+        };
+        let answer = sender.send_request(request).await.map_err(failed)?;
+        if answer.status() != StatusCode::OK {
+            let why = format!("node {name:?} answers {} at {path}", answer.status());
+            return Err(ApiError::new(Reason::ServiceUnavailable, why));
+        }
+        let document = Limited::new(answer.into_body(), MAX_DOCUMENT).collect().await;
+        let document = document.map_err(|error| {
+            let why = format!("what node {name:?} has at {path} cannot be read: {error}");
+            ApiError::new(Reason::ServiceUnavailable, why)
+        })?;
+        Ok(document.to_bytes())
     }
 
     /// Lets the bytes of an upgraded connection flow between client and node.

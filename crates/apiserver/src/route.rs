@@ -8,6 +8,7 @@ use percent_encoding::percent_decode_str;
 
 use crate::resource::{Endpoint, GroupVersion, Kind, Subresource};
 use crate::status::ApiError;
+use crate::usage::{self, UsagePath};
 
 /// What a path names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +26,12 @@ pub(crate) enum Route {
     Group(GroupVersion),
     /// `/api/v1`, `/apis/GROUP/VERSION`
     Resources(GroupVersion),
+    /// `/apis/metrics.k8s.io`
+    UsageGroup,
+    /// `/apis/metrics.k8s.io/v1beta1`
+    UsageResources,
+    /// What pods and nodes use, which is not stored.
+    Usage(UsagePath),
     /// `/`
     Paths,
     Objects(ObjectPath),
@@ -120,6 +127,9 @@ pub(crate) fn parse(path: &str) -> Result<Route, ApiError> {
         ["openapi", "v3", "apis", group, version] => GroupVersion::find(group, version).map(Route::OpenApiV3),
         ["api"] => Some(Route::CoreVersions),
         ["apis"] => Some(Route::Groups),
+        ["apis", usage::GROUP] => Some(Route::UsageGroup),
+        ["apis", usage::GROUP, usage::VERSION] => Some(Route::UsageResources),
+        ["apis", usage::GROUP, usage::VERSION, rest @ ..] => UsagePath::parse(rest).map(Route::Usage),
         ["apis", group] => GroupVersion::find(group, "v1").map(Route::Group),
         ["api", version] => GroupVersion::find("", version).map(Route::Resources),
         ["apis", group, version] => GroupVersion::find(group, version).map(Route::Resources),

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use pulselet_apiserver::{Config, Server};
+use pulselet_apiserver::{Config, NodeCertificate, Server};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
@@ -12,6 +12,8 @@ pub(crate) struct TestServer {
     directory: Option<TempDir>,
     pub(crate) kubeconfig: PathBuf,
     pub(crate) address: std::net::SocketAddr,
+    /// For the endpoint of a node `n1` on this machine.
+    pub(crate) node_certificate: NodeCertificate,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
@@ -39,7 +41,10 @@ impl TestServer {
                 .expect("a runtime");
             runtime.block_on(async move {
                 let server = Server::bind(config).await.expect("the server starts");
-                let facts = (server.kubeconfig().to_owned(), server.address());
+                let certificate = server
+                    .issue_node_certificate("n1", &[[127, 0, 0, 1].into()])
+                    .expect("a certificate for a node");
+                let facts = (server.kubeconfig().to_owned(), server.address(), certificate);
                 server
                     .write_node_kubeconfig("n1")
                     .expect("a kubeconfig for a node");
@@ -51,11 +56,12 @@ impl TestServer {
                     .await;
             });
         });
-        let (kubeconfig, address) = is_ready.recv().expect("the server starts");
+        let (kubeconfig, address, node_certificate) = is_ready.recv().expect("the server starts");
         Self {
             directory: Some(directory),
             kubeconfig,
             address,
+            node_certificate,
             stop: Some(stop),
             thread: Some(thread),
         }

@@ -3,5 +3,6 @@
 mod client;
 mod harness;
 mod kubectl;
+mod nodes;
 mod store;
 mod wire;
