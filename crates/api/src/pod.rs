@@ -188,6 +188,13 @@ pub struct PodOs {
     pub name: String,
 }
 
+impl EphemeralContainer {
+    /// The part it shares with the others.
+    pub fn to_container(&self) -> Container {
+        crate::validation::as_container(self)
+    }
+}
+
 /// A container and an ephemeral container differ by one field and in what validation allows.
 macro_rules! container {
     ($(#[$meta:meta])* $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty,)* }) => {

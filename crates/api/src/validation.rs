@@ -21,6 +21,7 @@ use std::collections::HashSet;
 use crate::field::{Errors, FieldError, Path};
 use crate::pod::{Pod, PodSpec};
 use crate::profile::Profile;
+pub(crate) use container::as_container;
 pub use metadata::{NameRule, validate_metadata};
 pub(crate) use update::{validate_ephemeral_update, validate_update};
 

@@ -227,6 +227,14 @@ impl Container {
         running.started.is_some() && passed
     }
 
+    /// Whether the pod is ready only if this container is.
+    pub(crate) fn counts_for_readiness(&self) -> bool {
+        match self.role() {
+            Role::Sidecar | Role::Main => true,
+            Role::Init | Role::Ephemeral => false,
+        }
+    }
+
     fn published(&self, kind: Kind, attempt: u32) -> Option<Published> {
         self.probers[kind as usize].as_ref()?.published_for(attempt)
     }
@@ -296,7 +304,7 @@ impl Container {
 
     /// Tells whether it became started, ready or unready since it was last told.
     pub(crate) fn tell(&mut self, scope: &mut Scope<'_>) {
-        let (started, ready) = (self.is_started(), self.is_ready() && self.role() != Role::Init);
+        let (started, ready) = (self.is_started(), self.is_ready() && self.counts_for_readiness());
         if started && !self.told.started {
             scope.line(LineBody::Started);
         }

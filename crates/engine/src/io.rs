@@ -105,7 +105,8 @@ pub enum Input {
     /// The agent was away: every unanswered action is asked for again. The driver reports what it finds in the
     /// runtime before it says this.
     AgentRestarted,
-    /// A new plan and new settings; a running container keeps those it was created with.
+    /// A new plan and new settings; a running container keeps those it was created with. The plan may have more
+    /// ephemeral containers than the old one, and no others.
     Replan {
         plan: Arc<PodPlan>,
         settings: Settings,

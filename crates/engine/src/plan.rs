@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::Span;
 
-/// A pod: its containers in the order of the manifest, init containers first.
+/// A pod: its containers in the order of the manifest, init containers first, ephemeral ones last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodPlan {
     /// How long a container may take to stop when neither a probe nor a deletion says otherwise.
@@ -55,6 +55,8 @@ pub enum Role {
     /// Begins among the init containers, stays for the life of the pod, leaves after the main containers.
     Sidecar,
     Main,
+    /// Added to a running pod to look at it. It runs once, and nothing of the pod depends on it.
+    Ephemeral,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -31,6 +31,7 @@ fn is_waiting(pod: &Pod) -> bool {
         Role::Init => !it.has_succeeded(),
         Role::Sidecar => !it.was_started,
         Role::Main => it.running().is_none() && it.newest().is_none(),
+        Role::Ephemeral => false,
     })
 }
 
@@ -58,7 +59,7 @@ pub(crate) fn is_ready(pod: &Pod) -> bool {
         && pod
             .containers
             .iter()
-            .filter(|it| it.role() != Role::Init)
+            .filter(|it| it.counts_for_readiness())
             .all(Container::is_ready)
 }
 
@@ -66,7 +67,7 @@ fn is_initialized(container: &Container) -> bool {
     match container.role() {
         Role::Init => container.has_succeeded(),
         Role::Sidecar => container.was_started,
-        Role::Main => true,
+        Role::Main | Role::Ephemeral => true,
     }
 }
 
@@ -76,7 +77,7 @@ pub(crate) fn update_conditions(pod: &mut Pod, now: Time) {
         Phase::Failed => ("PodFailed", String::new()),
         Phase::Pending | Phase::Running => (
             "ContainersNotReady",
-            list(pod, "unready", |it| it.role() == Role::Init || it.is_ready()),
+            list(pod, "unready", |it| !it.counts_for_readiness() || it.is_ready()),
         ),
     };
     let initialized = pod.phase == Phase::Succeeded || pod.containers.iter().all(is_initialized);
@@ -161,7 +162,10 @@ fn list(pod: &Pod, what: &str, holds: impl Fn(&Container) -> bool) -> String {
 }
 
 pub(crate) fn status(pod: &Pod) -> PodStatus {
-    let has_init = pod.containers.iter().any(|it| it.role() != Role::Main);
+    let has_init = pod.containers.iter().any(|it| match it.role() {
+        Role::Init | Role::Sidecar => true,
+        Role::Main | Role::Ephemeral => false,
+    });
     PodStatus {
         phase: pod.phase,
         reason: pod
@@ -179,7 +183,7 @@ pub(crate) fn status(pod: &Pod) -> PodStatus {
         containers: pod
             .containers
             .iter()
-            .map(|it| container_status(it, has_init))
+            .map(|it| container_status(it, has_init && it.role() != Role::Ephemeral))
             .collect(),
     }
 }
@@ -211,7 +215,7 @@ fn container_status(container: &Container, has_init: bool) -> ContainerStatus {
         last: last.map(|it| it.terminated.clone()),
         id: id.cloned(),
         started: container.is_started(),
-        ready: container.is_ready() && container.role() != Role::Init
+        ready: container.is_ready() && container.counts_for_readiness()
             || (container.role() == Role::Init && container.has_succeeded()),
         restart_count: container.restart_count(),
         stop_signal: stop_signal.cloned(),

@@ -152,7 +152,8 @@ pub(crate) struct Made {
 
 /// The objects that [`container_config`] will look for.
 pub(crate) fn wanted_objects(pod: &Pod, name: &str) -> Wanted {
-    find_container(pod, name).map(env::wanted).unwrap_or_default()
+    let container = find_container(pod, name);
+    container.as_deref().map(env::wanted).unwrap_or_default()
 }
 
 /// The configuration of one life. `stop_signal` is the plan's, so that a closed gate takes it away.
@@ -168,6 +169,7 @@ pub(crate) fn container_config(
     let container = find_container(pod, name).ok_or_else(|| ConfigError::UnknownContainer {
         container: name.to_owned(),
     })?;
+    let container = &*container;
     non_root::check(pod, context.downward.uid, container, &image.user)?;
     let environment = env::environment(container, context.downward, objects)?;
     let skipped = environment.skipped.iter();

@@ -51,8 +51,9 @@ pub(crate) fn pod_status(status: &engine::PodStatus, around: &Surroundings<'_>) 
         pod_ip: pod_ips.first().map(|first| first.ip.clone()).unwrap_or_default(),
         pod_ips,
         start_time: Some(wire(status.accepted_at, around.clock)),
-        init_container_statuses: of(|role| role != Role::Main),
+        init_container_statuses: of(|role| matches!(role, Role::Init | Role::Sidecar)),
         container_statuses: of(|role| role == Role::Main),
+        ephemeral_container_statuses: of(|role| role == Role::Ephemeral),
         qos_class: around.qos_class.to_owned(),
         ..PodStatus::default()
     }

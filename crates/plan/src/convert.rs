@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use pulselet_api::openapi::api::core::v1::ContainerRestartRule;
-use pulselet_api::{Container, Gate, GateSet, LifecycleHandler, Pod, PodSpec, Probe};
+use pulselet_api::{Container, EphemeralContainer, Gate, GateSet, LifecycleHandler, Pod, PodSpec, Probe};
 use pulselet_engine::plan::{
     ContainerPlan, ExitCodeMatch, Handler, HookPlan, Kind, PodPlan, ProbePlan, RestartPolicy, RestartRule,
     Role,
@@ -42,7 +42,7 @@ pub enum PlanError {
     ReadRestartOperator { container: String, operator: String },
 }
 
-/// Makes the plan of a Pod under the node's gates. Ephemeral containers have no place in it.
+/// Makes the plan of a Pod under the node's gates.
 pub fn plan(pod: &Pod, gates: GateSet) -> Result<PodPlan, PlanError> {
     let spec = &pod.spec;
     if spec.containers.is_empty() {
@@ -55,11 +55,31 @@ pub fn plan(pod: &Pod, gates: GateSet) -> Result<PodPlan, PlanError> {
         active_deadline: spec
             .active_deadline_seconds
             .map(|seconds| Span::from_secs(seconds.try_into().unwrap_or(0))),
-        containers: containers(spec).map(convert).collect::<Result<_, _>>()?,
+        containers: containers(spec)
+            .map(convert)
+            .chain(spec.ephemeral_containers.iter().map(|it| Ok(ephemeral_plan(it))))
+            .collect::<Result<_, _>>()?,
     })
 }
 
-/// The containers with their roles, in the plan's order.
+/// It runs once: neither probed nor hooked nor restarted.
+fn ephemeral_plan(container: &EphemeralContainer) -> Arc<ContainerPlan> {
+    Arc::new(ContainerPlan {
+        name: container.name.as_str().into(),
+        image: container.image.as_str().into(),
+        role: Role::Ephemeral,
+        restart: RestartPolicy::Never,
+        restart_rules: Vec::new(),
+        startup: None,
+        liveness: None,
+        readiness: None,
+        post_start: None,
+        pre_stop: None,
+        stop_signal: None,
+    })
+}
+
+/// The containers with their roles, in the plan's order, ephemeral ones left out.
 pub(crate) fn containers(spec: &PodSpec) -> impl Iterator<Item = (&Container, Role)> {
     let init = spec.init_containers.iter().map(|container| {
         let role = if container.is_sidecar() {
@@ -89,7 +109,7 @@ fn container_plan(
 ) -> Result<ContainerPlan, PlanError> {
     // A container that runs to completion is neither probed nor hooked.
     let stays = match role {
-        Role::Init => false,
+        Role::Init | Role::Ephemeral => false,
         Role::Sidecar | Role::Main => true,
     };
     let probe = |kind| match manifest_probe(container, kind) {

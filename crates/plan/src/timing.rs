@@ -133,7 +133,7 @@ pub fn stop_after_probe(pod: &PodPlan, container: &ContainerPlan, kind: Kind) ->
 pub fn stop_on_deletion(pod: &PodPlan, container: &ContainerPlan) -> Span {
     let before_signal = match container.role {
         Role::Sidecar => Some(HookPlan::Run),
-        Role::Init | Role::Main => container.pre_stop,
+        Role::Init | Role::Main | Role::Ephemeral => container.pre_stop,
     };
     stop_at_most(pod.grace.unwrap_or(MINIMUM_GRACE), before_signal)
 }

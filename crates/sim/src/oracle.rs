@@ -404,7 +404,7 @@ impl Oracles {
         }
         let over = record.kill.as_ref().is_none_or(|kill| self.now >= kill.deadline);
         let before = |(other, it): &(usize, &Record)| match it.plan.role {
-            Role::Main | Role::Init => true,
+            Role::Main | Role::Init | Role::Ephemeral => true,
             Role::Sidecar => *other > ix,
         };
         let left = self

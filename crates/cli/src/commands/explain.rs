@@ -115,6 +115,7 @@ fn print_container(out: &mut dyn Write, container: &ContainerExplanation) -> io:
         Role::Init => "init container",
         Role::Sidecar => "sidecar",
         Role::Main => "container",
+        Role::Ephemeral => "ephemeral container",
     };
     writeln!(out, "\n{BOLD}{role} {}{RESET}", container.plan.name)?;
     for probe in &container.probes {
@@ -125,7 +126,7 @@ fn print_container(out: &mut dyn Write, container: &ContainerExplanation) -> io:
         Role::Sidecar | Role::Main if container.probes.is_empty() => {
             writeln!(out, "  no probes: it counts as started and ready while it runs")?;
         }
-        Role::Sidecar | Role::Main => {}
+        Role::Sidecar | Role::Main | Role::Ephemeral => {}
     }
     writeln!(
         out,

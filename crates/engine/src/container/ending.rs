@@ -145,7 +145,7 @@ impl Container {
         );
         match (self.plan.role, self.plan.restart) {
             (Role::Sidecar, _) | (Role::Main, RestartPolicy::Always) => true,
-            (Role::Init | Role::Main, RestartPolicy::Never) => false,
+            (Role::Ephemeral, _) | (Role::Init | Role::Main, RestartPolicy::Never) => false,
             (Role::Init, RestartPolicy::Always | RestartPolicy::OnFailure) => ended.code != 0,
             (Role::Main, RestartPolicy::OnFailure) => ended.code != 0 || condemned,
         }
@@ -164,6 +164,7 @@ impl Container {
     pub(crate) fn restarts_when_condemned(&self) -> bool {
         match self.plan.role {
             Role::Sidecar => true,
+            Role::Ephemeral => false,
             Role::Init | Role::Main => self.plan.restart != RestartPolicy::Never,
         }
     }

@@ -61,11 +61,11 @@ impl Pod {
     /// Nothing is left that must stop before this container.
     pub(super) fn is_turn_of(&self, ix: ContainerIx) -> bool {
         let is_before = |other: ContainerIx| match self.containers[other].role() {
-            Role::Main | Role::Init => true,
+            Role::Main | Role::Init | Role::Ephemeral => true,
             Role::Sidecar => other > ix,
         };
         match self.containers[ix].role() {
-            Role::Main | Role::Init => true,
+            Role::Main | Role::Init | Role::Ephemeral => true,
             Role::Sidecar => (0..self.containers.len())
                 .all(|it| it == ix || !is_before(it) || !self.containers[it].is_alive()),
         }

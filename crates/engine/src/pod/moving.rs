@@ -68,6 +68,12 @@ impl Pod {
     }
 
     pub(super) fn step_containers(&mut self, now: Time, out: &mut Outbox) -> bool {
+        // Whoever wants to look at a pod does not wait for its turn.
+        let waits = |it: &Container| it.role() == Role::Ephemeral && *it.stage() == Stage::Pending;
+        if let Some(ix) = self.containers.iter().position(waits) {
+            self.with(now, ix, out, |it, scope| it.begin(scope, false));
+            return true;
+        }
         for ix in 0..self.containers.len() {
             let container = &self.containers[ix];
             if *container.stage() == Stage::Pending {
@@ -79,7 +85,7 @@ impl Pod {
                 Role::Init if container.is_finished() => return self.complete(now, out),
                 Role::Sidecar if container.was_started => {}
                 Role::Init | Role::Sidecar => return false,
-                Role::Main => {}
+                Role::Main | Role::Ephemeral => {}
             }
         }
         let all_done = self.mains().all(Container::is_finished);
@@ -139,6 +145,10 @@ impl Pod {
         for (container, plan) in self.containers.iter_mut().zip(&plan.containers) {
             container.replan(plan);
         }
+        // Only ephemeral ones are added, behind the others.
+        let known = self.containers.len();
+        let added = plan.containers.iter().skip(known).map(Arc::clone);
+        self.containers.extend(added.map(Container::new));
         self.plan = plan;
         self.settings = settings;
     }

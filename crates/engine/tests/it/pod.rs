@@ -270,6 +270,56 @@ fn each_way_of_having_no_image_has_its_reason_and_events() {
 }
 
 #[test]
+fn volumes_that_are_not_ready_are_looked_for_again_until_the_pod_ends() {
+    let mut driven = Driven::new(container());
+    driven.give(1, Input::VolumesNotReady);
+    assert_eq!(driven.out.actions, []);
+    let again = driven.pod.next_deadline().expect("another try");
+    assert!(again > at(1) && again <= at(11), "{again:?}");
+    driven.advance(11);
+    assert_eq!(driven.out.actions, [Action::RunSandbox { attempt: 1 }]);
+    driven.give(12, Input::Delete { grace: None });
+    assert!(!driven.pod.is_over(), "the sandbox may come up yet");
+    driven.give(13, Input::VolumesNotReady);
+    assert!(driven.pod.is_over());
+}
+
+#[test]
+fn an_ephemeral_container_has_one_life_and_the_pod_does_not_care() {
+    let mut driven = Driven::running(container());
+    let ephemeral = ContainerPlan {
+        name: "debugger".into(),
+        role: Role::Ephemeral,
+        ..container()
+    };
+    let plan = PodPlan {
+        grace: Some(Span::from_secs(30)),
+        active_deadline: None,
+        containers: vec![Arc::new(container()), Arc::new(ephemeral)],
+    };
+    let settings = Settings::default();
+    let plan = Arc::new(plan);
+    driven.give(1, Input::Replan { plan, settings });
+    assert_eq!(driven.out.actions, [Action::EnsureImage { container: 1 }]);
+    let life = LifeKey {
+        container: 1,
+        attempt: 0,
+    };
+    let pulled = Pulled::NotNeeded;
+    driven.give(1, Input::ImageReady { container: 1, pulled });
+    driven.give(1, created(life));
+    driven.give(1, Input::Running { life, at: at(1) });
+    assert!(!driven.tells(&LineBody::Ready));
+    driven.give(2, exited(life, 2, 1));
+    assert_eq!(driven.out.actions, []);
+    assert!(!driven.tells(&LineBody::Unready));
+    let status = driven.pod.status();
+    assert_eq!(status.phase.as_str(), "Running");
+    assert!(status.containers[APP].ready && !status.containers[1].ready);
+    assert_eq!(driven.pod.next_deadline(), None, "nothing is waited for");
+}
+
+#[test]
 fn an_answer_about_another_life_changes_nothing() {
     let mut driven = Driven::running(ContainerPlan {
         liveness: Some(probe()),

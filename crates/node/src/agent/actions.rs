@@ -195,8 +195,9 @@ fn image_job(entry: &Entry, key: PodKey, container: usize) -> ImageJob {
     ImageJob {
         pod: key,
         container,
-        image: spec.map(|spec| spec.image.clone()).unwrap_or_default(),
+        image: spec.as_ref().map(|spec| spec.image.clone()).unwrap_or_default(),
         policy: spec
+            .as_ref()
             .map(|spec| spec.image_pull_policy.clone())
             .unwrap_or_default(),
         namespace: pod.namespace().to_owned(),

@@ -280,7 +280,7 @@ impl Entry {
                 Kind::Liveness => container.liveness_probe.as_ref(),
                 Kind::Readiness => container.readiness_probe.as_ref(),
             };
-            *slot = Some(Arc::new(Check::new(container, probe?, address)));
+            *slot = Some(Arc::new(Check::new(&container, probe?, address)));
         }
         let check = slot.clone()?;
         Some((life.id.clone(), check))

@@ -155,9 +155,7 @@ impl Agent {
         if *entry.identity.uid != *uid_of(pod) {
             return Err(NoSuchPod { pod: label }.into());
         }
-        let names =
-            |plan: &PodPlan| -> Vec<_> { plan.containers.iter().map(|it| Arc::clone(&it.name)).collect() };
-        if names(&plan) != names(&entry.plan) {
+        if !only_adds_ephemeral(&plan, &entry.plan) {
             return Err(UpdateError::Containers);
         }
         let spec = Manifest::new(pod);
@@ -168,6 +166,7 @@ impl Agent {
             self.journal.forget_spec(&entry.identity.uid, before);
         }
         entry.spec = spec;
+        entry.image_ids.resize(plan.containers.len(), String::new());
         entry.plan = Arc::clone(&plan);
         entry.changed_visibly = true;
         self.journal.mark(key);
@@ -311,8 +310,8 @@ impl Agent {
         let fields = find_container(&spec, &container);
         Ok(Located {
             id: life.id.clone(),
-            tty: fields.is_some_and(|fields| fields.tty),
-            stdin: fields.is_some_and(|fields| fields.stdin),
+            tty: fields.as_ref().is_some_and(|fields| fields.tty),
+            stdin: fields.as_ref().is_some_and(|fields| fields.stdin),
         })
     }
 
@@ -337,19 +336,17 @@ impl Agent {
                 .collect()
         };
         let pod = pod.to_owned();
-        let mains = entry
-            .plan
-            .containers
-            .iter()
-            .filter(|plan| plan.role == Role::Main);
-        let index = match container {
-            Some(name) => entry.index_of(name).ok_or_else(|| LogError::NoSuchContainer {
+        let all = entry.plan.containers.iter().enumerate();
+        let mut mains = all.filter(|(_, plan)| plan.role == Role::Main);
+        let only_main = mains.next().filter(|_| mains.next().is_none());
+        let index = match (container, only_main) {
+            (Some(name), _) => entry.index_of(name).ok_or_else(|| LogError::NoSuchContainer {
                 pod: pod.clone(),
                 container: name.to_owned(),
                 choices: choices(),
             })?,
-            None if mains.count() == 1 => entry.plan.containers.len() - 1,
-            None => {
+            (None, Some((index, _))) => index,
+            (None, None) => {
                 let choices = choices();
                 return Err(LogError::Ambiguous { pod, choices });
             }
@@ -387,4 +384,15 @@ fn check_owner(entry: &Entry, origin: &Origin) -> Result<(), AddError> {
     };
     let pod = entry.label.to_string();
     Err(AddError::NameTaken { pod, whose })
+}
+
+/// Whether all containers are still where they were, and new ones are for looking only.
+fn only_adds_ephemeral(new: &PodPlan, old: &PodPlan) -> bool {
+    let (new, old) = (&new.containers, &old.containers);
+    let same = new
+        .iter()
+        .zip(old)
+        .all(|(new, old)| new.name == old.name && new.role == old.role);
+    let mut added = new.iter().skip(old.len());
+    same && new.len() >= old.len() && added.all(|plan| plan.role == Role::Ephemeral)
 }

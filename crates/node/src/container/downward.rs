@@ -1,5 +1,6 @@
 //! What the downward API tells a container about its pod and its node.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -74,6 +75,7 @@ impl Downward<'_> {
         let name = selector.container_name.as_deref().unwrap_or_default();
         let container = own
             .filter(|_| name.is_empty())
+            .map(Cow::Borrowed)
             .or_else(|| find_container(self.pod, name));
         let container = container.ok_or_else(|| DownwardError::Container {
             container: name.to_owned(),
@@ -171,10 +173,16 @@ fn ceiling(amount: i128, divisor: i128) -> i128 {
     }
 }
 
-/// A container of the pod by its name, init containers included.
-pub(crate) fn find_container<'a>(pod: &'a Pod, name: &str) -> Option<&'a Container> {
-    let all = pod.spec.init_containers.iter().chain(&pod.spec.containers);
-    all.into_iter().find(|container| container.name == name)
+/// A container of the pod by its name, init and ephemeral containers included.
+pub(crate) fn find_container<'a>(pod: &'a Pod, name: &str) -> Option<Cow<'a, Container>> {
+    let spec = &pod.spec;
+    let mut lasting = spec.init_containers.iter().chain(&spec.containers);
+    let found = lasting.find(|container| container.name == name);
+    found.map(Cow::Borrowed).or_else(|| {
+        let mut ephemeral = spec.ephemeral_containers.iter();
+        let found = ephemeral.find(|container| container.name == name)?;
+        Some(Cow::Owned(found.to_container()))
+    })
 }
 
 #[cfg(test)]

@@ -60,7 +60,7 @@ fn asked(pod: &Pod, container: &Container) -> Asked {
 /// Whether [`check`] will need to know the image's user.
 pub(crate) fn depends_on_image(pod: &Pod, container: &str) -> bool {
     find_container(pod, container).is_some_and(|container| {
-        let asked = asked(pod, container);
+        let asked = asked(pod, &container);
         asked.non_root && asked.user.is_none()
     })
 }

@@ -39,12 +39,14 @@ impl Tools {
 
     async fn run_hook(&self, job: &HookJob) -> Result<(), String> {
         let container = find_container(&job.pod.spec, &job.name);
-        let lifecycle = container.and_then(|container| container.lifecycle.as_ref());
+        let lifecycle = container
+            .as_ref()
+            .and_then(|container| container.lifecycle.as_ref());
         let handler = lifecycle.and_then(|lifecycle| match job.hook {
             Hook::PostStart => lifecycle.post_start.as_ref(),
             Hook::PreStop => lifecycle.pre_stop.as_ref(),
         });
-        let (Some(container), Some(handler)) = (container, handler) else {
+        let (Some(container), Some(handler)) = (&container, handler) else {
             return Err("the hook is not in the pod's manifest".to_owned());
         };
         match handler {

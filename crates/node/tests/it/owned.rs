@@ -5,7 +5,7 @@ use std::time::Duration;
 use pulselet_node::{AddError, Feed, How, Origin, UpdateError};
 use serde_json::json;
 
-use crate::harness::{Bench, eventually, pod, runtime};
+use crate::harness::{Bench, eventually, pod, runtime, type_of};
 
 async fn bench() -> (Bench, Feed) {
     let feed = Feed::default();
@@ -144,4 +144,55 @@ async fn the_last_words_of_a_pod_and_its_events_are_told() {
     for reason in ["Started", "Killing"] {
         assert!(reasons.contains(&reason), "{reasons:?}");
     }
+}
+
+#[tokio::test]
+async fn an_ephemeral_container_runs_once_and_nothing_depends_on_it() {
+    let (mut bench, _feed) = bench().await;
+    let node = bench.node.clone();
+    let added = node.add_pod(with_uid("a", "app:1"), Origin::Api).await.unwrap();
+    added.unwrap();
+    bench.until_ready().await;
+    let mut pod = with_uid("a", "app:1");
+    let debugger = json!({"name": "debugger", "image": "tools:1", "command": ["sh"], "stdin": true});
+    pod.spec.ephemeral_containers = vec![serde_json::from_value(debugger).unwrap()];
+    node.update_pod(pod.clone()).await.unwrap().unwrap();
+    bench
+        .until("a running debugger", |line| {
+            line.line.container.as_deref() == Some("debugger") && type_of(line) == "running"
+        })
+        .await;
+    let config = bench.runtime.config("debugger", 0).expect("a container");
+    assert_eq!((config.command, config.stdin), (vec!["sh".to_owned()], true));
+    let log = node.log("default", "web", None, false).await.unwrap().unwrap();
+    assert_eq!(log.container, "app", "the only one that is meant without a name");
+
+    let id = node
+        .container("default", "web", "debugger")
+        .await
+        .unwrap()
+        .unwrap()
+        .id;
+    bench.runtime.exit(&id, 3);
+    bench
+        .until("the debugger's end", |line| {
+            line.line.container.as_deref() == Some("debugger") && type_of(line) == "exited"
+        })
+        .await;
+    let status = node.pod("default/web").await.unwrap().unwrap().status;
+    let ended = &status.ephemeral_container_statuses[0];
+    assert_eq!(ended.state.terminated.as_ref().unwrap().exit_code, 3);
+    assert!(!ended.ready);
+    assert_eq!((&*status.phase, status.container_statuses.len()), ("Running", 1));
+    let ready = status.conditions.iter().find(|it| it.type_ == "Ready");
+    assert_eq!(ready.unwrap().status, "True");
+
+    pod.spec.ephemeral_containers.clear();
+    let refused = node.update_pod(pod).await.unwrap();
+    assert!(matches!(refused, Err(UpdateError::Containers)), "{refused:?}");
+    let (directory, runtime) = bench.leave().await;
+    let bench = Bench::on(directory, runtime, |_| {}).await;
+    let status = bench.node.pod("default/web").await.unwrap().unwrap().status;
+    assert!(status.ephemeral_container_statuses[0].state.terminated.is_some());
+    bench.leave().await;
 }
