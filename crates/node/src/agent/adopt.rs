@@ -140,13 +140,16 @@ impl Agent {
             .map(|life| (life.id.clone(), life.key))
             .collect();
         let uid = Arc::clone(&entry.identity.uid);
+        let has_ended = engine.status().phase.is_terminal();
         let key = self.insert(engine, entry);
-        self.tools.volumes.keep(&PodRef {
-            key,
-            uid,
-            spec: Arc::new(pod),
-            place: None,
-        });
+        if !has_ended {
+            self.tools.volumes.keep(&PodRef {
+                key,
+                uid,
+                spec: Arc::new(pod),
+                place: None,
+            });
+        }
         self.containers
             .extend(lives.into_iter().map(|(id, life)| (id, (key, life))));
         Ok(key)

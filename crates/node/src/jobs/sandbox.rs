@@ -47,6 +47,7 @@ impl Tools {
             tracing::warn!(pod = %pod.uid, %error, "cannot remove the sandbox, will try again");
             retry.wait().await;
         }
+        self.end_volumes(&pod.uid).await;
         self.tell(pod.key, Input::SandboxStopped).await;
     }
 

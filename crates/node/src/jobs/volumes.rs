@@ -11,7 +11,9 @@ use pulselet_api::Pod;
 use thiserror::Error;
 
 use super::{News, PodRef, Tools};
-use crate::container::{Contents, ContentsError, StoreError, TokenWish, Tokens, VolumeFiles, WrittenVolume};
+use crate::container::{
+    Contents, ContentsError, StoreError, TokenWish, Tokens, VolumeFiles, WrittenVolume, discard,
+};
 use crate::objects::{GivenToken, Kept, Objects, Record, SourceError, Token, TokenRequest, Wanted};
 
 /// After this long at the soonest objects are looked at again, and after [`REFRESH_SPREAD`] more at the latest: nodes
@@ -73,6 +75,18 @@ impl Tools {
         let pod = record.pod.key;
         self.answer(pod, News::FailedMount { messages, is_news }).await;
         false
+    }
+
+    /// The pod has ended: nothing is written for it any more, and what it had in memory goes.
+    pub(super) async fn end_volumes(&self, uid: &str) {
+        self.volumes.forget(uid).await;
+        let memory = self.layout.memory(uid);
+        let gone = tokio::task::spawn_blocking(move || {
+            if let Err(error) = discard(&memory) {
+                tracing::warn!(path = %memory.display(), %error, "cannot remove the secrets of a pod");
+            }
+        });
+        gone.await.expect("removing does not panic");
     }
 
     /// The manifest of a running pod has changed.

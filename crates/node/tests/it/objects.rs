@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use pulselet_api::Pod;
 use pulselet_api::openapi::api::core::v1::{ConfigMap, Secret};
 use pulselet_node::{ObjectSource, SourceError, Token, TokenRequest};
 use pulselet_runtime::Credentials;
+use pulselet_runtime_fake::LifeScript;
 use serde_json::{Value, json};
 
 use crate::harness::{Bench, eventually, pod, pod_of, runtime};
@@ -329,5 +331,29 @@ async fn images_are_pulled_with_the_credentials_of_the_pods_secrets() {
         told.contains("Unable to retrieve some image pull secrets (none);"),
         "{told}"
     );
+    bench.leave().await;
+}
+
+#[tokio::test]
+async fn secrets_leave_memory_when_their_pod_has_ended() {
+    let shelf = Shelf::default();
+    shelf.put("Secret", "keys", json!({"data": {"password": "aHVudGVyMg=="}}));
+    let mut bench = bench(&shelf).await;
+    bench
+        .runtime
+        .script("app", [LifeScript::exiting(Duration::from_millis(100), 0)]);
+    let mut pod = with_volume(&json!({"secret": {"secretName": "keys"}}));
+    pod.spec.restart_policy = "Never".to_owned();
+    bench.add(pod).await;
+    bench
+        .until("the pod's end", |line| line.to_json().contains("Succeeded"))
+        .await;
+    let volume = mounted(&bench);
+    let data = bench.data();
+    eventually("the secrets are gone", async || {
+        !volume.exists() && mounts_below(&data) == 0
+    })
+    .await;
+    assert_eq!(bench.node.pods().await.expect("the node is there").len(), 1);
     bench.leave().await;
 }
