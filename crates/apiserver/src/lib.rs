@@ -23,6 +23,7 @@ mod object;
 mod openapi;
 mod patch;
 mod pki;
+mod placement;
 mod protobuf;
 mod query;
 mod registry;
@@ -39,6 +40,6 @@ mod usage;
 mod watch;
 
 pub use access::{ADMIN_GROUP, AccessError, NODE_GROUP, NODE_USER_PREFIX};
-pub use pki::PkiError;
+pub use pki::{PkiError, node_kubeconfig};
 pub use server::{Config, NodeCertificate, Server, StartError};
 pub use status::{ApiError, Reason};

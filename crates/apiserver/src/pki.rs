@@ -168,9 +168,14 @@ impl Authority {
         user: &str,
         groups: &[&str],
     ) -> Result<(), PkiError> {
+        write_private(path, self.kubeconfig(server, user, groups)?.as_bytes())
+    }
+
+    /// A kubeconfig for a user, with a certificate of its own.
+    fn kubeconfig(&self, server: &str, user: &str, groups: &[&str]) -> Result<String, PkiError> {
         let credential = self.issue_client(user, groups)?;
         let encode = |pem: &str| STANDARD.encode(pem);
-        let text = format!(
+        Ok(format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: pulselet\nclusters:\n- name: pulselet\n  cluster:\n    \
              server: {server}\n    certificate-authority-data: {}\ncontexts:\n- name: pulselet\n  context:\n    \
              cluster: pulselet\n    user: {user}\nusers:\n- name: {user}\n  user:\n    client-certificate-data: {}\n    \
@@ -178,9 +183,21 @@ impl Authority {
             encode(&self.certificate_pem),
             encode(&credential.certificate_pem),
             encode(&credential.key_pem),
-        );
-        write_private(path, text.as_bytes())
+        ))
     }
+}
+
+/// A kubeconfig with which a node can join the server whose data is in a directory, as text.
+pub fn node_kubeconfig(data_dir: &Path, server: &str, node: &str) -> Result<String, PkiError> {
+    let directory = data_dir.join("pki");
+    let certificate = directory.join("ca.crt");
+    // Asking must not make an authority that no server uses.
+    fs::metadata(&certificate).map_err(|source| PkiError::Read {
+        path: certificate,
+        source,
+    })?;
+    let user = format!("{}{node}", crate::access::NODE_USER_PREFIX);
+    Authority::load_or_create(&directory)?.kubeconfig(server, &user, &[crate::access::NODE_GROUP])
 }
 
 fn issue_failed(subject: &str) -> impl FnOnce(rcgen::Error) -> PkiError {

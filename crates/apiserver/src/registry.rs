@@ -4,6 +4,7 @@
 //! it was computed from, or not at all; the store sees one swap per change. Who may do what was decided before.
 
 mod deletion;
+mod nodes;
 mod pods;
 mod writes;
 

@@ -3,7 +3,9 @@
 //! Both edges are injected: the configuration says where to listen and keep data, the caller's future says when to
 //! stop. Connections, handshakes and the time to shut down are bounded.
 
+mod binder;
 mod chores;
+mod staleness;
 mod tls;
 
 use std::fs::{self, File, TryLockError};
@@ -58,6 +60,8 @@ pub struct Config {
     pub profile: Profile,
     pub gates: GateSet,
     pub history: HistoryLimits,
+    /// Bind Pods without a node to one; otherwise that is someone else's task.
+    pub bind_pods: bool,
 }
 
 impl Config {
@@ -69,6 +73,7 @@ impl Config {
             profile: Profile::default(),
             gates: GateSet::default(),
             history: HistoryLimits::default(),
+            bind_pods: false,
         }
     }
 }
@@ -106,6 +111,7 @@ pub struct Server {
     address: SocketAddr,
     data_dir: PathBuf,
     kubeconfig: PathBuf,
+    bind_pods: bool,
     /// Held as long as the server lives.
     _lock: File,
 }
@@ -168,6 +174,7 @@ impl Server {
             address,
             data_dir,
             kubeconfig,
+            bind_pods: config.bind_pods,
             _lock: lock,
         })
     }
@@ -210,7 +217,11 @@ impl Server {
     /// Serves until `stop` is done, then gives requests under way a little time.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let (stopping, stopped) = watch::channel(false);
-        let chores = tokio::spawn(chores::run(self.registry.clone()));
+        let mut chores = JoinSet::new();
+        chores.spawn(chores::run(self.registry.clone()));
+        if self.bind_pods {
+            chores.spawn(binder::run(self.registry.clone()));
+        }
         let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let mut connections = JoinSet::new();
         tokio::pin!(stop);
@@ -246,7 +257,7 @@ impl Server {
         })
         .await;
         connections.shutdown().await;
-        chores.abort();
+        chores.shutdown().await;
     }
 }
 

@@ -50,6 +50,7 @@ pub struct Kubeconfig {
     pub(crate) port: u16,
     pub(crate) server_name: ServerName<'static>,
     pub(crate) tls: Arc<ClientConfig>,
+    authority: String,
     token: Option<Token>,
 }
 
@@ -175,8 +176,14 @@ impl Kubeconfig {
             port,
             server_name,
             tls: Arc::new(tls(&authority, certificate.zip(key))?),
+            authority: String::from_utf8_lossy(&authority).into_owned(),
             token,
         })
+    }
+
+    /// The certificates, in PEM, of the authority that the server's certificate is from.
+    pub fn authority(&self) -> &str {
+        &self.authority
     }
 
     /// The bearer token as it is now.

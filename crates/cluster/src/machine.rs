@@ -1,6 +1,6 @@
 //! What a Node object says about its machine: what it is, what it has, and how it feels.
 
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,8 +30,8 @@ pub struct Machine {
     pub runtime: Arc<dyn Runtime>,
     /// Where the node keeps its state: the disk that must not be full.
     pub data_dir: PathBuf,
-    /// Where the node answers requests for logs and commands; none if it does not.
-    pub port: Option<u16>,
+    /// Where the node answers requests for logs and commands, as the API reaches it.
+    pub endpoint: SocketAddr,
 }
 
 impl Machine {
@@ -54,17 +54,14 @@ impl Machine {
             |version| format!("{}://{}", version.name, version.version),
         );
         let resources = self.resources();
-        let mut status = json!({
+        json!({
             "capacity": resources,
             "allocatable": resources,
             "addresses": self.addresses(),
             "conditions": self.conditions().await,
             "nodeInfo": node_info(&runtime),
-        });
-        if let Some(port) = self.port {
-            status["daemonEndpoints"] = json!({"kubeletEndpoint": {"Port": port}});
-        }
-        status
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": self.endpoint.port()}},
+        })
     }
 
     fn resources(&self) -> Value {
@@ -84,9 +81,8 @@ impl Machine {
     }
 
     fn addresses(&self) -> Value {
-        let address: IpAddr = self.facts.address;
         json!([
-            {"type": "InternalIP", "address": address.to_string()},
+            {"type": "InternalIP", "address": self.endpoint.ip().to_string()},
             {"type": "Hostname", "address": self.facts.name},
         ])
     }

@@ -10,6 +10,8 @@ use crate::resource::Kind;
 use crate::route::ObjectPath;
 use crate::status::ApiError;
 
+const SCHEDULED: &str = "PodScheduled";
+
 impl Registry {
     /// Binds a Pod to a node, as a scheduler's `Binding` asks.
     pub(crate) async fn bind(
@@ -40,6 +42,37 @@ impl Registry {
             .await
     }
 
+    /// Says on a Pod why no node takes it; false if it says so already.
+    pub(crate) async fn mark_unschedulable(
+        &self,
+        path: &ObjectPath,
+        uid: &str,
+        why: &str,
+    ) -> Result<bool, ApiError> {
+        let mut changed = false;
+        self.change(path, false, |old| {
+            changed = old.uid() == uid && unschedulable_because(old) != Some(why);
+            let mut object = old.clone();
+            if changed {
+                let condition = json!({
+                    "type": SCHEDULED,
+                    "status": "False",
+                    "reason": "Unschedulable",
+                    "message": why,
+                    "lastProbeTime": null,
+                    "lastTransitionTime": object::now(),
+                });
+                set_condition(&mut object, condition);
+            }
+            Ok(Change {
+                object,
+                warnings: Vec::new(),
+            })
+        })
+        .await?;
+        Ok(changed)
+    }
+
     /// Deletes a Pod on behalf of whoever wants its node free. No disruption budgets stand against it.
     pub(crate) async fn evict(&self, path: &ObjectPath, options: &DeleteOptions) -> Result<(), ApiError> {
         let path = ObjectPath {
@@ -47,6 +80,29 @@ impl Registry {
             ..path.clone()
         };
         self.delete(&path, options).await.map(drop)
+    }
+}
+
+/// Why a Pod says that no node takes it.
+fn unschedulable_because(pod: &Object) -> Option<&str> {
+    let conditions = pod.value().pointer("/status/conditions")?.as_array()?;
+    let scheduled = conditions
+        .iter()
+        .find(|condition| condition["type"] == SCHEDULED)?;
+    scheduled["message"]
+        .as_str()
+        .filter(|_| scheduled["status"] == "False")
+}
+
+/// Puts a condition in the place of the one of its type.
+fn set_condition(pod: &mut Object, condition: Value) {
+    let status = &mut pod.value_mut()["status"];
+    match status.get_mut("conditions").and_then(Value::as_array_mut) {
+        Some(conditions) => {
+            conditions.retain(|other| other["type"] != condition["type"]);
+            conditions.push(condition);
+        }
+        None => status["conditions"] = json!([condition]),
     }
 }
 
@@ -71,22 +127,14 @@ fn bound(path: &ObjectPath, old: &Object, node: &str, uid: &str) -> Result<Chang
     }
     debug_assert_eq!(endpoint.kind, Kind::Pod);
     let mut object = old.clone();
-    let value = object.value_mut();
-    value["spec"]["nodeName"] = json!(node);
+    object.value_mut()["spec"]["nodeName"] = json!(node);
     let scheduled = json!({
-        "type": "PodScheduled",
+        "type": SCHEDULED,
         "status": "True",
         "lastProbeTime": null,
         "lastTransitionTime": object::now(),
     });
-    let status = &mut value["status"];
-    match status.get_mut("conditions").and_then(Value::as_array_mut) {
-        Some(conditions) => {
-            conditions.retain(|condition| condition["type"] != "PodScheduled");
-            conditions.push(scheduled);
-        }
-        None => status["conditions"] = json!([scheduled]),
-    }
+    set_condition(&mut object, scheduled);
     Ok(Change {
         object,
         warnings: Vec::new(),

@@ -1,4 +1,5 @@
-//! What the server does by itself: the namespaces it starts with, emptying namespaces that end, forgetting old events.
+//! What the server does by itself: the namespaces it starts with, emptying namespaces that end, forgetting old events,
+//! noticing nodes that have gone silent.
 
 use std::time::Duration;
 
@@ -33,7 +34,11 @@ pub(super) async fn bootstrap(registry: &Registry) -> Result<(), ApiError> {
 
 /// Runs until it is dropped.
 pub(super) async fn run(registry: Registry) {
-    tokio::join!(end_namespaces(&registry), forget_events(&registry));
+    tokio::join!(
+        end_namespaces(&registry),
+        forget_events(&registry),
+        super::staleness::run(&registry)
+    );
 }
 
 /// Empties namespaces whose end has begun and lets them go.

@@ -1,6 +1,6 @@
 //! TLS of the server: its certificate, and client certificates that are looked at but not insisted on.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::sync::Arc;
 
 use rustls::client::danger::HandshakeSignatureValid;
@@ -30,7 +30,13 @@ pub(super) fn acceptor(
     if !address.is_unspecified() && !addresses.contains(&address) {
         addresses.push(address);
     }
-    let credential = authority.issue_server("pulselet-api", &NAMES, &addresses)?;
+    if address.is_unspecified() {
+        addresses.extend(outward_address());
+    }
+    let hostname = hostname();
+    let mut names = NAMES.to_vec();
+    names.extend(hostname.as_deref());
+    let credential = authority.issue_server("pulselet-api", &names, &addresses)?;
     let verifier = Arc::new(AnyCertificate(Arc::clone(authenticator.verifier())));
     let failed = |source| StartError::Tls { source };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -42,6 +48,22 @@ pub(super) fn acceptor(
         .map_err(failed)?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+/// What this machine is called, as far as a certificate can say it.
+fn hostname() -> Option<String> {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    let name = name.trim().to_lowercase();
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
+    (!name.is_empty() && name.bytes().all(is_plain)).then_some(name)
+}
+
+/// The local end of a route to the outside, where others reach a server that listens everywhere. Connecting a datagram
+/// socket sends nothing, and the address is one reserved for documentation.
+fn outward_address() -> Option<IpAddr> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
+    socket.local_addr().ok().map(|address| address.ip())
 }
 
 /// Lets every certificate through whose key the client has. A bad one is then answered with 401 and a `Status`,

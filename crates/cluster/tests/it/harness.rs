@@ -37,9 +37,9 @@ pub(crate) struct Api {
 
 impl Api {
     async fn start(directory: PathBuf, listen: SocketAddr) -> Self {
-        let server = Server::bind(Config::new(listen, &directory))
-            .await
-            .expect("the server starts");
+        let mut config = Config::new(listen, &directory);
+        config.bind_pods = true;
+        let server = Server::bind(config).await.expect("the server starts");
         let node_kubeconfig = server.write_node_kubeconfig(NODE).expect("a kubeconfig");
         let address = server.address();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -231,7 +231,7 @@ impl World {
             facts,
             runtime,
             data_dir: self.directory.path().to_owned(),
-            port: Some(10250),
+            endpoint: ([127, 0, 0, 1], 10250).into(),
         };
         let joined = join(&client, node.clone(), feed, machine);
         self.agent = Some(Agent {

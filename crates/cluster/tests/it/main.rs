@@ -1,6 +1,7 @@
 //! A node on a scripted runtime, joined to a real API server in this process.
 
 mod away;
+mod binding;
 mod harness;
 mod mirrors;
 mod objects;

@@ -1,0 +1,94 @@
+//! Nodes that have gone silent: their conditions become Unknown.
+//!
+//! A node shows that it lives by renewing its lease. How long a lease has not changed is measured by our own clock,
+//! from when we first saw it so: neither a wrong clock of the node nor our own absence makes a node look dead.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use crate::registry::Registry;
+use crate::resource::Kind;
+use crate::status::{ApiError, Reason};
+
+/// Between looks at the leases.
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+/// A lease that was not renewed for this long says nothing any more: what nodes promise by theirs.
+const GRACE: Duration = Duration::from_secs(40);
+const LEASE_NAMESPACE: &str = "kube-node-lease";
+
+/// When a node was last seen to live.
+#[derive(Debug, Default)]
+struct Leases {
+    /// By node: the time in the lease, and since when it has been that.
+    seen: HashMap<String, (String, Instant)>,
+}
+
+impl Leases {
+    /// The nodes whose lease has not changed for too long.
+    fn stale(&mut self, leases: &HashMap<String, String>, nodes: &[String], now: Instant) -> Vec<String> {
+        self.seen.retain(|node, _| nodes.contains(node));
+        let mut stale = Vec::new();
+        for node in nodes {
+            let renewed = leases.get(node).cloned().unwrap_or_default();
+            let seen = self
+                .seen
+                .entry(node.clone())
+                .or_insert_with(|| (renewed.clone(), now));
+            if seen.0 != renewed {
+                *seen = (renewed, now);
+            }
+            if now.duration_since(seen.1) >= GRACE {
+                stale.push(node.clone());
+            }
+        }
+        stale
+    }
+}
+
+/// Runs until it is dropped.
+pub(super) async fn run(registry: &Registry) {
+    let mut leases = Leases::default();
+    let mut ticks = tokio::time::interval(LOOK_INTERVAL);
+    loop {
+        ticks.tick().await;
+        if let Err(error) = look(registry, &mut leases).await {
+            tracing::warn!(%error, "the leases of nodes could not be looked at");
+        }
+    }
+}
+
+async fn look(registry: &Registry, leases: &mut Leases) -> Result<(), ApiError> {
+    let (nodes, _) = registry.all(Kind::Node, None).await?;
+    let (found, _) = registry.all(Kind::Lease, Some(LEASE_NAMESPACE)).await?;
+    let found = found
+        .iter()
+        .map(|lease| (lease.name().to_owned(), lease.text("/spec/renewTime").to_owned()))
+        .collect();
+    let names: Vec<String> = nodes.iter().map(|node| node.name().to_owned()).collect();
+    for node in leases.stale(&found, &names, Instant::now()) {
+        match registry.lose_node(&node).await {
+            Err(error) if error.reason != Reason::NotFound => return Err(error),
+            Ok(true) => tracing::warn!(node, "the node is silent, its state is unknown"),
+            Ok(false) | Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_stale_when_it_has_not_changed_for_long() {
+        let mut leases = Leases::default();
+        let nodes = ["a".to_owned(), "b".to_owned()];
+        let at = |a: &str| HashMap::from([("a".to_owned(), a.to_owned()), ("b".to_owned(), "0".to_owned())]);
+        let start = Instant::now();
+        assert!(leases.stale(&at("1"), &nodes, start).is_empty());
+        assert!(leases.stale(&at("2"), &nodes, start + GRACE / 2).is_empty());
+        assert_eq!(leases.stale(&at("2"), &nodes, start + GRACE), ["b"]);
+        assert_eq!(leases.stale(&at("2"), &nodes, start + GRACE * 2), ["a", "b"]);
+        assert_eq!(leases.stale(&at("3"), &nodes, start + GRACE * 2), ["b"]);
+    }
+}
