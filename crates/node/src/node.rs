@@ -93,6 +93,7 @@ impl Node {
     /// Starts a node: when this returns, the pods of the last agent are adopted and requests are answered.
     pub async fn start(options: NodeOptions) -> Result<NodeHandle, StartError> {
         let (layout, lock) = options.data_dir.into_parts();
+        let joined = options.feed.is_some();
         raise_descriptor_limit();
         let version = options.runtime.version().await.map_err(StartError::Version)?;
         let opened = open_store(&layout).await?;
@@ -137,7 +138,7 @@ impl Node {
             ended,
         };
         let mut services = Services::default();
-        services.control(&layout, &handle)?;
+        services.control(&layout, &handle, joined)?;
         services.spawn(tools.keep_volumes());
         if let Some(listener) = options.metrics {
             services.spawn(serve(listener, health));
@@ -176,11 +177,11 @@ impl Services {
     }
 
     /// Opens the socket, in the place of what a dead agent left.
-    fn control(&mut self, layout: &Layout, handle: &NodeHandle) -> Result<(), StartError> {
+    fn control(&mut self, layout: &Layout, handle: &NodeHandle, joined: bool) -> Result<(), StartError> {
         let path = layout.socket();
         let listener = bind(&path).map_err(|source| StartError::Listen { path, source })?;
         let node = handle.clone();
-        self.spawn(serve(listener, Arc::new(Control { node })));
+        self.spawn(serve(listener, Arc::new(Control { node, joined })));
         Ok(())
     }
 }

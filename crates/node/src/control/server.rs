@@ -27,6 +27,8 @@ const LINES: &str = "application/x-ndjson";
 #[derive(Debug)]
 pub(crate) struct Control {
     pub(crate) node: NodeHandle,
+    /// An API decides over its pods here.
+    pub(crate) joined: bool,
 }
 
 /// Why there is no good answer.
@@ -44,6 +46,8 @@ enum ControlError {
     Add(#[from] AddError),
     #[error(transparent)]
     Pod(#[from] crate::NoSuchPod),
+    #[error("pod {0} belongs to the API, which would run it again: delete it there")]
+    OfApi(String),
     #[error(transparent)]
     Log(#[from] LogError),
     #[error(transparent)]
@@ -60,7 +64,7 @@ impl ControlError {
                 StatusCode::BAD_REQUEST
             }
             Self::Add(AddError::Plan(_)) => StatusCode::UNPROCESSABLE_ENTITY,
-            Self::Add(AddError::NameTaken { .. }) => StatusCode::CONFLICT,
+            Self::OfApi(_) | Self::Add(AddError::NameTaken { .. }) => StatusCode::CONFLICT,
             Self::Add(AddError::Full | AddError::ShuttingDown) | Self::Gone(_) => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
@@ -90,8 +94,7 @@ impl Control {
             (Method::POST, ["v1", "pods"]) => self.add(request).await,
             (Method::DELETE, ["v1", "pods", namespace, name]) => {
                 let grace = ask("gracePeriodSeconds").map(seconds).transpose()?;
-                self.node.delete_pod(namespace, name, grace).await??;
-                Ok(full(StatusCode::ACCEPTED, JSON, Bytes::new()))
+                self.delete(namespace, name, grace).await
             }
             (Method::GET, ["v1", "pods", namespace, name, "log"]) => {
                 let previous = ask("previous").as_deref() == Some("true");
@@ -117,6 +120,26 @@ impl Control {
         let pod = serde_json::from_slice(&body).map_err(ControlError::DecodePod)?;
         let added = self.node.add_pod(pod, Origin::Detached).await??;
         Ok(json(StatusCode::CREATED, &added))
+    }
+
+    async fn delete(
+        &self,
+        namespace: &str,
+        name: &str,
+        grace: Option<Duration>,
+    ) -> Result<Response<Body>, ControlError> {
+        let label = format!("{namespace}/{name}");
+        if self.joined
+            && self
+                .node
+                .pod(&label)
+                .await?
+                .is_some_and(|pod| pod.origin.is_api())
+        {
+            return Err(ControlError::OfApi(label));
+        }
+        self.node.delete_pod(namespace, name, grace).await??;
+        Ok(full(StatusCode::ACCEPTED, JSON, Bytes::new()))
     }
 
     /// Lines until the client goes away.
