@@ -1,6 +1,7 @@
-//! Starting an agent from the command line: its directory, its runtime, its endpoint, its settings.
+//! Starting an agent from the command line: its directory, its runtime, its endpoints, its settings, its API.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use pulselet_node::{DataDir, LineHub, Node, NodeHandle, NodeOptions, ServiceManager};
 use pulselet_plan::NodeConfig;
@@ -10,6 +11,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::cli::AgentArgs;
 use crate::exit::Failure;
+use crate::membership::{Application, Membership};
 
 /// Threads that run the agent: one for its loop, one for what its jobs do meanwhile.
 const AGENT_THREADS: usize = 2;
@@ -22,6 +24,8 @@ pub(crate) struct Setting {
     /// Where health and metrics are served.
     pub(crate) metrics: Option<String>,
     pub(crate) manifests: Option<PathBuf>,
+    /// The API to join.
+    pub(crate) application: Option<Application>,
 }
 
 /// An agent that runs.
@@ -33,6 +37,8 @@ pub(crate) struct Started {
     pub(crate) data_dir: PathBuf,
     /// What the runtime does not do that a user may count on.
     pub(crate) warning: Option<&'static str>,
+    /// With the API that it joined.
+    pub(crate) membership: Option<Membership>,
 }
 
 pub(crate) async fn start(args: &AgentArgs, setting: Setting) -> Result<Started, Failure> {
@@ -48,18 +54,27 @@ pub(crate) async fn start(args: &AgentArgs, setting: Setting) -> Result<Started,
     let warning = (!version.features.images).then_some(
         "warning: containers are plain host processes: images are not used, and nothing is isolated",
     );
-    let mut options = NodeOptions::new(data_dir, runtime);
+    let mut options = NodeOptions::new(data_dir, Arc::clone(&runtime));
+    if let Some(application) = &setting.application {
+        application.prepare(&mut options);
+    }
+    let facts = options.facts.clone();
     options.config = setting.config;
     options.lines = setting.lines;
     options.metrics = metrics;
     options.manifests = setting.manifests;
     options.service_manager = service_manager();
     let node = Node::start(options).await.map_err(Failure::environment)?;
+    let membership = match setting.application {
+        Some(application) => Some(application.join(node.clone(), runtime, facts, &path)?),
+        None => None,
+    };
     Ok(Started {
         node,
         runtime: describe(&version),
         data_dir: path,
         warning,
+        membership,
     })
 }
 

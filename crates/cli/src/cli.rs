@@ -58,7 +58,8 @@ pub(crate) enum Command {
     /// Serve the Kubernetes API for kubectl and other clients
     #[command(
         after_help = "Examples:\n  pulselet api\n  pulselet api --listen 127.0.0.1:7443 --data-dir ./api --profile \
-                            kubernetes\n\nPrints where the administrator's kubeconfig is."
+                            kubernetes\n  pulselet api kubeconfig --node worker-1 --server https://10.0.0.1:6443 > \
+                            worker-1.kubeconfig\n\nPrints where the administrator's kubeconfig is."
     )]
     Api(ApiArgs),
     /// Say whether manifests would be admitted, and what is wrong with those that would not
@@ -91,9 +92,10 @@ pub(crate) enum Command {
         after_help = "Examples:\n  pulselet logs web -f\n  pulselet logs kube-system/dns -c cache --previous --tail 20"
     )]
     Logs(LogsArgs),
-    /// Run the pods of a directory of manifests, as a service
+    /// Run the pods of a directory of manifests, of an API server, or of both, as a service
     #[command(
-        after_help = "Example:\n  pulselet node --manifests /etc/pulselet/manifests\n\nContainers run on when the agent \
+        after_help = "Examples:\n  pulselet node --manifests /etc/pulselet/manifests\n  pulselet node --kubeconfig \
+                            node.kubeconfig --node-name worker-1\n\nContainers run on when the agent \
                             ends, and the next one goes on with them."
     )]
     Node(NodeCommandArgs),
@@ -107,6 +109,13 @@ pub(crate) enum Command {
                             one kills them. Without a terminal, equal probes in a row are told once; -v tells them all."
     )]
     Run(RunArgs),
+    /// Serve the Kubernetes API and run its pods on this machine
+    #[command(
+        after_help = "Examples:\n  pulselet serve\n  pulselet serve --runtime process --data-dir ./data --listen \
+                            127.0.0.1:7443\n\nPrints where the administrator's kubeconfig is. Containers run on when it \
+                            ends, and the next one goes on with them."
+    )]
+    Serve(ServeArgs),
     /// Run a manifest on a virtual clock and tell what happens
     #[command(
         after_help = "Examples:\n  pulselet simulate pod.yaml --scenario deadlock.yaml --for 1h\n  \
@@ -220,13 +229,47 @@ impl From<ProfileArg> for Profile {
 }
 
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct ApiArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<ApiCommand>,
+    #[command(flatten)]
+    pub(crate) serve: ApiServeArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ApiCommand {
+    /// Print a kubeconfig with which a node can join
+    #[command(
+        after_help = "Example:\n  pulselet api kubeconfig --node worker-1 --server https://10.0.0.1:6443 > \
+                            worker-1.kubeconfig\n\nIt holds a key: whoever has the file is that node."
+    )]
+    Kubeconfig(ApiKubeconfigArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ApiKubeconfigArgs {
+    /// The name of the node
+    #[arg(long, value_name = "NAME", value_parser = parse_node_name)]
+    pub(crate) node: String,
+    /// Where the node reaches the API; by default where the server's own machine does
+    #[arg(long, value_name = "URL")]
+    pub(crate) server: Option<String>,
+    #[command(flatten)]
+    pub(crate) data_dir: DataDirArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ApiServeArgs {
     /// Where to listen
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6443")]
     pub(crate) listen: SocketAddr,
     /// Whose rules apply to Pods
     #[arg(long, value_name = "PROFILE", default_value = "pulselet")]
     pub(crate) profile: ProfileArg,
+    /// Bind pods that name no node to one; without it that is left to a scheduler
+    #[arg(long)]
+    pub(crate) bind_pods: bool,
     #[command(flatten)]
     pub(crate) data_dir: DataDirArgs,
     #[command(flatten)]
@@ -346,11 +389,66 @@ pub(crate) struct LogsArgs {
 #[derive(Debug, Args)]
 pub(crate) struct NodeCommandArgs {
     /// A directory of manifests: files that appear, change or go are followed
-    #[arg(long, value_name = "DIR")]
-    pub(crate) manifests: PathBuf,
+    #[arg(long, value_name = "DIR", required_unless_present = "kubeconfig")]
+    pub(crate) manifests: Option<PathBuf>,
+    /// Join the API server that this file names, ours or another
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) member: MemberArgs,
     /// Where to serve /healthz, /readyz and /metrics
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:10255")]
     pub(crate) metrics: String,
+    #[command(flatten)]
+    pub(crate) agent: AgentArgs,
+}
+
+/// Flags of every node that is joined to an API.
+#[derive(Debug, Args)]
+pub(crate) struct MemberArgs {
+    /// What the node is called at the API; by default the name of this machine
+    #[arg(long, value_name = "NAME", value_parser = parse_node_name)]
+    pub(crate) node_name: Option<String>,
+    /// Where the API reaches the node for logs and commands; port 0 is one that is free
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:10250")]
+    pub(crate) node_listen: SocketAddr,
+}
+
+/// A node's name is part of its credentials and of object names.
+fn parse_node_name(name: &str) -> Result<String, &'static str> {
+    let is_plain =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'.';
+    let edge = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
+    let fits = name.len() <= 253 && name.bytes().all(is_plain);
+    if fits && edge(name.bytes().next()) && edge(name.bytes().last()) {
+        Ok(name.to_owned())
+    } else {
+        Err("a node's name consists of lower case letters, digits, '-' and '.'")
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// Where the API listens
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6443")]
+    pub(crate) listen: SocketAddr,
+    /// Whose rules apply to Pods
+    #[arg(long, value_name = "PROFILE", default_value = "pulselet")]
+    pub(crate) profile: ProfileArg,
+    /// A directory of manifests: static pods, which the API shows
+    #[arg(long, value_name = "DIR")]
+    pub(crate) manifests: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) member: MemberArgs,
+    /// Where to serve the node's /healthz, /readyz and /metrics
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:10255")]
+    pub(crate) metrics: String,
+    /// Feature gates of the API alone, over those of --feature-gates
+    #[arg(long, value_name = "A=true,B=false", value_parser = parse_gates)]
+    pub(crate) api_feature_gates: Option<String>,
+    /// Feature gates of the node alone, over those of --feature-gates
+    #[arg(long, value_name = "A=true,B=false", value_parser = parse_gates)]
+    pub(crate) node_feature_gates: Option<String>,
     #[command(flatten)]
     pub(crate) agent: AgentArgs,
 }

@@ -11,6 +11,7 @@ mod logs;
 mod node;
 mod ps;
 mod run;
+mod serve;
 mod simulate;
 mod stop;
 mod version;
@@ -35,6 +36,7 @@ pub(crate) fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Node(args) => node::run(&args, cli.global.verbose),
         Command::Ps(args) => ps::run(&args),
         Command::Run(args) => run::run(&args, cli.global.verbose),
+        Command::Serve(args) => serve::run(&args, cli.global.verbose),
         Command::Simulate(args) => simulate::run(&args),
         Command::Stop(args) => stop::run(&args),
         Command::Version(args) => version::run(&args),

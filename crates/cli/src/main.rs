@@ -14,6 +14,7 @@ mod exit;
 mod input;
 mod interrupt;
 mod logging;
+mod membership;
 mod node_config;
 mod output;
 mod runtime;

@@ -1,12 +1,15 @@
 //! `pulselet node`: an agent as a service. It leaves its containers running when it ends.
 
+use std::path::Path;
+
 use pulselet_node::{LineHub, Shutdown};
 
-use crate::agent::{self, Setting};
+use crate::agent::{self, Setting, Started};
 use crate::cli::NodeCommandArgs;
 use crate::exit::{Exit, Failure};
 use crate::interrupt::Interrupts;
 use crate::logging::{self, Quietness};
+use crate::membership::Application;
 use crate::output;
 
 pub(crate) fn run(args: &NodeCommandArgs, verbose: u8) -> Result<Exit, Failure> {
@@ -14,28 +17,45 @@ pub(crate) fn run(args: &NodeCommandArgs, verbose: u8) -> Result<Exit, Failure> 
         config: args.agent.node.resolve()?,
         lines: LineHub::default(),
         metrics: Some(args.metrics.clone()),
-        manifests: Some(args.manifests.clone()),
+        manifests: args.manifests.clone(),
+        application: None,
     };
     logging::start(Quietness::Daemon, verbose, std::io::stderr);
     agent::executor()?.block_on(serve(args, setting))
 }
 
-async fn serve(args: &NodeCommandArgs, setting: Setting) -> Result<Exit, Failure> {
+async fn serve(args: &NodeCommandArgs, mut setting: Setting) -> Result<Exit, Failure> {
     let mut interrupts = Interrupts::listen()?;
-    let started = agent::start(&args.agent, setting).await?;
-    output::note(&format!(
-        "node is up: runtime {}, data in {}, manifests from {}, health and metrics at http://{}",
-        started.runtime,
-        started.data_dir.display(),
-        args.manifests.display(),
-        args.metrics,
-    ));
-    if let Some(warning) = started.warning {
-        output::note(warning);
+    if let Some(kubeconfig) = &args.kubeconfig {
+        setting.application = Some(Application::new(kubeconfig, &args.member).await?);
     }
+    let started = agent::start(&args.agent, setting).await?;
+    announce(&started, args.manifests.as_deref(), &args.metrics);
     tokio::select! {
         () = interrupts.next() => started.node.shutdown(Shutdown::Leave).await,
         () = started.node.ended() => {}
     }
     Ok(Exit::Done)
+}
+
+/// Says what the node is made of.
+pub(super) fn announce(started: &Started, manifests: Option<&Path>, metrics: &str) {
+    let manifests = manifests.map(|path| format!("manifests from {}", path.display()));
+    let endpoint = started
+        .membership
+        .as_ref()
+        .map(|membership| format!("for the API at https://{}", membership.endpoint()));
+    let parts = [
+        Some(format!("runtime {}", started.runtime)),
+        Some(format!("data in {}", started.data_dir.display())),
+        manifests,
+        Some(format!("health and metrics at http://{metrics}")),
+        endpoint,
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    let text = format!("node is up: {}", parts.join(", "));
+    output::note(&text);
+    if let Some(warning) = started.warning {
+        output::note(warning);
+    }
 }

@@ -58,6 +58,7 @@ pub(crate) fn run(args: &RunArgs, verbose: u8) -> Result<Exit, Failure> {
         lines,
         metrics: args.metrics.clone(),
         manifests: None,
+        application: None,
     };
     let ended = executor.block_on(foreground(args, setting, pods, states, watched, &stage));
     // The hub goes with the agent's tasks, and the stage ends with the hub.

@@ -23,15 +23,18 @@ async fn stop(args: &StopArgs) -> Result<Exit, Failure> {
     // Listening before asking: no deletion is missed.
     let mut lines = client.lines().await?;
     let mut left = pods(args, &client).await?;
-    let mut unknown = false;
+    let mut refused = false;
     for pod in left.clone() {
         let name: PodName = pod.parse().map_err(Failure::usage)?;
         match delete(args, &client, &name).await {
             Ok(()) => {}
-            Err(ClientError::Refused { status: 404, error }) => {
+            Err(ClientError::Refused {
+                status: 404 | 409,
+                error,
+            }) => {
                 output::error(&error, None);
                 left.remove(&pod);
-                unknown = true;
+                refused = true;
             }
             Err(error) => return Err(error.into()),
         }
@@ -44,7 +47,7 @@ async fn stop(args: &StopArgs) -> Result<Exit, Failure> {
             output::written(writeln!(out, "pod {pod} stopped").and_then(|()| out.flush()))?;
         }
         if left.is_empty() {
-            return Ok(if unknown { Exit::No } else { Exit::Done });
+            return Ok(if refused { Exit::No } else { Exit::Done });
         }
         tokio::select! {
             () = a_deletion(&mut lines) => {}

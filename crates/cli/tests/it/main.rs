@@ -9,4 +9,5 @@ mod e2e;
 mod explain;
 mod image;
 mod recorded;
+mod serve;
 mod simulate;

@@ -1,0 +1,85 @@
+//! `pulselet serve`: the API and a node in one process. The node is a client of the API like any other.
+
+use pulselet_apiserver::{Config, Server};
+use pulselet_node::{LineHub, Shutdown};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::api;
+use super::node::announce;
+use crate::agent::{self, Setting};
+use crate::cli::ServeArgs;
+use crate::exit::{Exit, Failure};
+use crate::interrupt::Interrupts;
+use crate::logging::{self, Quietness};
+use crate::membership::{Application, node_name};
+
+pub(crate) fn run(args: &ServeArgs, verbose: u8) -> Result<Exit, Failure> {
+    let mut node = args.agent.node.resolve()?;
+    if let Some(gates) = &args.node_feature_gates {
+        node.gates = node.gates.apply(gates).map_err(Failure::usage)?;
+    }
+    let mut config = Config::new(args.listen, args.agent.data.resolve()?);
+    config.profile = args.profile.into();
+    for gates in [&args.agent.node.feature_gates, &args.api_feature_gates]
+        .into_iter()
+        .flatten()
+    {
+        config.gates = config.gates.apply(gates).map_err(Failure::usage)?;
+    }
+    config.bind_pods = true;
+    let setting = Setting {
+        config: node,
+        lines: LineHub::default(),
+        metrics: Some(args.metrics.clone()),
+        manifests: args.manifests.clone(),
+        application: None,
+    };
+    logging::start(Quietness::Daemon, verbose, std::io::stderr);
+    agent::executor()?.block_on(serve(args, config, setting))
+}
+
+async fn serve(args: &ServeArgs, config: Config, mut setting: Setting) -> Result<Exit, Failure> {
+    let mut interrupts = Interrupts::listen()?;
+    let server = api::bind(config).await?;
+    let kubeconfig = server
+        .write_node_kubeconfig(&node_name(&args.member))
+        .map_err(Failure::environment)?;
+    let mut application = Application::new(&kubeconfig, &args.member).await?;
+    let addresses = [application.endpoint()?.ip()];
+    let certificate = server.issue_node_certificate(application.name(), &addresses);
+    application.certify(certificate.map_err(Failure::environment)?);
+    setting.application = Some(application);
+    let (stop, api) = spawn(server);
+    let started = match agent::start(&args.agent, setting).await {
+        Ok(started) => started,
+        Err(failure) => {
+            end(stop, api).await;
+            return Err(failure);
+        }
+    };
+    announce(&started, args.manifests.as_deref(), &args.metrics);
+    tokio::select! {
+        () = interrupts.next() => started.node.shutdown(Shutdown::Leave).await,
+        () = started.node.ended() => {}
+    }
+    // The node goes first, so that it does not complain about the API.
+    drop(started.membership);
+    end(stop, api).await;
+    Ok(Exit::Done)
+}
+
+fn spawn(server: Server) -> (oneshot::Sender<()>, JoinHandle<()>) {
+    let (stop, stopped) = oneshot::channel();
+    let api = tokio::spawn(server.run(async {
+        // A sender that is gone means the same.
+        let _ = stopped.await;
+    }));
+    (stop, api)
+}
+
+async fn end(stop: oneshot::Sender<()>, api: JoinHandle<()>) {
+    let _ = stop.send(());
+    // Whether it ended well makes no difference any more.
+    let _ = api.await;
+}

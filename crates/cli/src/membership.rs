@@ -1,0 +1,130 @@
+//! A node's membership of an API: joining it, and the endpoint at which the API reaches the node.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use pulselet_apiserver::NodeCertificate;
+use pulselet_cluster::{ApiObjects, Client, Joined, Kubeconfig, Machine, join};
+use pulselet_node::{Feed, NodeFacts, NodeHandle, NodeOptions};
+use pulselet_node_server::{NodeServer, Options, Tls, serve};
+use pulselet_runtime::Runtime;
+use tokio::net::TcpListener;
+
+use crate::cli::MemberArgs;
+use crate::exit::Failure;
+
+/// What a node needs to join: everything that can be found wrong before it starts.
+#[derive(Debug)]
+pub(crate) struct Application {
+    name: String,
+    client: Client,
+    authority: String,
+    listener: TcpListener,
+    /// What the node serves with; without it, with one it makes itself.
+    certificate: Option<NodeCertificate>,
+    feed: Feed,
+}
+
+/// A node that has joined; the API loses sight of it when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    _joined: Joined,
+    server: NodeServer,
+}
+
+/// What a node is called if nobody says otherwise.
+pub(crate) fn node_name(args: &MemberArgs) -> String {
+    args.node_name.clone().unwrap_or_else(|| NodeFacts::detect().name)
+}
+
+impl Application {
+    pub(crate) async fn new(kubeconfig: &Path, args: &MemberArgs) -> Result<Self, Failure> {
+        let kubeconfig = Kubeconfig::load(kubeconfig).map_err(Failure::usage)?;
+        let address = args.node_listen;
+        let listener = TcpListener::bind(address).await.map_err(|error| {
+            Failure::environment(format_args!("cannot listen on {address}: {error}"))
+                .with_hint("choose another address with --node-listen")
+        })?;
+        Ok(Self {
+            name: node_name(args),
+            authority: kubeconfig.authority().to_owned(),
+            client: Client::new(kubeconfig),
+            listener,
+            certificate: None,
+            feed: Feed::default(),
+        })
+    }
+
+    /// What the node is called.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where the API will reach the node: one that listens everywhere, at the address of its machine.
+    pub(crate) fn endpoint(&self) -> Result<SocketAddr, Failure> {
+        let listening = self.listener.local_addr().map_err(Failure::environment)?;
+        Ok(if listening.ip().is_unspecified() {
+            SocketAddr::new(NodeFacts::detect().address, listening.port())
+        } else {
+            listening
+        })
+    }
+
+    /// Gives the node a certificate that the API's authority has signed.
+    pub(crate) fn certify(&mut self, certificate: NodeCertificate) {
+        self.certificate = Some(certificate);
+    }
+
+    /// Makes a node one that can join.
+    pub(crate) fn prepare(&self, options: &mut NodeOptions) {
+        options.facts.name.clone_from(&self.name);
+        options.feed = Some(self.feed.clone());
+        options.static_suffix = format!("-{}", self.name);
+        options.objects = Arc::new(ApiObjects::new(self.client.clone()));
+    }
+
+    /// Joins with a node that runs.
+    pub(crate) fn join(
+        self,
+        node: NodeHandle,
+        runtime: Arc<dyn Runtime>,
+        facts: NodeFacts,
+        data_dir: &Path,
+    ) -> Result<Membership, Failure> {
+        let endpoint = self.endpoint()?;
+        let tls = match self.certificate {
+            Some(certificate) => Tls {
+                certificates: certificate.certificate,
+                key: certificate.key,
+                client_authorities: certificate.authority,
+            },
+            None => Tls::self_signed(&[&self.name], &[endpoint.ip()], self.authority)
+                .map_err(Failure::environment)?,
+        };
+        let server = serve(Options {
+            node: node.clone(),
+            runtime: Arc::clone(&runtime),
+            listener: self.listener,
+            tls,
+        });
+        let server = server.map_err(Failure::environment)?;
+        let machine = Machine {
+            facts,
+            runtime,
+            data_dir: data_dir.to_owned(),
+            endpoint,
+        };
+        Ok(Membership {
+            _joined: join(&self.client, node, self.feed, machine),
+            server,
+        })
+    }
+}
+
+impl Membership {
+    /// Where the node's endpoint is.
+    pub(crate) const fn endpoint(&self) -> SocketAddr {
+        self.server.address()
+    }
+}

@@ -1,0 +1,332 @@
+//! Running servers and nodes, and kubectl to talk to them. Pods are plain processes; none outlives its test.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// How long something may take to come; nothing waited for takes a tenth of it on an idle machine.
+const PATIENCE: Duration = Duration::from_mins(2);
+/// How often a condition is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+const NODE: &str = "node-under-test";
+
+/// The parts that run.
+#[derive(Clone, Debug)]
+enum Parts {
+    /// `serve` with these flags.
+    One(Vec<String>),
+    /// `api` and `node`, each with its flags.
+    Two { api: Vec<String>, node: Vec<String> },
+}
+
+pub(crate) struct Cluster {
+    directory: TempDir,
+    parts: Parts,
+    children: Vec<Child>,
+    kubeconfig: PathBuf,
+}
+
+fn owned(args: &[&str]) -> Vec<String> {
+    args.iter().map(|arg| (*arg).to_owned()).collect()
+}
+
+/// Whether there is a kubectl; without one there is nothing to test, which must not happen in CI.
+fn has_kubectl() -> bool {
+    let found = Command::new(kubectl_program()).arg("help").output().is_ok();
+    assert!(
+        found || std::env::var_os("CI").is_none(),
+        "kubectl is needed in CI"
+    );
+    found
+}
+
+fn kubectl_program() -> std::ffi::OsString {
+    std::env::var_os("PULSELET_KUBECTL").unwrap_or_else(|| "kubectl".into())
+}
+
+impl Cluster {
+    /// `serve` with further flags. None if there is no kubectl.
+    pub(crate) fn serve(flags: &[&str]) -> Option<Self> {
+        Self::new(Parts::One(owned(flags)))
+    }
+
+    /// `api` and `node` as two processes, with further flags for each.
+    pub(crate) fn apart(api: &[&str], node: &[&str]) -> Option<Self> {
+        Self::new(Parts::Two {
+            api: owned(api),
+            node: owned(node),
+        })
+    }
+
+    fn new(parts: Parts) -> Option<Self> {
+        if !has_kubectl() {
+            eprintln!("skipped: there is no kubectl");
+            return None;
+        }
+        let directory = TempDir::new().expect("a directory");
+        std::fs::create_dir(directory.path().join("manifests")).expect("a directory");
+        let mut cluster = Self {
+            kubeconfig: directory.path().join("none"),
+            directory,
+            parts,
+            children: Vec::new(),
+        };
+        cluster.start();
+        Some(cluster)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Where the agent keeps its data.
+    fn data(&self) -> PathBuf {
+        self.path("data")
+    }
+
+    fn command(&self, name: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pulselet"));
+        command
+            .arg(name)
+            .current_dir(self.directory.path())
+            .stdin(Stdio::null())
+            .stderr(Stdio::null());
+        command
+    }
+
+    pub(crate) fn start(&mut self) {
+        match self.parts.clone() {
+            Parts::One(flags) => {
+                let mut serve = self.command("serve");
+                serve.args(["--listen", "127.0.0.1:0"]).args(flags);
+                self.with_node_flags(&mut serve);
+                self.spawn_server(serve);
+            }
+            Parts::Two { api, node } => {
+                self.start_api(&api);
+                self.start_node(&node);
+            }
+        }
+    }
+
+    fn with_node_flags(&self, command: &mut Command) {
+        command
+            .args([
+                "--runtime",
+                "process",
+                "--node-name",
+                NODE,
+                "--node-listen",
+                "127.0.0.1:0",
+            ])
+            .args(["--metrics", "127.0.0.1:0", "--data-dir"])
+            .arg(self.data());
+    }
+
+    fn start_api(&mut self, flags: &[String]) {
+        let mut api = self.command("api");
+        api.args(["--listen", "127.0.0.1:0", "--bind-pods", "--data-dir"])
+            .arg(self.path("api"))
+            .args(flags);
+        self.spawn_server(api);
+    }
+
+    fn start_node(&mut self, flags: &[String]) {
+        let issued = Command::new(env!("CARGO_BIN_EXE_pulselet"))
+            .args(["api", "kubeconfig", "--node", NODE, "--data-dir"])
+            .arg(self.path("api"))
+            .output()
+            .expect("pulselet runs");
+        assert!(issued.status.success(), "{issued:?}");
+        std::fs::write(self.path("node.kubeconfig"), issued.stdout).expect("a kubeconfig");
+        let mut node = self.command("node");
+        node.arg("--kubeconfig").arg(self.path("node.kubeconfig"));
+        node.arg("--manifests").arg(self.path("manifests")).args(flags);
+        self.with_node_flags(&mut node);
+        self.children
+            .push(node.stdout(Stdio::null()).spawn().expect("pulselet starts"));
+    }
+
+    fn spawn_server(&mut self, mut command: Command) {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("pulselet starts");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("a pipe"))
+            .read_line(&mut line)
+            .expect("the first line");
+        self.children.push(child);
+        let (_, kubeconfig) = line
+            .trim()
+            .split_once(", kubeconfig: ")
+            .expect("the line says where it is");
+        self.kubeconfig = PathBuf::from(kubeconfig);
+    }
+
+    /// Kills every part.
+    pub(crate) fn kill(&mut self) {
+        for mut child in self.children.drain(..) {
+            child.kill().expect("it can be killed");
+            child.wait().expect("it ends");
+        }
+    }
+
+    /// Restarts everything with other flags for the API.
+    pub(crate) fn restart_with_api(&mut self, flags: &[&str]) {
+        self.kill();
+        if let Parts::Two { api, .. } = &mut self.parts {
+            *api = owned(flags);
+        }
+        self.start();
+    }
+
+    fn try_kubectl(&self, args: &[&str], input: &str) -> Result<String, String> {
+        let mut child = Command::new(kubectl_program())
+            .args(args)
+            .env("HOME", self.directory.path())
+            .env("KUBECONFIG", &self.kubeconfig)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("kubectl starts");
+        if let Some(mut stdin) = child.stdin.take() {
+            // A kubectl that does not read its input closes it.
+            let _ = stdin.write_all(input.as_bytes());
+        }
+        let output = child.wait_with_output().expect("kubectl ends");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        if output.status.success() {
+            Ok(text(&output.stdout))
+        } else {
+            Err(text(&output.stderr))
+        }
+    }
+
+    /// The output of a kubectl that must succeed.
+    #[track_caller]
+    pub(crate) fn kubectl(&self, args: &[&str]) -> String {
+        self.try_kubectl(args, "")
+            .unwrap_or_else(|error| panic!("kubectl {args:?}: {error}"))
+    }
+
+    #[track_caller]
+    pub(crate) fn apply(&self, object: &Value) {
+        let mut object = object.clone();
+        object["apiVersion"] = json!("v1");
+        object["kind"] = json!("Pod");
+        self.try_kubectl(&["apply", "-f", "-"], &object.to_string())
+            .unwrap_or_else(|error| panic!("kubectl apply: {error}"));
+    }
+
+    pub(crate) fn get_pod(&self, name: &str) -> Value {
+        let text = self.kubectl(&["get", "pod", name, "-o", "json"]);
+        serde_json::from_str(&text).expect("JSON")
+    }
+
+    /// Waits until something is there.
+    pub(crate) fn until<T>(&self, what: &str, look: impl Fn() -> Option<T>) -> T {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(found) = look() {
+                return found;
+            }
+            let state = || self.try_kubectl(&["get", "pods,nodes,events", "-A", "-o", "wide"], "");
+            assert!(
+                Instant::now() < deadline,
+                "no {what} in time:\n{}",
+                state().unwrap_or_else(|error| error)
+            );
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Waits until a pod fits, and returns it.
+    pub(crate) fn until_pod(&self, name: &str, fits: impl Fn(&Value) -> bool) -> Value {
+        self.until(&format!("{name} as wanted"), || {
+            let text = self.try_kubectl(&["get", "pod", name, "-o", "json"], "").ok()?;
+            serde_json::from_str(&text).ok().filter(&fits)
+        })
+    }
+
+    pub(crate) fn until_ready(&self, name: &str) -> Value {
+        self.until_pod(name, |pod| pod["status"]["containerStatuses"][0]["ready"] == true)
+    }
+
+    /// The name of the node, once it is ready.
+    pub(crate) fn until_node_ready(&self) -> String {
+        self.until("ready node", || {
+            let text = self.try_kubectl(&["get", "nodes"], "").ok()?;
+            text.contains(" Ready ").then(|| NODE.to_owned())
+        })
+    }
+
+    fn ask_agent(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pulselet"));
+        command.args(args).arg("--data-dir").arg(self.data());
+        command.output().expect("pulselet runs")
+    }
+
+    /// The output of a command that asks the local agent.
+    pub(crate) fn pulselet(&self, args: &[&str]) -> String {
+        let output = self.ask_agent(args);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// The complaint of a command that the local agent refuses.
+    pub(crate) fn pulselet_refused(&self, args: &[&str]) -> String {
+        let output = self.ask_agent(args);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+}
+
+impl Drop for Cluster {
+    /// Without its API a node gives up its pods.
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let nothing = self.path("nothing");
+        let _ = std::fs::create_dir(&nothing);
+        let mut node = self.command("node");
+        node.arg("--manifests").arg(&nothing).stdout(Stdio::null());
+        node.args(["--runtime", "process", "--metrics", "127.0.0.1:0", "--data-dir"])
+            .arg(self.data());
+        let Ok(mut node) = node.spawn() else { return };
+        let deadline = Instant::now() + PATIENCE;
+        while !stop_all(&self.data()) && Instant::now() < deadline {
+            std::thread::sleep(LOOK);
+        }
+        let _ = node.kill();
+        let _ = node.wait();
+    }
+}
+
+fn stop_all(data: &Path) -> bool {
+    Command::new(env!("CARGO_BIN_EXE_pulselet"))
+        .args(["stop", "--all", "--grace-period", "0", "--data-dir"])
+        .arg(data)
+        .output()
+        .is_ok_and(|output| output.status.success())
+}
+
+/// The fields of a container that runs a script.
+pub(crate) fn shell(script: &str) -> Value {
+    json!({"command": ["sh", "-c", script]})
+}
+
+/// A pod with one container, which sleeps unless its fields say otherwise.
+pub(crate) fn pod(name: &str, container: &Value) -> Value {
+    let mut app = json!({"name": "app", "image": "none", "command": ["sleep", "1000000"]});
+    let fields = container.as_object().expect("fields of a container");
+    app.as_object_mut().expect("an object").extend(fields.clone());
+    json!({
+        "metadata": {"name": name},
+        "spec": {"containers": [app], "terminationGracePeriodSeconds": 2},
+    })
+}
