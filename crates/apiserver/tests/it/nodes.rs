@@ -1,7 +1,8 @@
-//! The real kubectl, a server, and the endpoint of a node whose containers are scripted.
+//! Real clients, a server, and the endpoint of a node whose containers are scripted.
 
+use std::ffi::{OsStr, OsString};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,54 @@ use tempfile::TempDir;
 
 use crate::client::Client;
 use crate::harness::{Answer, TestServer, kubectl_command};
+
+/// A kubectl and how it speaks.
+enum Program {
+    Recent,
+    /// As it did before WebSocket.
+    RecentOverSpdy,
+    /// 1.20, which knows nothing else than SPDY.
+    Old(OsString),
+}
+
+/// All kubectls there are. In CI all must be there.
+fn programs() -> Vec<Program> {
+    let mut programs = Vec::new();
+    let must_be_there = |what: &str, there: bool| {
+        assert!(
+            there || std::env::var_os("CI").is_none(),
+            "{what} is needed in CI"
+        );
+        if !there {
+            eprintln!("skipped: there is no {what}");
+        }
+    };
+    let recent = std::env::var_os("PULSELET_KUBECTL").unwrap_or_else(|| "kubectl".into());
+    let recent = Command::new(recent)
+        .args(["version", "--client"])
+        .output()
+        .is_ok();
+    must_be_there("kubectl", recent);
+    if recent {
+        programs.extend([Program::Recent, Program::RecentOverSpdy]);
+    }
+    let old = std::env::var_os("PULSELET_OLD_KUBECTL");
+    must_be_there("kubectl 1.20 (PULSELET_OLD_KUBECTL)", old.is_some());
+    programs.extend(old.map(Program::Old));
+    programs
+}
+
+/// The same command with another program.
+fn at(program: &OsStr, command: &Command) -> Command {
+    let mut other = Command::new(program);
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => other.env(name, value),
+            None => other.env_remove(name),
+        };
+    }
+    other
+}
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
@@ -95,25 +144,24 @@ impl Cluster {
         place.expect("the node is there").expect("a log")
     }
 
-    /// kubectl; `spdy` makes it speak as it did before WebSocket.
-    fn start(&self, arguments: &[&str], spdy: bool) -> Option<Child> {
+    fn start(&self, arguments: &[&str], program: &Program) -> Child {
         let mut command = kubectl_command(self.server.path(), &self.server.kubeconfig);
-        if spdy {
-            command
-                .env("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "false")
-                .env("KUBECTL_PORT_FORWARD_WEBSOCKETS", "false");
+        match program {
+            Program::Recent => {}
+            Program::RecentOverSpdy => {
+                command
+                    .env("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "false")
+                    .env("KUBECTL_PORT_FORWARD_WEBSOCKETS", "false");
+            }
+            Program::Old(path) => command = at(path, &command),
         }
-        let started = command
+        command
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .spawn();
-        if started.is_err() {
-            assert!(std::env::var_os("CI").is_none(), "kubectl is needed in CI");
-            eprintln!("skipped: there is no kubectl");
-        }
-        started.ok()
+            .spawn()
+            .expect("kubectl starts")
     }
 
     fn kubectl(&self, arguments: &[&str]) -> Option<Answer> {
@@ -124,19 +172,14 @@ impl Cluster {
 #[tokio::test(flavor = "multi_thread")]
 async fn commands_run_over_websocket_and_spdy() {
     let cluster = Cluster::new().await;
-    for spdy in [false, true] {
-        let command = ["exec", "web", "--", "exit", "3"];
-        let Some(child) = cluster.start(&command, spdy) else {
-            return;
-        };
+    for program in programs() {
+        let child = cluster.start(&["exec", "web", "--", "exit", "3"], &program);
         let output = child.wait_with_output().expect("kubectl ends");
         assert_eq!(output.status.code(), Some(3), "{output:?}");
         assert_eq!(output.stdout, b"out\n");
         assert!(output.stderr.starts_with(b"err\n"), "{output:?}");
 
-        let mut child = cluster
-            .start(&["exec", "-i", "web", "--", "cat"], spdy)
-            .expect("kubectl");
+        let mut child = cluster.start(&["exec", "-i", "web", "--", "cat"], &program);
         let typed = "z".repeat(300_000);
         let mut stdin = child.stdin.take().expect("a pipe");
         let typing = std::thread::spawn({
@@ -157,10 +200,8 @@ async fn commands_run_over_websocket_and_spdy() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_is_killed_leaves_nothing_behind() {
     let cluster = Cluster::new().await;
-    for spdy in [false, true] {
-        let Some(mut child) = cluster.start(&["attach", "-i", "web"], spdy) else {
-            return;
-        };
+    for program in programs() {
+        let mut child = cluster.start(&["attach", "-i", "web"], &program);
         let mut stdin = child.stdin.take().expect("a pipe");
         stdin.write_all(b"x").expect("it is typed");
         let mut heard = [0];
@@ -183,10 +224,8 @@ async fn a_client_that_is_killed_leaves_nothing_behind() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ports_are_forwarded_over_websocket_and_spdy() {
     let cluster = Cluster::new().await;
-    for spdy in [false, true] {
-        let Some(mut child) = cluster.start(&["port-forward", "pod/web", ":80"], spdy) else {
-            return;
-        };
+    for program in programs() {
+        let mut child = cluster.start(&["port-forward", "pod/web", ":80"], &program);
         let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
         let line = lines.next().expect("a line").expect("text");
         let port = line
@@ -247,4 +286,30 @@ async fn what_pods_and_nodes_use_is_shown() {
     assert_eq!(none["items"], json!([]));
     let (code, _) = client.get(&format!("{base}/namespaces/default/nodes")).await;
     assert_eq!(code, 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_python_client_lists_watches_creates_and_executes() {
+    let Some(python) = std::env::var_os("PULSELET_PYTHON") else {
+        assert!(
+            std::env::var_os("CI").is_none(),
+            "a Python with the client (PULSELET_PYTHON) is needed in CI"
+        );
+        eprintln!("skipped: there is no Python with the client (PULSELET_PYTHON)");
+        return;
+    };
+    let cluster = Cluster::new().await;
+    let output = Command::new(python)
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/client.py"))
+        .env("KUBECONFIG", &cluster.server.kubeconfig)
+        .env_remove("HTTPS_PROXY")
+        .env_remove("https_proxy")
+        .output()
+        .expect("Python starts");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert_eq!(output.stdout, b"done\n");
 }
