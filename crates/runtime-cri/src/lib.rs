@@ -17,6 +17,7 @@ mod container;
 mod events;
 mod image;
 mod labels;
+mod logs;
 mod owner;
 mod runtime;
 mod sandbox;

@@ -23,7 +23,7 @@ use crate::sandboxes::Sandboxes;
 use crate::sub_path::SubPaths;
 use crate::table::Table;
 use crate::wire::v1;
-use crate::{container, sandbox};
+use crate::{container, logs, sandbox};
 
 /// Where container runtimes listen by default, the most usual first.
 pub const USUAL_SOCKETS: [&str; 3] = [
@@ -64,8 +64,8 @@ struct Inner {
     watch: Arc<Watch>,
     sub_paths: SubPaths,
     found: v1::VersionResponse,
-    /// They look for changes as long as the runtime is used.
-    _watchers: [AbortOnDropHandle<()>; 2],
+    /// They look for changes and for long logs as long as the runtime is used.
+    _watchers: [AbortOnDropHandle<()>; 3],
 }
 
 impl CriRuntime {
@@ -79,6 +79,7 @@ impl CriRuntime {
         let watchers = [
             AbortOnDropHandle::new(tokio::spawn(Arc::clone(&watch).look())),
             AbortOnDropHandle::new(tokio::spawn(Arc::clone(&watch).listen())),
+            AbortOnDropHandle::new(tokio::spawn(logs::rotate(Arc::clone(&table), connection.clone()))),
         ];
         let sub_paths = SubPaths::new(options.root.join("sub-paths"));
         let sandboxes = Sandboxes::new(connection.clone(), owner, sub_paths.clone());

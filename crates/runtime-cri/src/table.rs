@@ -4,6 +4,7 @@
 //! refresh publishes what changed since the one before, whoever asked for it; refreshes are one at a time.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -114,6 +115,16 @@ impl Table {
         self.places().retain(|id, _| new.contains_key(id));
         *known = new;
         Ok(known.values().map(|(_, status)| status.clone()).collect())
+    }
+
+    /// The logs that are being written.
+    pub(crate) async fn running_logs(&self) -> Vec<(ContainerId, PathBuf)> {
+        let known = self.known.lock().await;
+        let running = known.values().map(|(_, status)| status);
+        running
+            .filter(|status| matches!(status.state, ContainerState::Running { .. }))
+            .map(|status| (status.id.clone(), status.log_path.clone()))
+            .collect()
     }
 
     /// One container's entry; none if it went away meanwhile.

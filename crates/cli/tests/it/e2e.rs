@@ -6,6 +6,9 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod commands;
+#[path = "../../../runtime-cri/tests/it/containerd.rs"]
+mod containerd;
+mod cri;
 mod durability;
 mod handlers;
 mod harness;

@@ -179,7 +179,7 @@ impl Containerd {
     }
 
     /// The first processes of all its containers, those of sandboxes included.
-    fn first_processes(&self) -> Vec<Pid> {
+    pub(crate) fn first_processes(&self) -> Vec<Pid> {
         let tasks = self.path("state/io.containerd.runtime.v2.task/k8s.io");
         let tasks = fs::read_dir(tasks).into_iter().flatten().flatten();
         tasks

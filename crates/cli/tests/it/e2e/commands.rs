@@ -20,7 +20,7 @@ fn plain_run(world: &World, spec: &Value, flags: &[&str]) -> Output {
     out(world
         .command("run")
         .arg(file)
-        .args(["--runtime", world.runtime.flag()])
+        .args(["--runtime", &world.runtime_flag()])
         .args(flags))
 }
 

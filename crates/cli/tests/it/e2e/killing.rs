@@ -243,7 +243,7 @@ e2e!(a_second_interrupt_kills, |world| {
 });
 
 e2e!(a_pod_past_its_deadline_fails, |world| {
-    let spec = json!({"containers": [world.demo("app", &[])], "activeDeadlineSeconds": 1});
+    let spec = json!({"containers": [world.demo("app", &[])], "activeDeadlineSeconds": 4});
     let ended = world.run(&spec).finish();
     assert_eq!(ended.code, Some(1));
     in_order(

@@ -39,7 +39,7 @@ impl Screen {
         let mut command = world.command("run");
         command
             .arg(file)
-            .args(["--runtime", world.runtime.flag()])
+            .args(["--runtime", &world.runtime_flag()])
             .env("TERM", "xterm")
             .env_remove("NO_COLOR");
         let child = command

@@ -30,7 +30,7 @@ impl Node {
         command.arg("--manifests").arg(world.path("manifests"));
         command.args([
             "--runtime",
-            world.runtime.flag(),
+            &world.runtime_flag(),
             "--metrics",
             &format!("127.0.0.1:{metrics}"),
         ]);
@@ -69,6 +69,7 @@ impl Drop for Node {
 }
 
 fn write(world: &World, name: &str, spec: &Value) {
+    let spec = world.with_volumes(spec);
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec});
     std::fs::write(
         world.path("manifests").join(format!("{name}.yaml")),
@@ -141,7 +142,7 @@ e2e!(static_pods_follow_their_files, [Process], |world| {
 
 e2e!(
     containers_outlive_the_agent_and_are_adopted,
-    [Process, Oci],
+    [Process, Oci, Containerd],
     |world| {
         let port = port();
         std::fs::create_dir_all(world.path("manifests")).unwrap();

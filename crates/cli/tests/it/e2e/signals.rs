@@ -46,18 +46,27 @@ fn ends_by(world: &World, container: &Value, signal: &str, exit_code: i32) -> Ve
     events.into_iter().map(|(reason, _)| reason).collect()
 }
 
-e2e!(a_container_gets_the_signal_its_manifest_names, |world| {
-    ends_by(world, &trapping(world), "SIGTERM", 15);
-    for (signal, number) in [("SIGUSR1", 10), ("SIGRTMIN+3", 37)] {
-        let app = with(trapping(world), json!({"lifecycle": {"stopSignal": signal}}));
-        ends_by(world, &app, signal, number);
+// Debian's containerd does not know stop signals; what comes of that is tested below.
+e2e!(
+    a_container_gets_the_signal_its_manifest_names,
+    [Process, Oci],
+    |world| {
+        ends_by(world, &trapping(world), "SIGTERM", 15);
+        for (signal, number) in [("SIGUSR1", 10), ("SIGRTMIN+3", 37)] {
+            let app = with(trapping(world), json!({"lifecycle": {"stopSignal": signal}}));
+            ends_by(world, &app, signal, number);
+        }
     }
-});
+);
 
-e2e!(sigkill_as_the_stop_signal_is_not_exceeded, |world| {
-    let app = with(trapping(world), json!({"lifecycle": {"stopSignal": "SIGKILL"}}));
-    ends_by(world, &app, "SIGKILL", 137);
-});
+e2e!(
+    sigkill_as_the_stop_signal_is_not_exceeded,
+    [Process, Oci],
+    |world| {
+        let app = with(trapping(world), json!({"lifecycle": {"stopSignal": "SIGKILL"}}));
+        ends_by(world, &app, "SIGKILL", 137);
+    }
+);
 
 e2e!(with_its_gate_off_it_gets_the_default_signal, |world| {
     let app = with(trapping(world), json!({"lifecycle": {"stopSignal": "SIGUSR1"}}));
@@ -115,6 +124,26 @@ e2e!(
                 events.iter().any(|reason| reason == "InvalidStopSignal"),
                 "{events:?}"
             );
+        }
+    }
+);
+
+e2e!(
+    a_runtime_that_knows_no_stop_signals_goes_by_the_image_and_is_told_of,
+    [Containerd],
+    |world| {
+        let image = "signals.local/usr2:1";
+        world.containerd().import(image, Some("SIGUSR2"));
+        let asking = with(trapping(world), json!({"lifecycle": {"stopSignal": "SIGUSR1"}}));
+        let of_image = with(asking.clone(), json!({"image": image}));
+        for (app, signal, number, warnings) in [
+            (trapping(world), "SIGTERM", 15, 0),
+            (asking, "SIGTERM", 15, 1),
+            (of_image, "SIGUSR2", 12, 1),
+        ] {
+            let events = ends_by(world, &app, signal, number);
+            let warned = events.iter().filter(|reason| *reason == "StopSignalNotSupported");
+            assert_eq!(warned.count(), warnings, "{events:?}");
         }
     }
 );

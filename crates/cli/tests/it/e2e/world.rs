@@ -1,5 +1,6 @@
 //! A place of its own for each test: a data directory, ports, and the pods that are run in it.
 
+use std::cell::{RefCell, RefMut};
 use std::collections::BTreeSet;
 use std::net::{Ipv6Addr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -8,9 +9,11 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use pulselet_node::Layout;
 use pulselet_node::control::Client;
+use rustix::process::Pid;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::containerd::{self, Containerd};
 use super::harness::{Agent, eventually};
 
 /// Ports below the kernel's range for outgoing connections, so that nothing else takes one by chance.
@@ -22,14 +25,17 @@ const PORTS: std::ops::Range<u16> = 20_000..32_000;
 pub(crate) enum Runtime {
     Process,
     Oci,
+    /// Those of a containerd that each test starts for itself.
+    Containerd,
 }
 
 impl Runtime {
-    /// What `--runtime` is given.
-    pub(crate) const fn flag(self) -> &'static str {
+    /// Its directory below that of the agent.
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Process => "process",
             Self::Oci => "oci",
+            Self::Containerd => "cri",
         }
     }
 
@@ -38,6 +44,7 @@ impl Runtime {
         match self {
             Self::Process => env!("CARGO_BIN_EXE_pulselet"),
             Self::Oci => "pulselet",
+            Self::Containerd => "/program/pulselet",
         }
     }
 
@@ -46,6 +53,7 @@ impl Runtime {
         let usable = match self {
             Self::Process => true,
             Self::Oci => rustix::process::geteuid().is_root(),
+            Self::Containerd => containerd::is_usable(),
         };
         let in_ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
         assert!(usable || !in_ci, "{self:?} needs root");
@@ -57,7 +65,7 @@ impl Runtime {
 /// gets a [`World`].
 macro_rules! e2e {
     ($(#[$meta:meta])* $name:ident, $body:expr) => {
-        e2e!($(#[$meta])* $name, [Process, Oci], $body);
+        e2e!($(#[$meta])* $name, [Process, Oci, Containerd], $body);
     };
     ($(#[$meta:meta])* $name:ident, [$($runtime:ident),+], $body:expr) => {
         mod $name {
@@ -83,6 +91,7 @@ pub(crate) use e2e;
 pub(crate) struct World {
     pub(crate) directory: TempDir,
     pub(crate) runtime: Runtime,
+    containerd: Option<RefCell<Containerd>>,
 }
 
 impl World {
@@ -91,7 +100,28 @@ impl World {
             .prefix("pulselet-e2e-")
             .tempdir()
             .expect("a directory");
-        Self { directory, runtime }
+        let containerd = (runtime == Runtime::Containerd).then(|| RefCell::new(Containerd::start()));
+        Self {
+            directory,
+            runtime,
+            containerd,
+        }
+    }
+
+    /// The containerd of a test that has one.
+    pub(crate) fn containerd(&self) -> RefMut<'_, Containerd> {
+        self.containerd
+            .as_ref()
+            .expect("a test of containerd")
+            .borrow_mut()
+    }
+
+    /// What `--runtime` is given.
+    pub(crate) fn runtime_flag(&self) -> String {
+        match self.runtime {
+            Runtime::Process | Runtime::Oci => self.runtime.name().to_owned(),
+            Runtime::Containerd => format!("unix://{}", self.containerd().socket().display()),
+        }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -111,10 +141,18 @@ impl World {
 
     /// A container of the host's own files with a program of its own.
     pub(crate) fn container(&self, name: &str, command: &[&str]) -> Value {
-        let image = match self.runtime {
-            Runtime::Process | Runtime::Oci => "pulselet.local/host",
+        let (image, mounts) = match self.runtime {
+            Runtime::Process | Runtime::Oci => ("pulselet.local/host", json!([])),
+            // What makes the image the host's own files.
+            Runtime::Containerd => (
+                containerd::IMAGE,
+                json!([
+                    {"name": "usr", "mountPath": "/usr", "readOnly": true},
+                    {"name": "program", "mountPath": "/program", "readOnly": true},
+                ]),
+            ),
         };
-        json!({"name": name, "image": image, "command": command})
+        json!({"name": name, "image": image, "command": command, "volumeMounts": mounts})
     }
 
     /// A demo that listens on a port of its own. `fields` of the container are made with a function that makes an
@@ -159,18 +197,28 @@ impl World {
         self.path("shared")
     }
 
-    pub(crate) fn sharing(&self, container: Value) -> Value {
-        let mounts = json!([{"name": "shared", "mountPath": self.shared()}]);
-        with(container, json!({"volumeMounts": mounts}))
+    pub(crate) fn sharing(&self, mut container: Value) -> Value {
+        let mounts = container["volumeMounts"].as_array_mut().expect("a list");
+        mounts.push(json!({"name": "shared", "mountPath": self.shared()}));
+        container
+    }
+
+    /// A pod's spec with the volumes that containers of this world mount.
+    pub(crate) fn with_volumes(&self, spec: &Value) -> Value {
+        let program = Path::new(env!("CARGO_BIN_EXE_pulselet")).parent();
+        let volumes = json!([
+            {"name": "shared", "hostPath": {"path": self.shared(), "type": "DirectoryOrCreate"}},
+            {"name": "usr", "hostPath": {"path": "/usr"}},
+            {"name": "program", "hostPath": {"path": program}},
+        ]);
+        with(json!({"volumes": volumes}), spec.clone())
     }
 
     /// Writes a manifest; its path. Where a test does not care, a pod that takes no notice is killed soon.
     pub(crate) fn manifest(&self, name: &str, spec: &Value) -> PathBuf {
-        let shared =
-            json!({"name": "shared", "hostPath": {"path": self.shared(), "type": "DirectoryOrCreate"}});
         let spec = with(
-            json!({"terminationGracePeriodSeconds": 2, "volumes": [shared]}),
-            spec.clone(),
+            json!({"terminationGracePeriodSeconds": 2}),
+            self.with_volumes(spec),
         );
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec});
         let path = self.path(&format!("{name}.json"));
@@ -196,7 +244,7 @@ impl World {
     /// A run of these manifests, not yet started.
     pub(crate) fn run_command(&self, files: &[PathBuf]) -> Command {
         let mut command = self.command("run");
-        command.args(files).args(["--runtime", self.runtime.flag()]);
+        command.args(files).args(["--runtime", &self.runtime_flag()]);
         command
     }
 
@@ -263,6 +311,14 @@ impl World {
 
     /// Everything that a world left running: monitors and containers name its directory.
     pub(crate) fn processes(&self) -> BTreeSet<i32> {
+        if let Some(containerd) = &self.containerd {
+            return containerd
+                .borrow()
+                .first_processes()
+                .into_iter()
+                .map(Pid::as_raw_pid)
+                .collect();
+        }
         let path = self.directory.path();
         processes(|line| contains(line, path))
     }
@@ -272,7 +328,7 @@ impl Drop for World {
     fn drop(&mut self) {
         // Only after a failure is anything left. A container does not outlive its monitor.
         for pid in self.processes() {
-            if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+            if let Some(pid) = Pid::from_raw(pid) {
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
         }
