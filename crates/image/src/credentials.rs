@@ -1,7 +1,8 @@
 //! Who we are to a registry: credentials, and the file in which docker keeps them.
 //!
-//! Secrets are never printed. Programs that keep secrets for docker (credential helpers) are not run: where a registry
-//! needs one, that is an error that says so.
+//! Secrets are never printed. Where docker gave one to a credential helper, that is asked.
+
+mod helper;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,10 +14,13 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 
+pub use helper::HelperError;
+
 /// Bytes of the file; a login takes some hundred.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
-/// How docker names its own registry in that file.
+/// How docker names its own registry in that file, and to helpers.
 const DOCKER_HUB_KEY: &str = "index.docker.io";
+const DOCKER_HUB_SERVER: &str = "https://index.docker.io/v1/";
 
 #[derive(Clone, PartialEq, Eq, Default)]
 pub enum Auth {
@@ -56,8 +60,12 @@ pub enum CredentialsError {
     },
     #[error("the credentials for {registry} in docker's config.json are malformed")]
     Malformed { registry: String },
-    #[error("docker keeps the credentials for {registry} in the helper {helper:?}, which is not supported")]
-    Helper { registry: String, helper: String },
+    #[error("docker keeps the credentials for {registry} in the helper {helper:?}: {source}")]
+    Helper {
+        registry: String,
+        helper: String,
+        source: HelperError,
+    },
 }
 
 /// Docker's `config.json`, as far as it is about credentials.
@@ -146,18 +154,22 @@ impl DockerConfig {
     }
 
     /// The credentials for a registry, as [`Reference::registry`](crate::Reference::registry) names it.
-    pub fn auth(&self, registry: &str) -> Result<Auth, CredentialsError> {
-        let key = if registry == "docker.io" {
-            DOCKER_HUB_KEY
+    pub async fn auth(&self, registry: &str) -> Result<Auth, CredentialsError> {
+        let (key, server) = if registry == "docker.io" {
+            (DOCKER_HUB_KEY, DOCKER_HUB_SERVER)
         } else {
-            registry
+            (registry, registry)
         };
-        let helper = |helper: &String| CredentialsError::Helper {
-            registry: registry.to_owned(),
-            helper: helper.clone(),
+        let ask = async |helper: &str| {
+            let asked = helper::ask(helper, server).await;
+            asked.map_err(|source| CredentialsError::Helper {
+                registry: registry.to_owned(),
+                helper: helper.to_owned(),
+                source,
+            })
         };
         if let Some(name) = self.helpers.get(key).or_else(|| self.helpers.get(registry)) {
-            return Err(helper(name));
+            return ask(name).await;
         }
         let Some(entry) = self.auths.get(key).or_else(|| self.auths.get(registry)) else {
             return Ok(Auth::Anonymous);
@@ -167,7 +179,7 @@ impl DockerConfig {
         })?;
         match &self.default_helper {
             // Docker leaves an empty entry where it gave the secret to its helper.
-            Some(name) if auth == Auth::Anonymous => Err(helper(name)),
+            Some(name) if auth == Auth::Anonymous => ask(name).await,
             _ => Ok(auth),
         }
     }
@@ -221,50 +233,53 @@ mod tests {
         }
     }
 
-    #[test]
-    fn credentials_are_found_by_registry() {
+    #[tokio::test]
+    async fn credentials_are_found_by_registry() {
         let config = DockerConfig::parse(
             br#"{"auths": {
                 "https://index.docker.io/v1/": {"auth": "dXNlcjpwYXNzOndvcmQ="},
                 "localhost:5000": {"username": "a", "password": "b"},
                 "ghcr.io": {"identitytoken": "t"},
                 "broken.example": {"auth": "???"}
-            }, "credHelpers": {"gcr.io": "gcloud"}, "HttpHeaders": {}}"#,
+            }, "credHelpers": {"gcr.io": "../x"}, "HttpHeaders": {}}"#,
         )
         .unwrap();
-        assert_eq!(config.auth("docker.io").unwrap(), basic("user", "pass:word"));
-        assert_eq!(config.auth("localhost:5000").unwrap(), basic("a", "b"));
         assert_eq!(
-            config.auth("ghcr.io").unwrap(),
+            config.auth("docker.io").await.unwrap(),
+            basic("user", "pass:word")
+        );
+        assert_eq!(config.auth("localhost:5000").await.unwrap(), basic("a", "b"));
+        assert_eq!(
+            config.auth("ghcr.io").await.unwrap(),
             Auth::IdentityToken("t".to_owned())
         );
-        assert_eq!(config.auth("quay.io").unwrap(), Auth::Anonymous);
+        assert_eq!(config.auth("quay.io").await.unwrap(), Auth::Anonymous);
         assert!(matches!(
-            config.auth("gcr.io"),
+            config.auth("gcr.io").await,
             Err(CredentialsError::Helper { .. })
         ));
         assert!(matches!(
-            config.auth("broken.example"),
+            config.auth("broken.example").await,
             Err(CredentialsError::Malformed { .. })
         ));
     }
 
-    #[test]
-    fn a_helper_matters_only_where_there_was_a_login() {
+    #[tokio::test]
+    async fn a_helper_matters_only_where_there_was_a_login() {
         let config =
-            DockerConfig::parse(br#"{"auths": {"a.example": {}}, "credsStore": "desktop"}"#).unwrap();
+            DockerConfig::parse(br#"{"auths": {"a.example": {}}, "credsStore": "no-such-helper"}"#).unwrap();
         assert!(matches!(
-            config.auth("a.example"),
+            config.auth("a.example").await,
             Err(CredentialsError::Helper { .. })
         ));
-        assert_eq!(config.auth("b.example").unwrap(), Auth::Anonymous);
+        assert_eq!(config.auth("b.example").await.unwrap(), Auth::Anonymous);
     }
 
-    #[test]
-    fn secrets_are_not_printed() {
+    #[tokio::test]
+    async fn secrets_are_not_printed() {
         let config =
             DockerConfig::parse(br#"{"auths": {"a": {"username": "u", "password": "hunter2"}}}"#).unwrap();
-        let printed = format!("{config:?} {:?}", config.auth("a").unwrap());
+        let printed = format!("{config:?} {:?}", config.auth("a").await.unwrap());
         assert!(!printed.contains("hunter2"));
     }
 }

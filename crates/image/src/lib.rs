@@ -20,7 +20,7 @@ mod store;
 mod tarball;
 mod unpack;
 
-pub use credentials::{Auth, CredentialsError, DockerConfig};
+pub use credentials::{Auth, CredentialsError, DockerConfig, HelperError};
 pub use digest::{Digest, ParseDigestError};
 pub use image::{DocumentError, Image, ImageConfig, MAX_LAYERS};
 pub use load::{ArchiveError, LoadError};

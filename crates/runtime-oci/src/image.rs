@@ -124,7 +124,9 @@ impl Images {
             },
             Some(Credentials::IdentityToken(token)) => Auth::IdentityToken(token.clone()),
             Some(Credentials::RegistryToken(token)) => Auth::RegistryToken(token.clone()),
-            None => stored_auth(&parsed).map_err(|wrong| error(ImageErrorKind::Pull, wrong.to_string()))?,
+            None => stored_auth(&parsed)
+                .await
+                .map_err(|wrong| error(ImageErrorKind::Pull, wrong.to_string()))?,
         };
         let silent: Progress = Arc::new(|_| ());
         match self.store.pull(&parsed, auth, silent).await {
@@ -151,9 +153,9 @@ pub fn images_in_use(root: &Path) -> io::Result<BTreeSet<Digest>> {
 }
 
 /// A small file that is read seldom: no need for another thread.
-fn stored_auth(reference: &Reference) -> Result<Auth, CredentialsError> {
+async fn stored_auth(reference: &Reference) -> Result<Auth, CredentialsError> {
     match DockerConfig::default_path() {
-        Some(path) => DockerConfig::read(&path)?.auth(reference.registry()),
+        Some(path) => DockerConfig::read(&path)?.auth(reference.registry()).await,
         None => Ok(Auth::Anonymous),
     }
 }

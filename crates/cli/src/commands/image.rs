@@ -69,9 +69,9 @@ fn load(args: &ImageLoadArgs) -> Result<Exit, Failure> {
 fn pull(args: &ImagePullArgs) -> Result<Exit, Failure> {
     needs_root()?;
     let (_, store) = open(&args.data)?;
-    let auth = auth(&args.image)?;
     let pulled = agent::small_executor()?.block_on(async {
         let mut interrupts = Interrupts::listen()?;
+        let auth = auth(&args.image).await?;
         let (progress, shown) = progress::start();
         let pulled = tokio::select! {
             pulled = store.pull(&args.image, auth, progress) => pulled.map(Some),
@@ -154,18 +154,20 @@ fn needs_root() -> Result<(), Failure> {
         .with_hint("use sudo; pods run with --runtime process need no images"))
 }
 
-fn auth(image: &Reference) -> Result<Auth, Failure> {
+async fn auth(image: &Reference) -> Result<Auth, Failure> {
     let Some(path) = DockerConfig::default_path() else {
         return Ok(Auth::Anonymous);
     };
-    DockerConfig::read(&path)
-        .and_then(|config| config.auth(image.registry()))
-        .map_err(|error| {
-            Failure::environment(error).with_hint(format_args!(
-                "`docker login` without a credential helper writes what is needed into {}",
-                path.display()
-            ))
-        })
+    let found = match DockerConfig::read(&path) {
+        Ok(config) => config.auth(image.registry()).await,
+        Err(error) => Err(error),
+    };
+    found.map_err(|error| {
+        Failure::environment(error).with_hint(format_args!(
+            "`docker login` without a credential helper writes what is needed into {}",
+            path.display()
+        ))
+    })
 }
 
 /// Text and JSON of the same; JSON has a line for each value.
