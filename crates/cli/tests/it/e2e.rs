@@ -5,6 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+mod bad_input;
 mod commands;
 #[path = "../../../runtime-cri/tests/it/containerd.rs"]
 mod containerd;
