@@ -137,13 +137,13 @@ e2e!(an_agent_killed_again_and_again_loses_nothing, |world| {
         // One more may have begun after the question.
         let starts = u64::try_from(diary.lives().len()).unwrap();
         let most = count + 1 + u64::from(name != "steady");
-        let least = match world.runtime {
+        let fewest = match world.runtime {
             Runtime::Process | Runtime::Oci => count + 1,
             // A start whose caller died may be given up by the server: a life that never ran.
             Runtime::Containerd => 1,
         };
         assert!(
-            (least..=most).contains(&starts),
+            (fewest..=most).contains(&starts),
             "{name}: {starts} starts, {count} restarts"
         );
     }
