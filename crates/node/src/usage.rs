@@ -196,7 +196,12 @@ impl Usage {
             at: Instant::now(),
             total: machine::cpu_nanos(),
         };
-        let window = last.node.get_or_insert(Window::new(now));
+        // Where there is nothing to look back to yet, that is the machine's start.
+        let start = Reading {
+            at: now.at.checked_sub(machine::uptime()).unwrap_or(now.at),
+            total: 0,
+        };
+        let window = last.node.get_or_insert(Window::new(start));
         NodeUsage {
             facts: self.facts.clone(),
             at: Timestamp::now(),

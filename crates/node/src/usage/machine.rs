@@ -1,6 +1,7 @@
 //! What the kernel says about the whole machine.
 
 use std::fs;
+use std::time::Duration;
 
 /// The kernel tells times in hundredths of a second, on every machine.
 const NANOS_PER_TICK: u64 = 10_000_000;
@@ -22,6 +23,12 @@ pub(super) struct Memory {
 /// Nanoseconds that all processors have worked since the machine started.
 pub(super) fn cpu_nanos() -> u64 {
     parse_cpu(&fs::read_to_string("/proc/stat").unwrap_or_default())
+}
+
+/// Since the machine started.
+pub(super) fn uptime() -> Duration {
+    let seconds = rustix::system::sysinfo().uptime;
+    Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }
 
 pub(super) fn memory() -> Memory {
@@ -63,7 +70,7 @@ mod tests {
         let text = "cpu  10 1 2 1000 50 3 4 5 6 7\ncpu0 1 2 3 4\n";
         assert_eq!(parse_cpu(text), 25 * NANOS_PER_TICK);
         assert_eq!(parse_cpu(""), 0);
-        assert!(cpu_nanos() > 0);
+        assert!(cpu_nanos() > 0 && uptime() > Duration::ZERO);
     }
 
     #[test]
