@@ -120,6 +120,7 @@ e2e!(an_agent_is_asked_over_its_socket, [Process, Oci], |world| {
     }
     let stop = out(world.command("stop").arg("web"));
     assert_eq!(stop.status.code(), Some(0), "{stop:?}");
+    assert_eq!(text(&stop), "pod default/web stopped\n");
     let ended = agent.finish();
     assert_eq!(ended.code, Some(0), "a run ends with its last pod");
     in_order(&ended.seen, &[("app", "killing:deleted"), ("", "deleted")]);

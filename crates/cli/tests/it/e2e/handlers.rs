@@ -77,7 +77,7 @@ e2e!(every_handler_notices_when_it_is_not, |world| {
         ("hangs", "context deadline exceeded"),
         ("grpc", "NOT_SERVING"),
         ("tcp", "connection refused"),
-        ("exec", "too bad"),
+        ("exec", "exit code 3: too bad"),
     ] {
         let line = agent.sooner_or_later("a counted probe", |line| {
             line["type"] == "probe" && line["container"] == container && line["counted"] == true

@@ -258,6 +258,39 @@ e2e!(a_pod_past_its_deadline_fails, |world| {
     assert_eq!(grace(kill), (Some(2.0), Some("pod")));
 });
 
+// The volume of a process is where a variable says.
+e2e!(
+    an_evicted_pod_has_the_grace_of_its_eviction,
+    [Process, Oci],
+    |world| {
+        let script = "dd if=/dev/zero of=${PULSELET_VOLUME_DATA:-/data}/big bs=1M count=3; exec \"$@\"";
+        let mut app = world.demo("app", &["--ignore", "SIGTERM"]);
+        let mut command = vec![json!("sh"), json!("-c"), json!(script), json!("sh")];
+        command.extend(app["command"].as_array().cloned().expect("a command"));
+        app["command"] = json!(command);
+        app["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
+        let spec = json!({
+            "containers": [app],
+            "volumes": [{"name": "data", "emptyDir": {"sizeLimit": "1Mi"}}],
+            "terminationGracePeriodSeconds": 3600,
+        });
+        let ended = world.run(&spec).finish();
+        assert_eq!(ended.code, Some(1));
+        in_order(
+            &ended.seen,
+            &[
+                ("app", "killing:evicted"),
+                ("app", "signal:SIGTERM"),
+                ("app", "graceExceeded"),
+                ("app", "exited:137"),
+                ("", "phase:Failed"),
+            ],
+        );
+        let kill = ended.all("app", "killing").next().expect("seen");
+        assert_eq!(grace(kill), (Some(1.0), Some("override")));
+    }
+);
+
 e2e!(a_pod_for_another_system_fails, |world| {
     let spec = json!({"containers": [world.demo("app", &[])], "os": {"name": "windows"}});
     let ended = world.run(&spec).finish();
