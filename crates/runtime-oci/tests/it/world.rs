@@ -1,5 +1,8 @@
 //! A runtime on a directory and a bridge of its own, and a way to see whether it left anything behind.
 
+#[path = "../../../monitored/tests/shared/looking.rs"]
+mod looking;
+
 use std::{
     collections::BTreeSet,
     fs,
@@ -7,22 +10,19 @@ use std::{
     net::IpAddr,
     path::{Path, PathBuf},
     process::Command,
-    time::Duration,
 };
 
 use pulselet_image::ImageStore;
-use pulselet_monitor::record;
 use pulselet_runtime::{
-    ContainerConfig, ContainerFilter, ContainerId, ContainerState, ContainerStatus, ExecOutcome, ExecRequest,
-    Exit, Mount, Namespaces, PROBE_OUTPUT_LIMIT, PodIdentity, Propagation, Runtime, SandboxConfig, SandboxId,
+    ContainerConfig, ContainerFilter, ContainerId, ContainerStatus, ExecOutcome, Exit, Mount, Namespaces,
+    PodIdentity, Propagation, Runtime, SandboxConfig, SandboxId,
 };
 use pulselet_runtime_oci::{
     CniOptions, HOST_IMAGE, MonitorCommand, NetworkOptions, OciOptions, OciRuntime, Subnet,
 };
 use tempfile::TempDir;
 
-/// Longer than anything takes on a loaded machine; a test that reaches it has failed.
-pub(crate) const FOREVER: Duration = Duration::from_mins(1);
+pub(crate) use looking::{FOREVER, eventually, is_alive, main_pid, parent_of, shell};
 
 /// Where scripts leave what the test wants to know.
 const SHARED: &str = "/shared";
@@ -216,43 +216,20 @@ impl World {
     }
 
     pub(crate) async fn status(&self, id: &ContainerId) -> ContainerStatus {
-        self.runtime
-            .container_status(id)
-            .await
-            .expect("the container is known")
+        looking::status(&self.runtime, id).await
     }
 
     pub(crate) async fn wait_for_exit(&self, id: &ContainerId) -> Exit {
-        eventually("the container exits", async || {
-            match self.status(id).await.state {
-                ContainerState::Exited(exit) => Some(exit),
-                ContainerState::Created | ContainerState::Running { .. } | ContainerState::Unknown => None,
-            }
-        })
-        .await
+        looking::exit_of(&self.runtime, id).await
     }
 
     /// The text of a file that a script writes below /shared, once it is there with its newline.
     pub(crate) async fn file(&self, name: &str) -> String {
-        let path = self.shared(name);
-        eventually("the file is written", async || {
-            fs::read_to_string(&path).ok().filter(|text| text.ends_with('\n'))
-        })
-        .await
-        .trim()
-        .to_owned()
+        looking::text_of(&self.shared(name)).await
     }
 
     pub(crate) async fn exec(&self, id: &ContainerId, script: &str) -> (ExecOutcome, String) {
-        let output = self
-            .runtime
-            .exec_sync(id, &shell(script))
-            .await
-            .expect("the command runs");
-        (
-            output.outcome,
-            String::from_utf8_lossy(&output.output).into_owned(),
-        )
+        looking::exec(&self.runtime, id, script).await
     }
 
     pub(crate) fn traces(&self) -> BTreeSet<String> {
@@ -393,51 +370,6 @@ pub(crate) async fn open(home: &Path) -> OciRuntime {
         network: network_for(home),
     };
     OciRuntime::open(options).await.expect("the runtime opens")
-}
-
-pub(crate) fn shell(script: &str) -> ExecRequest {
-    ExecRequest {
-        command: vec!["sh".into(), "-c".into(), script.into()],
-        timeout: Some(FOREVER),
-        output_limit: PROBE_OUTPUT_LIMIT,
-    }
-}
-
-/// Asks until there is an answer.
-pub(crate) async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
-    let answer = tokio::time::timeout(FOREVER, async {
-        loop {
-            if let Some(answer) = ask().await {
-                return answer;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    });
-    answer.await.unwrap_or_else(|_| panic!("not in time: {what}"))
-}
-
-/// Whether a process is there and not just waiting to be reaped.
-pub(crate) fn is_alive(pid: &str) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ")
-        .is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
-}
-
-/// The process id, on the host, of a running container's main process.
-pub(crate) fn main_pid(container_dir: &Path) -> String {
-    match record::read_life(container_dir)
-        .expect("reads")
-        .expect("it has begun")
-    {
-        record::Life::Running { pid, .. } => pid.to_string(),
-        record::Life::Launching => panic!("it is not running yet"),
-    }
-}
-
-pub(crate) fn parent_of(pid: &str) -> String {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process is there");
-    let (_, rest) = stat.rsplit_once(") ").expect("a stat line");
-    rest.split(' ').nth(1).expect("a parent").to_owned()
 }
 
 pub(crate) async fn address_of(world: &World, sandbox: &SandboxId) -> IpAddr {

@@ -1,21 +1,22 @@
 //! A runtime on a directory of its own, and small ways to ask about processes.
 
+#[path = "../../../monitored/tests/shared/looking.rs"]
+mod looking;
+
 use std::{
     fs,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
-use pulselet_monitor::{processes_with_variable, record};
+use pulselet_monitor::processes_with_variable;
 use pulselet_runtime::{
-    ContainerConfig, ContainerFilter, ContainerId, ContainerState, ContainerStatus, EnvVar, ExecOutcome,
-    ExecRequest, Exit, PROBE_OUTPUT_LIMIT, PodIdentity, Runtime, SandboxConfig, SandboxId,
+    ContainerConfig, ContainerFilter, ContainerId, ContainerStatus, EnvVar, ExecOutcome, Exit, PodIdentity,
+    Runtime, SandboxConfig, SandboxId,
 };
 use pulselet_runtime_process::{CONTAINER_ID_VARIABLE, MonitorCommand, ProcessRuntime};
 use tempfile::TempDir;
 
-/// Longer than anything takes on a loaded machine; a test that reaches it has failed.
-pub(crate) const FOREVER: Duration = Duration::from_mins(1);
+pub(crate) use looking::{FOREVER, eventually, is_alive, main_pid, parent_of, shell};
 
 pub(crate) struct World {
     pub(crate) runtime: ProcessRuntime,
@@ -115,43 +116,20 @@ impl World {
     }
 
     pub(crate) async fn status(&self, id: &ContainerId) -> ContainerStatus {
-        self.runtime
-            .container_status(id)
-            .await
-            .expect("the container is known")
+        looking::status(&self.runtime, id).await
     }
 
     pub(crate) async fn wait_for_exit(&self, id: &ContainerId) -> Exit {
-        eventually("the container exits", async || {
-            match self.status(id).await.state {
-                ContainerState::Exited(exit) => Some(exit),
-                ContainerState::Created | ContainerState::Running { .. } | ContainerState::Unknown => None,
-            }
-        })
-        .await
+        looking::exit_of(&self.runtime, id).await
     }
 
     /// The text of a file that a script writes, once it is there with its newline.
     pub(crate) async fn file(&self, name: &str) -> String {
-        let path = self.path(name);
-        eventually("the file is written", async || {
-            fs::read_to_string(&path).ok().filter(|text| text.ends_with('\n'))
-        })
-        .await
-        .trim()
-        .to_owned()
+        looking::text_of(&self.path(name)).await
     }
 
     pub(crate) async fn exec(&self, id: &ContainerId, script: &str) -> (ExecOutcome, String) {
-        let output = self
-            .runtime
-            .exec_sync(id, &shell(script))
-            .await
-            .expect("the command runs");
-        (
-            output.outcome,
-            String::from_utf8_lossy(&output.output).into_owned(),
-        )
+        looking::exec(&self.runtime, id, script).await
     }
 
     /// Removes everything and makes sure that nothing is left.
@@ -223,51 +201,6 @@ async fn open(dir: &Path) -> ProcessRuntime {
         .expect("the runtime opens")
 }
 
-pub(crate) fn shell(script: &str) -> ExecRequest {
-    ExecRequest {
-        command: vec!["sh".into(), "-c".into(), script.into()],
-        timeout: Some(FOREVER),
-        output_limit: PROBE_OUTPUT_LIMIT,
-    }
-}
-
-/// Asks until there is an answer.
-pub(crate) async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
-    let answer = tokio::time::timeout(FOREVER, async {
-        loop {
-            if let Some(answer) = ask().await {
-                return answer;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    });
-    answer.await.unwrap_or_else(|_| panic!("not in time: {what}"))
-}
-
-/// Whether a process is there and not just waiting to be reaped.
-pub(crate) fn is_alive(pid: &str) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ")
-        .is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
-}
-
 pub(crate) async fn wait_until_gone(pid: &str) {
     eventually("the process is gone", async || (!is_alive(pid)).then_some(())).await;
-}
-
-/// The process id of a running container's main process.
-pub(crate) fn main_pid(container_dir: &Path) -> String {
-    match record::read_life(container_dir)
-        .expect("reads")
-        .expect("it has begun")
-    {
-        record::Life::Running { pid, .. } => pid.to_string(),
-        record::Life::Launching => panic!("it is not running yet"),
-    }
-}
-
-pub(crate) fn parent_of(pid: &str) -> String {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process is there");
-    let (_, rest) = stat.rsplit_once(") ").expect("a stat line");
-    rest.split(' ').nth(1).expect("a parent").to_owned()
 }
