@@ -387,9 +387,10 @@ pub(crate) struct LogsArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("source").args(["manifests", "kubeconfig"]).required(true).multiple(true))]
 pub(crate) struct NodeCommandArgs {
     /// A directory of manifests: files that appear, change or go are followed
-    #[arg(long, value_name = "DIR", required_unless_present = "kubeconfig")]
+    #[arg(long, value_name = "DIR")]
     pub(crate) manifests: Option<PathBuf>,
     /// Join the API server that this file names, ours or another
     #[arg(long, value_name = "FILE")]
@@ -415,7 +416,7 @@ pub(crate) struct MemberArgs {
 }
 
 /// A node's name is part of its credentials and of object names.
-fn parse_node_name(name: &str) -> Result<String, &'static str> {
+pub(crate) fn parse_node_name(name: &str) -> Result<String, &'static str> {
     let is_plain =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'.';
     let edge = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());

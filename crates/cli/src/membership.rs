@@ -11,7 +11,7 @@ use pulselet_node_server::{NodeServer, Options, Tls, serve};
 use pulselet_runtime::Runtime;
 use tokio::net::TcpListener;
 
-use crate::cli::MemberArgs;
+use crate::cli::{MemberArgs, parse_node_name};
 use crate::exit::Failure;
 
 /// What a node needs to join: everything that can be found wrong before it starts.
@@ -34,12 +34,22 @@ pub(crate) struct Membership {
 }
 
 /// What a node is called if nobody says otherwise.
-pub(crate) fn node_name(args: &MemberArgs) -> String {
-    args.node_name.clone().unwrap_or_else(|| NodeFacts::detect().name)
+pub(crate) fn node_name(args: &MemberArgs) -> Result<String, Failure> {
+    if let Some(name) = &args.node_name {
+        return Ok(name.clone());
+    }
+    let name = NodeFacts::detect().name;
+    parse_node_name(&name).map_err(|why| {
+        Failure::environment(format_args!(
+            "the name of this machine, {name:?}, is none for a node: {why}"
+        ))
+        .with_hint("choose one with --node-name")
+    })
 }
 
 impl Application {
     pub(crate) async fn new(kubeconfig: &Path, args: &MemberArgs) -> Result<Self, Failure> {
+        let name = node_name(args)?;
         let kubeconfig = Kubeconfig::load(kubeconfig).map_err(Failure::usage)?;
         let address = args.node_listen;
         let listener = TcpListener::bind(address).await.map_err(|error| {
@@ -47,7 +57,7 @@ impl Application {
                 .with_hint("choose another address with --node-listen")
         })?;
         Ok(Self {
-            name: node_name(args),
+            name,
             authority: kubeconfig.authority().to_owned(),
             client: Client::new(kubeconfig),
             listener,

@@ -185,7 +185,7 @@ fn node_info(runtime: &str) -> Value {
         "kernelVersion": uname.release().to_string_lossy(),
         "osImage": os_image(),
         "containerRuntimeVersion": runtime,
-        "kubeletVersion": format!("{KUBERNETES}-pulselet.{}", env!("CARGO_PKG_VERSION")),
+        "kubeletVersion": format!("{KUBERNETES}+pulselet.{}", env!("CARGO_PKG_VERSION")),
         "kubeProxyVersion": "",
         "operatingSystem": "linux",
         "architecture": architecture(),

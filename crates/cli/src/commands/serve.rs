@@ -41,9 +41,10 @@ pub(crate) fn run(args: &ServeArgs, verbose: u8) -> Result<Exit, Failure> {
 
 async fn serve(args: &ServeArgs, config: Config, mut setting: Setting) -> Result<Exit, Failure> {
     let mut interrupts = Interrupts::listen()?;
+    let name = node_name(&args.member)?;
     let server = api::bind(config).await?;
     let kubeconfig = server
-        .write_node_kubeconfig(&node_name(&args.member))
+        .write_node_kubeconfig(&name)
         .map_err(Failure::environment)?;
     let mut application = Application::new(&kubeconfig, &args.member).await?;
     let addresses = [application.endpoint()?.ip()];

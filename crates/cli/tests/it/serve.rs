@@ -6,6 +6,7 @@ mod gates;
 use serde_json::{Value, json};
 
 use self::cluster::{Cluster, pod, shell};
+use crate::command::pulselet;
 
 #[test]
 fn kubectl_just_works() {
@@ -160,4 +161,62 @@ fn condition(pod: &Value, kind: &str) -> Option<Value> {
         .iter()
         .find(|condition| condition["type"] == kind)
         .cloned()
+}
+
+#[test]
+fn what_a_node_cannot_join_with_is_refused_before_anything_starts() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| {
+        directory
+            .path()
+            .join(name)
+            .to_str()
+            .expect("a plain path")
+            .to_owned()
+    };
+    let none = pulselet(&["node"]);
+    assert_eq!(none.code, Some(2), "{none:?}");
+    assert!(
+        none.stderr.contains("--manifests") && none.stderr.contains("--kubeconfig"),
+        "{none:?}"
+    );
+    let missing = pulselet(&["node", "--kubeconfig", &path("none"), "--data-dir", &path("data")]);
+    assert_eq!(missing.code, Some(2), "{missing:?}");
+    assert!(missing.stderr.contains("cannot read"), "{missing:?}");
+    let name = pulselet(&["node", "--kubeconfig", &path("none"), "--node-name", "A_b"]);
+    assert_eq!(name.code, Some(2), "{name:?}");
+    assert!(!directory.path().join("data").exists());
+}
+
+#[test]
+fn a_kubeconfig_for_a_node_needs_the_data_of_a_server() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let data = directory
+        .path()
+        .join("data")
+        .to_str()
+        .expect("a plain path")
+        .to_owned();
+    let issue = |server: &str| {
+        pulselet(&[
+            "api",
+            "kubeconfig",
+            "--node",
+            "n1",
+            "--server",
+            server,
+            "--data-dir",
+            &data,
+        ])
+    };
+    let nothing = issue("https://10.0.0.1:6443");
+    assert_eq!(nothing.code, Some(3), "{nothing:?}");
+    assert!(
+        nothing
+            .stderr
+            .contains("hint: name the directory of an API server"),
+        "{nothing:?}"
+    );
+    assert!(!directory.path().join("data").exists());
+    assert_eq!(issue("10.0.0.1").code, Some(2));
 }
