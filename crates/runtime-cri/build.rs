@@ -4,7 +4,12 @@ use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
-    let files = ["cri.proto", "cri_alpha.proto", "containerd.proto"];
+    let files = [
+        "cri.proto",
+        "cri_alpha.proto",
+        "containerd.proto",
+        "containerd_tasks.proto",
+    ];
     let descriptors = protox::compile(files, ["proto"])?;
     tonic_prost_build::configure()
         .btree_map(".")

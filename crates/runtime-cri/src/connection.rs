@@ -14,6 +14,7 @@ use tower::service_fn;
 
 use crate::call::{CallError, call, explain, is_away};
 use crate::wire::containerd::events_client::EventsClient;
+use crate::wire::containerd_tasks::tasks_client::TasksClient;
 use crate::wire::v1::image_service_client::ImageServiceClient;
 use crate::wire::v1::runtime_service_client::RuntimeServiceClient;
 use crate::wire::{v1, v1alpha2};
@@ -136,6 +137,10 @@ impl Connection {
 
     pub(crate) fn images(&self) -> ImageServiceClient<Channel> {
         ImageServiceClient::new(self.0.clone()).max_decoding_message_size(MAX_MESSAGE)
+    }
+
+    pub(crate) fn containerd_tasks(&self) -> TasksClient<Channel> {
+        TasksClient::new(self.0.clone())
     }
 
     pub(crate) fn containerd_events(&self) -> EventsClient<Channel> {

@@ -20,10 +20,11 @@ use crate::events::Watch;
 use crate::image::Images;
 use crate::owner::{self, OwnerError};
 use crate::sandboxes::Sandboxes;
+use crate::streams::{self, Wanted};
 use crate::sub_path::SubPaths;
 use crate::table::Table;
 use crate::wire::v1;
-use crate::{container, logs, sandbox};
+use crate::{container, leftover, logs, sandbox};
 
 /// Where container runtimes listen by default, the most usual first.
 pub const USUAL_SOCKETS: [&str; 3] = [
@@ -252,15 +253,23 @@ impl Inner {
     }
 
     async fn remove_from_server(&self, id: &ContainerId) -> Result<()> {
+        self.watch.expect_change();
+        let removed = match self.ask_to_remove(id).await {
+            Err(error) if leftover::clear(&self.connection, &error).await => self.ask_to_remove(id).await,
+            result => result,
+        };
+        match removed {
+            Err(error) if !error.is_not_found() => Err(error.of(Operation::RemoveContainer)),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    async fn ask_to_remove(&self, id: &ContainerId) -> std::result::Result<(), CallError> {
         let request = v1::RemoveContainerRequest {
             container_id: id.to_string(),
         };
-        self.watch.expect_change();
-        match call(CHANGE, self.connection.runtime().remove_container(request)).await {
-            Ok(_) => Ok(()),
-            Err(error) if error.is_not_found() => Ok(()),
-            Err(error) => Err(error.of(Operation::RemoveContainer)),
-        }
+        call(CHANGE, self.connection.runtime().remove_container(request)).await?;
+        Ok(())
     }
 }
 
@@ -396,22 +405,45 @@ impl Runtime for CriRuntime {
         }
     }
 
-    async fn exec(&self, _id: &ContainerId, _options: &ExecOptions) -> Result<ExecStreams> {
-        Err(Error::Unsupported {
-            operation: Operation::Exec,
-        })
+    async fn exec(&self, id: &ContainerId, options: &ExecOptions) -> Result<ExecStreams> {
+        let wanted = Wanted::from(options);
+        let request = v1::ExecRequest {
+            container_id: id.to_string(),
+            cmd: options.command.clone(),
+            tty: options.tty,
+            stdin: options.stdin,
+            stdout: options.stdout,
+            stderr: wanted.stderr(),
+        };
+        let answer = call(ASK, self.0.connection.runtime().exec(request)).await;
+        let answer = answer.map_err(|error| error.on(Operation::Exec, ObjectKind::Container, id.as_str()))?;
+        streams::command(Operation::Exec, &answer.url, wanted).await
     }
 
-    async fn attach(&self, _id: &ContainerId, _options: &AttachOptions) -> Result<ExecStreams> {
-        Err(Error::Unsupported {
-            operation: Operation::Attach,
-        })
+    async fn attach(&self, id: &ContainerId, options: &AttachOptions) -> Result<ExecStreams> {
+        let wanted = Wanted::from(options);
+        let request = v1::AttachRequest {
+            container_id: id.to_string(),
+            stdin: options.stdin,
+            tty: options.tty,
+            stdout: options.stdout,
+            stderr: wanted.stderr(),
+        };
+        let answer = call(ASK, self.0.connection.runtime().attach(request)).await;
+        let answer =
+            answer.map_err(|error| error.on(Operation::Attach, ObjectKind::Container, id.as_str()))?;
+        streams::command(Operation::Attach, &answer.url, wanted).await
     }
 
-    async fn port_forward(&self, _id: &SandboxId, _port: u16) -> Result<DuplexStream> {
-        Err(Error::Unsupported {
-            operation: Operation::PortForward,
-        })
+    async fn port_forward(&self, id: &SandboxId, port: u16) -> Result<DuplexStream> {
+        let request = v1::PortForwardRequest {
+            pod_sandbox_id: id.to_string(),
+            port: vec![port.into()],
+        };
+        let operation = Operation::PortForward;
+        let answer = call(ASK, self.0.connection.runtime().port_forward(request)).await;
+        let answer = answer.map_err(|error| error.on(operation, ObjectKind::Sandbox, id.as_str()))?;
+        streams::port(&answer.url, port).await
     }
 
     async fn reopen_log(&self, id: &ContainerId) -> Result<()> {

@@ -13,7 +13,10 @@ use crate::connection::Connection;
 use crate::runtime::{blocking, is_name_taken};
 use crate::sub_path::SubPaths;
 use crate::wire::v1;
-use crate::{labels, sandbox};
+use crate::{labels, leftover, sandbox};
+
+/// Containers of one sandbox whose removal may need help.
+const MAX_LEFTOVERS: usize = 32;
 
 #[derive(Debug)]
 pub(crate) struct Sandboxes {
@@ -109,17 +112,25 @@ impl Sandboxes {
 
     pub(crate) async fn remove(&self, id: &SandboxId) -> Result<()> {
         self.stop(id).await?;
-        let request = v1::RemovePodSandboxRequest {
-            pod_sandbox_id: id.to_string(),
-        };
-        match call(CHANGE, self.connection.runtime().remove_pod_sandbox(request)).await {
-            Ok(_) => {}
-            Err(error) if error.is_not_found() => {}
-            Err(error) => return Err(error.of(Operation::RemoveSandbox)),
+        // One container at a time is in the way.
+        for _ in 0..MAX_LEFTOVERS {
+            match self.ask_to_remove(id).await {
+                Err(error) if leftover::clear(&self.connection, &error).await => {}
+                Err(error) if !error.is_not_found() => return Err(error.of(Operation::RemoveSandbox)),
+                Ok(()) | Err(_) => break,
+            }
         }
         self.addresses().remove(id);
         let (sub_paths, id) = (self.sub_paths.clone(), id.to_string());
         blocking(move || sub_paths.forget_sandbox(&id)).await;
+        Ok(())
+    }
+
+    async fn ask_to_remove(&self, id: &SandboxId) -> std::result::Result<(), CallError> {
+        let request = v1::RemovePodSandboxRequest {
+            pod_sandbox_id: id.to_string(),
+        };
+        call(CHANGE, self.connection.runtime().remove_pod_sandbox(request)).await?;
         Ok(())
     }
 

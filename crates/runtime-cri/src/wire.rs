@@ -23,3 +23,8 @@ pub mod v1alpha2 {
 pub mod containerd {
     tonic::include_proto!("containerd.services.events.v1");
 }
+
+/// containerd's own tasks.
+pub mod containerd_tasks {
+    tonic::include_proto!("containerd.services.tasks.v1");
+}

@@ -4,10 +4,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use pulselet_runtime::{
-    Condition, ContainerFilter, ContainerId, ContainerState, Error, EventKind, ExecOutcome, ExecRequest,
-    Mount, Propagation, Runtime, SandboxId, Signal,
+    AttachOptions, Condition, ContainerFilter, ContainerId, ContainerState, Error, EventKind, ExecOptions,
+    ExecOutcome, ExecRequest, Mount, Propagation, Runtime, SandboxId, Signal, TerminalSize,
 };
 use pulselet_runtime_cri::CriRuntime;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::containerd::{self, Containerd, IMAGE};
 use crate::world::{code, container, event, eventually, open, sandbox};
@@ -158,6 +159,106 @@ async fn commands_are_run_and_bounded() {
     };
     let missing = runtime.exec_sync(&app, &missing).await;
     assert!(matches!(missing, Err(Error::CannotRun { .. })), "{missing:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_have_streams() {
+    let Some(world) = World::new() else { return };
+    let runtime = world.open().await;
+    let (_, app) = world.run(&runtime, "echo up; sleep 1000").await;
+    let options = |script: &str, tty| ExecOptions {
+        command: ["sh", "-c", script].map(Into::into).into(),
+        tty,
+        stdin: true,
+        stdout: true,
+        stderr: true,
+    };
+    let script = "cat; echo err >&2; exit 3";
+    let mut streams = runtime.exec(&app, &options(script, false)).await.expect("begun");
+    let text = "x".repeat(200_000);
+    let mut stdin = streams.stdin.take().expect("asked for");
+    let written = text.clone();
+    // Its end is the end of what the command reads.
+    tokio::spawn(async move { stdin.write_all(written.as_bytes()).await });
+    let (mut out, mut err) = (String::new(), String::new());
+    let mut stdout = streams.stdout.take().expect("asked for");
+    let mut stderr = streams.stderr.take().expect("asked for");
+    let (read, said) = tokio::join!(stdout.read_to_string(&mut out), stderr.read_to_string(&mut err));
+    assert_eq!((read.expect("read"), said.expect("read")), (text.len(), 4));
+    assert_eq!((out, err.as_str()), (text, "err\n"));
+    assert_eq!(streams.exit.await.expect("told").expect("it ran"), 3);
+    // A terminal has a size, and one stream for all that is said.
+    let script = "stty size; read line; stty size";
+    let mut streams = runtime.exec(&app, &options(script, true)).await.expect("begun");
+    assert!(streams.stderr.is_none());
+    let resize = streams.resize.take().expect("a terminal");
+    let mut stdin = streams.stdin.take().expect("asked for");
+    let size = TerminalSize {
+        columns: 97,
+        rows: 41,
+    };
+    resize.send(size).await.expect("it listens");
+    let mut stdout = streams.stdout.take().expect("asked for");
+    eventually("size", async || {
+        stdin.write_all(b"\n").await.ok();
+        let mut piece = [0; 256];
+        let length = stdout.read(&mut piece).await.expect("read");
+        String::from_utf8_lossy(&piece[..length])
+            .contains("41 97")
+            .then_some(())
+    })
+    .await;
+    // Without standard input it is told only how it ended.
+    let quiet = ExecOptions {
+        stdin: false,
+        ..options("exit 0", false)
+    };
+    let streams = runtime.exec(&app, &quiet).await.expect("begun");
+    assert!(streams.stdin.is_none());
+    assert_eq!(streams.exit.await.expect("told").expect("it ran"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_is_attached_to() {
+    let Some(world) = World::new() else { return };
+    let runtime = world.open().await;
+    let (_, app) = world
+        .run(&runtime, "echo up; while :; do echo tick; sleep 0.1; done")
+        .await;
+    let options = AttachOptions {
+        tty: false,
+        stdin: false,
+        stdout: true,
+        stderr: false,
+    };
+    let mut streams = runtime.attach(&app, &options).await.expect("attached");
+    let mut stdout = streams.stdout.take().expect("asked for");
+    let mut piece = [0; 5];
+    stdout.read_exact(&mut piece).await.expect("it speaks");
+    assert_eq!(&piece, b"tick\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ports_are_forwarded() {
+    let Some(world) = World::new() else { return };
+    let runtime = world.open().await;
+    let serve = "busybox httpd -p 8080 -h /usr/share/misc 2>/dev/null; echo up; sleep 1000";
+    let (pod, _) = world.run(&runtime, serve).await;
+    let mut stream = runtime.port_forward(&pod, 8080).await.expect("connected");
+    stream
+        .write_all(b"GET /none HTTP/1.0\r\n\r\n")
+        .await
+        .expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("answered");
+    assert!(answer.starts_with("HTTP/1."), "{answer:?}");
+    // Nobody listens there, so there is nothing to read.
+    let mut stream = runtime
+        .port_forward(&pod, 1)
+        .await
+        .expect("the server connects later");
+    let _ = stream.write_all(b"x").await;
+    assert_eq!(stream.read(&mut [0; 8]).await.expect("an end"), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -348,4 +449,29 @@ async fn a_path_below_a_volume_is_mounted_and_taken_away() {
     let places = world.path().join("root/sub-paths").join(pod.as_str());
     assert!(!places.exists());
     assert!(volume.join("part/file").exists());
+}
+
+/// As after a start whose caller died: a container that counts as exited, and a task that is in the way.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forgotten_task_does_not_keep_a_pod() {
+    let Some(world) = World::new() else { return };
+    let runtime = world.open().await;
+    for remove_container in [true, false] {
+        let (pod, app) = world.run(&runtime, "echo up; exit 0").await;
+        eventually("exit", async || code(&runtime, &app).await).await;
+        let started = world
+            .containerd
+            .ctr(&["tasks", "start", "-d", app.as_str()])
+            .status();
+        assert!(started.expect("ctr runs").success());
+        if remove_container {
+            runtime.remove_container(&app).await.expect("removed");
+        }
+        runtime.remove_sandbox(&pod).await.expect("removed");
+        let all = runtime
+            .list_containers(&ContainerFilter::default())
+            .await
+            .expect("listed");
+        assert!(all.is_empty(), "{all:?}");
+    }
 }
