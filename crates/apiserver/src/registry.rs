@@ -247,6 +247,29 @@ impl Registry {
         Ok((objects?, page.revision))
     }
 
+    /// The objects of a kind in a namespace that have a text somewhere. Only these are decoded.
+    pub(crate) async fn mentioning(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        text: &str,
+    ) -> Result<Vec<Object>, ApiError> {
+        let range = Range {
+            prefix: kind.prefix(Some(namespace)),
+            ..Range::default()
+        };
+        let page = self.store.range(range).await?;
+        let mentions =
+            |entry: &&Entry| std::str::from_utf8(&entry.value).is_ok_and(|value| value.contains(text));
+        let objects: Result<Vec<Object>, DamagedObject> = page
+            .entries
+            .iter()
+            .filter(mentions)
+            .map(Object::from_entry)
+            .collect();
+        Ok(objects?)
+    }
+
     /// Changes of objects of a kind after a revision.
     pub(crate) async fn watch(
         &self,

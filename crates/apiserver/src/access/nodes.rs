@@ -101,7 +101,8 @@ async fn used_by_own_pod(node: &str, registry: &Registry, access: Access<'_>) ->
     let (Some(name), Some(namespace)) = (subject(&access), access.path.namespace.as_deref()) else {
         return Ok(false);
     };
-    let (pods, _) = registry.all(Kind::Pod, Some(namespace)).await?;
+    // Nodes ask often, for every volume again and again. A name has no character that JSON would write otherwise.
+    let pods = registry.mentioning(Kind::Pod, namespace, name).await?;
     let kind = access.path.endpoint.kind;
     Ok(pods
         .iter()
