@@ -88,66 +88,69 @@ impl Machine {
     }
 
     async fn conditions(&self) -> Vec<Value> {
-        let (ready, reason, message) = match tokio::time::timeout(HEALTH_TIMEOUT, self.runtime.health()).await
-        {
-            Err(_) => (
-                false,
-                "RuntimeSilent".to_owned(),
-                "the runtime does not answer".to_owned(),
-            ),
-            Ok(Err(error)) => (false, "RuntimeFailed".to_owned(), error.to_string()),
-            Ok(Ok(health)) => match (health.runtime, health.network) {
-                (Condition::Ready, Condition::Ready) => (
-                    true,
-                    "KubeletReady".to_owned(),
-                    "pulselet is posting ready status".to_owned(),
-                ),
-                (Condition::NotReady { reason, message }, _)
-                | (_, Condition::NotReady { reason, message }) => (false, reason, message),
-            },
-        };
-        let pressure = |kind: &str, is_low: bool, low: &str, enough: &str| {
-            let reason = if is_low { low } else { enough };
-            condition(
-                kind,
-                is_low,
-                reason,
-                &format!("the node has {}", sentence(reason)),
-            )
-        };
         vec![
-            pressure(
-                "MemoryPressure",
-                memory_is_low(),
-                "KubeletHasInsufficientMemory",
-                "KubeletHasSufficientMemory",
-            ),
-            pressure(
-                "DiskPressure",
-                disk_is_low(&self.data_dir),
-                "KubeletHasDiskPressure",
-                "KubeletHasNoDiskPressure",
-            ),
-            pressure(
-                "PIDPressure",
-                processes_are_low(),
-                "KubeletHasInsufficientPID",
-                "KubeletHasSufficientPID",
-            ),
-            condition("Ready", ready, &reason, &message),
+            MEMORY.condition(memory_is_low()),
+            DISK.condition(disk_is_low(&self.data_dir)),
+            PROCESSES.condition(processes_are_low()),
+            self.readiness().await,
         ]
+    }
+
+    async fn readiness(&self) -> Value {
+        let not_ready = |reason: &str, message: &str| condition("Ready", false, reason, message);
+        match tokio::time::timeout(HEALTH_TIMEOUT, self.runtime.health()).await {
+            Err(_) => not_ready("RuntimeSilent", "the runtime does not answer"),
+            Ok(Err(error)) => not_ready("RuntimeFailed", &error.to_string()),
+            Ok(Ok(health)) => match (health.runtime, health.network) {
+                (Condition::Ready, Condition::Ready) => {
+                    condition("Ready", true, "KubeletReady", "pulselet is posting ready status")
+                }
+                (Condition::NotReady { reason, message }, _)
+                | (_, Condition::NotReady { reason, message }) => not_ready(&reason, &message),
+            },
+        }
     }
 }
 
-/// The reasons are words that clients know; this is how a person would say them.
-fn sentence(reason: &str) -> &'static str {
-    match reason {
-        "KubeletHasInsufficientMemory" => "too little memory available",
-        "KubeletHasSufficientMemory" => "enough memory available",
-        "KubeletHasDiskPressure" => "too little room on its disk",
-        "KubeletHasNoDiskPressure" => "enough room on its disk",
-        "KubeletHasInsufficientPID" => "too few process ids left",
-        _ => "enough process ids left",
+/// Something a node can run out of: a condition with the reasons that clients know, each with what a person reads.
+struct Pressure {
+    kind: &'static str,
+    low: (&'static str, &'static str),
+    enough: (&'static str, &'static str),
+}
+
+const MEMORY: Pressure = Pressure {
+    kind: "MemoryPressure",
+    low: (
+        "KubeletHasInsufficientMemory",
+        "the node has too little memory available",
+    ),
+    enough: (
+        "KubeletHasSufficientMemory",
+        "the node has enough memory available",
+    ),
+};
+const DISK: Pressure = Pressure {
+    kind: "DiskPressure",
+    low: (
+        "KubeletHasDiskPressure",
+        "the node has too little room on its disk",
+    ),
+    enough: ("KubeletHasNoDiskPressure", "the node has enough room on its disk"),
+};
+const PROCESSES: Pressure = Pressure {
+    kind: "PIDPressure",
+    low: (
+        "KubeletHasInsufficientPID",
+        "the node has too few process ids left",
+    ),
+    enough: ("KubeletHasSufficientPID", "the node has enough process ids left"),
+};
+
+impl Pressure {
+    fn condition(&self, is_low: bool) -> Value {
+        let (reason, message) = if is_low { self.low } else { self.enough };
+        condition(self.kind, is_low, reason, message)
     }
 }
 

@@ -125,6 +125,11 @@ fn a_killed_serve_loses_nothing() {
     assert_eq!(of(&after)["containerID"], of(&before)["containerID"]);
     assert_eq!(of(&after)["restartCount"], 0);
     assert_eq!(after["metadata"]["uid"], before["metadata"]["uid"]);
+    // Asked to end, it leaves the containers running, too.
+    cluster.terminate();
+    cluster.start();
+    let again = cluster.until_ready("web");
+    assert_eq!(of(&again)["containerID"], of(&before)["containerID"]);
     // It is a server that goes on, not one that only remembers.
     cluster.apply(&pod("more", &json!({})));
     cluster.until_ready("more");

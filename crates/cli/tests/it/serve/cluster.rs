@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -170,6 +171,15 @@ impl Cluster {
         for mut child in self.children.drain(..) {
             child.kill().expect("it can be killed");
             child.wait().expect("it ends");
+        }
+    }
+
+    /// Asks every part to end, which must succeed.
+    pub(crate) fn terminate(&mut self) {
+        for mut child in self.children.drain(..) {
+            let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+            kill_process(pid.expect("it runs"), Signal::TERM).expect("it can be told");
+            assert_eq!(child.wait().expect("it ends").code(), Some(0));
         }
     }
 
