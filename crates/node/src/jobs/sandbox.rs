@@ -1,7 +1,7 @@
 //! Making and removing a pod's sandbox.
 
 use pulselet_engine::io::Input;
-use pulselet_runtime::{Error, Operation, Result, SandboxState, SandboxStatus};
+use pulselet_runtime::{Error, Operation, Result, SandboxConfig, SandboxId, SandboxState, SandboxStatus};
 
 use super::{News, Place, PodRef, Retry, Tools, bounded};
 use crate::container::sandbox_config;
@@ -24,20 +24,27 @@ impl Tools {
     async fn make_sandbox(&self, pod: &PodRef, attempt: u32) -> Result<Place> {
         let config = pod.with_context(self, |context| sandbox_config(context, attempt));
         let id = match bounded(Operation::RunSandbox, self.runtime.run_sandbox(&config)).await {
-            // An earlier agent made it and died before it could say so.
-            Err(Error::AlreadyExists { .. }) => self.find_sandbox(&pod.uid, attempt).await?.id,
+            Err(Error::AlreadyExists { .. }) => self.take_over_sandbox(&config).await?,
             other => other?,
         };
         let status = bounded(Operation::SandboxStatus, self.runtime.sandbox_status(&id)).await?;
         Ok(Place::from(&status))
     }
 
-    async fn find_sandbox(&self, uid: &str, attempt: u32) -> Result<SandboxStatus> {
+    /// An earlier agent made it and died before it could say so, or died while it made it.
+    async fn take_over_sandbox(&self, config: &SandboxConfig) -> Result<SandboxId> {
         let sandboxes = bounded(Operation::List, self.runtime.list_sandboxes()).await?;
-        let mut found = sandboxes.into_iter().filter(|sandbox| sandbox.pod.uid == uid);
-        found
-            .find(|sandbox| sandbox.attempt == attempt && sandbox.state == SandboxState::Ready)
-            .ok_or_else(|| Error::no_sandbox(uid))
+        let same =
+            |sandbox: &SandboxStatus| sandbox.pod.uid == config.pod.uid && sandbox.attempt == config.attempt;
+        let found = sandboxes.into_iter().find(same);
+        let found = found.ok_or_else(|| Error::no_sandbox(&config.pod.uid))?;
+        match found.state {
+            SandboxState::Ready => Ok(found.id),
+            SandboxState::NotReady => {
+                bounded(Operation::RemoveSandbox, self.runtime.remove_sandbox(&found.id)).await?;
+                bounded(Operation::RunSandbox, self.runtime.run_sandbox(config)).await
+            }
+        }
     }
 
     /// Removes every sandbox of the pod, however long that takes: there is no other way on.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use pulselet_node::{DataDir, How, LayoutError};
-use pulselet_runtime::{ContainerFilter, Features, Runtime as _};
+use pulselet_runtime::{ContainerFilter, Features, PodIdentity, Runtime as _, SandboxConfig};
 use pulselet_runtime_fake::{FakeRuntime, Faults};
 use serde_json::json;
 
@@ -154,5 +154,35 @@ async fn a_pod_whose_volume_outgrows_its_limit_is_evicted() {
     assert_eq!(
         status.message,
         "Usage of EmptyDir volume \"cache\" exceeds the limit \"1Mi\". "
+    );
+}
+
+#[tokio::test]
+async fn a_sandbox_that_an_agent_left_half_made_is_made_again_at_once() {
+    let runtime = runtime();
+    let config = SandboxConfig {
+        pod: PodIdentity {
+            uid: "u-1".into(),
+            namespace: "default".into(),
+            name: "web".into(),
+        },
+        ..SandboxConfig::default()
+    };
+    let half_made = runtime.run_sandbox(&config).await.unwrap();
+    runtime.stop_sandbox(&half_made).await.unwrap();
+    let mut bench = Bench::on(tempfile::tempdir().unwrap(), runtime, |_| {}).await;
+    let mut pod = pod("web", &json!({}));
+    pod.metadata.uid = Some("u-1".into());
+    bench.add(pod).await;
+    bench.until_ready().await;
+    let warnings = bench
+        .seen
+        .iter()
+        .filter(|line| line.to_json().contains("sandbox"));
+    assert_eq!(warnings.count(), 0);
+    let sandboxes = bench.runtime.list_sandboxes().await.unwrap();
+    assert!(
+        sandboxes.len() == 1 && sandboxes[0].id != half_made,
+        "{sandboxes:?}"
     );
 }
