@@ -188,15 +188,14 @@ impl Containerd {
             .collect()
     }
 
-    /// Its shims name the socket.
-    fn shims(&self) -> Vec<Pid> {
-        let socket = self.socket();
-        let socket = socket.as_os_str().as_encoded_bytes();
+    /// The daemon and its shims: they name its directory.
+    pub(crate) fn processes(&self) -> Vec<Pid> {
+        let directory = self.directory.path().as_os_str().as_encoded_bytes();
         let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
         processes
             .filter(|process| {
                 let line = fs::read(process.path().join("cmdline")).unwrap_or_default();
-                line.windows(socket.len()).any(|window| window == socket)
+                line.windows(directory.len()).any(|window| window == directory)
             })
             .filter_map(|process| process.file_name().to_str()?.parse().ok().and_then(Pid::from_raw))
             .collect()
@@ -207,7 +206,7 @@ impl Drop for Containerd {
     fn drop(&mut self) {
         // A test that failed leaves pods; shims outlive their daemon, and containers their shims.
         self.kill();
-        for pid in self.first_processes().into_iter().chain(self.shims()) {
+        for pid in self.first_processes().into_iter().chain(self.processes()) {
             let _ = kill_process(pid, Signal::KILL);
         }
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
