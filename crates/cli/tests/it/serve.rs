@@ -136,6 +136,33 @@ fn a_killed_serve_loses_nothing() {
 }
 
 #[test]
+fn a_node_goes_on_without_its_api_and_reports_when_that_is_back() {
+    let Some(mut cluster) = Cluster::apart(&[], &[]) else {
+        return;
+    };
+    cluster.until_node_ready();
+    let sign = cluster.path("leave");
+    let sign = sign.to_str().expect("a plain path");
+    let leaves = format!("while [ ! -e {sign} ]; do sleep 0.1; done; rm {sign}; exit 3");
+    cluster.apply(&pod("web", &shell(&leaves)));
+    cluster.until_ready("web");
+    cluster.kill_api();
+    std::fs::write(sign, "").expect("a file");
+    cluster.until("a restart without the API", || {
+        let agent = cluster.pulselet(&["ps", "-o", "json"]);
+        agent.contains("\"restartCount\":1").then_some(())
+    });
+    cluster.revive_api();
+    let web = cluster.until_pod("web", |pod| {
+        pod["status"]["containerStatuses"][0]["restartCount"] == 1
+    });
+    let last = &web["status"]["containerStatuses"][0]["lastState"]["terminated"];
+    assert_eq!(last["exitCode"], 3);
+    // Both sides are at one again: what is asked of the API happens.
+    cluster.kubectl(&["delete", "pod", "web", "--timeout=120s"]);
+}
+
+#[test]
 fn static_pods_and_pods_of_the_socket_live_beside_those_of_the_api() {
     let Some(cluster) = Cluster::serve(&["--manifests", "manifests"]) else {
         return;

@@ -1,6 +1,7 @@
 //! Running servers and nodes, and kubectl to talk to them. Pods are plain processes; none outlives its test.
 
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -29,6 +30,14 @@ pub(crate) struct Cluster {
     parts: Parts,
     children: Vec<Child>,
     kubeconfig: PathBuf,
+    /// Where an API of its own listens, also after a restart.
+    address: SocketAddr,
+}
+
+/// An address of this machine where nobody listens.
+fn free_address() -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address")
 }
 
 fn owned(args: &[&str]) -> Vec<String> {
@@ -75,6 +84,7 @@ impl Cluster {
             directory,
             parts,
             children: Vec::new(),
+            address: free_address(),
         };
         cluster.start();
         Some(cluster)
@@ -130,7 +140,7 @@ impl Cluster {
 
     fn start_api(&mut self, flags: &[String]) {
         let mut api = self.command("api");
-        api.args(["--listen", "127.0.0.1:0", "--bind-pods", "--data-dir"])
+        api.args(["--bind-pods", "--listen", &self.address.to_string(), "--data-dir"])
             .arg(self.path("api"))
             .args(flags);
         self.spawn_server(api);
@@ -171,6 +181,20 @@ impl Cluster {
         for mut child in self.children.drain(..) {
             child.kill().expect("it can be killed");
             child.wait().expect("it ends");
+        }
+    }
+
+    /// Kills the API alone; the node stays.
+    pub(crate) fn kill_api(&mut self) {
+        let mut api = self.children.remove(0);
+        api.kill().expect("it can be killed");
+        api.wait().expect("it ends");
+    }
+
+    /// Brings back the API that was killed.
+    pub(crate) fn revive_api(&mut self) {
+        if let Parts::Two { api, .. } = self.parts.clone() {
+            self.start_api(&api);
         }
     }
 
