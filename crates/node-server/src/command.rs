@@ -135,11 +135,10 @@ pub(crate) async fn run(
         Ok(streams) => converse(&mut link, &sender, roles, ending, streams).await,
         Err(error) => Ok(Outcome::Error(error)),
     };
-    let Ok(outcome) = outcome else {
-        return;
-    };
-    // Who does not hear it has left.
-    let _ = tell(&sender, roles, &outcome, form).await;
+    if let Ok(outcome) = outcome {
+        // Who does not hear it has left.
+        let _ = tell(&sender, roles, &outcome, form).await;
+    }
     drop(sender);
     link.finish().await;
 }

@@ -64,10 +64,12 @@ pub(crate) async fn streams(mut link: Link, target: Target) {
     };
     while let Ok(event) = link.next().await {
         if session.take(event).await.is_err() {
-            return;
+            break;
         }
         while session.connections.try_join_next().is_some() {}
     }
+    drop(session);
+    link.finish().await;
 }
 
 /// Serves a client of channels, which says beforehand which ports it wants.
@@ -97,13 +99,15 @@ pub(crate) async fn channels(mut link: Link, target: Target, ports: &[u16]) {
                 Ok(Event::Data { stream, bytes }) => deliver(&mut inboxes, stream, bytes).await,
                 Ok(Event::Ended { stream } | Event::Reset { stream }) => drop(inboxes.remove(&stream)),
                 Ok(Event::Opened { .. } | Event::Closed) => {}
-                Err(Left) => return,
+                Err(Left) => break,
             },
             ended = connections.join_next() => if ended.is_none() {
-                return link.finish().await;
+                break;
             },
         }
     }
+    drop(connections);
+    link.finish().await;
 }
 
 /// A connection that has ended takes no more.
@@ -222,22 +226,28 @@ fn describe(stream: StreamId, headers: &Headers) -> Option<(Side, u16, String)> 
 async fn connect(target: Target, port: u16, pair: Pair, sender: Sender, incoming: mpsc::Receiver<Bytes>) {
     let connected = target.runtime.port_forward(&target.sandbox, port).await;
     let ended = match connected {
-        Ok(stream) => exchange(stream, pair.data, &sender, incoming).await,
+        Ok(stream) => exchange(stream, pair, &sender, incoming).await,
         Err(error) => {
             let text = format!("error forwarding port {port} to pod {}: {error}", target.pod);
-            sender.data(pair.error, text.into()).await
+            let told = sender.data(pair.error, text.into()).await;
+            told.and(end(pair, &sender).await)
         }
     };
-    // Who has left needs to hear nothing.
-    if ended.is_ok() && sender.end(pair.error).await.is_ok() {
-        let _ = sender.end(pair.data).await;
+    if ended == Err(Left) {
+        tracing::debug!(port, "a client left a forwarded connection");
     }
+}
+
+/// Nothing more comes from the pod. Clients wait for the end of both streams before they close their own side.
+async fn end(pair: Pair, sender: &Sender) -> Result<(), Left> {
+    sender.end(pair.error).await?;
+    sender.end(pair.data).await
 }
 
 /// Passes bytes both ways until both sides have ended.
 async fn exchange(
     stream: DuplexStream,
-    data: StreamId,
+    pair: Pair,
     sender: &Sender,
     mut incoming: mpsc::Receiver<Bytes>,
 ) -> Result<(), Left> {
@@ -258,9 +268,9 @@ async fn exchange(
             buffer.reserve(CHUNK);
             let count = from.read_buf(&mut buffer).await.unwrap_or(0);
             if count == 0 {
-                return sender.end(data).await;
+                return end(pair, sender).await;
             }
-            sender.data(data, buffer.split().freeze()).await?;
+            sender.data(pair.data, buffer.split().freeze()).await?;
         }
     };
     tokio::join!(upwards, downwards).1

@@ -82,7 +82,7 @@ impl Link {
         }
     }
 
-    /// Says goodbye and waits for the end; all other senders are gone.
+    /// Says goodbye, if there is still somebody to say it to, and waits for the end; all other senders are gone.
     pub(crate) async fn finish(self) {
         drop(self.events);
         drop(self.commands);

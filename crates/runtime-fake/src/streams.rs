@@ -7,7 +7,8 @@
 //! | `flood` | writes for as long as anybody reads |
 //! | `size` | writes the terminal's sizes, as `80x24`, until its input ends |
 //!
-//! Others cannot be run. An attached container is a `cat`, a port returns what it is sent, and port 1 is closed.
+//! Others cannot be run. An attached container is a `cat`, a port returns what it is sent; port 1 is closed, and port 2
+//! says `bye` and ends, while it goes on to listen.
 
 use std::io;
 use std::sync::{
@@ -25,6 +26,8 @@ const PIPE: usize = 4 * 1024;
 const SIZES: usize = 4;
 /// Nobody listens here.
 const CLOSED_PORT: u16 = 1;
+/// Here somebody has nothing to say but goodbye.
+const PARTING_PORT: u16 = 2;
 
 /// How many are open.
 #[derive(Debug, Clone, Default)]
@@ -153,8 +156,14 @@ pub(crate) fn port_forward(open: &Open, port: u16) -> Result<DuplexStream> {
     tokio::spawn(async move {
         let (mut from, mut to) = tokio::io::split(theirs);
         // A connection that breaks has ended.
-        let _ = tokio::io::copy(&mut from, &mut to).await;
-        let _ = to.shutdown().await;
+        if port == PARTING_PORT {
+            let _ = to.write_all(b"bye").await;
+            let _ = to.shutdown().await;
+            let _ = tokio::io::copy(&mut from, &mut tokio::io::sink()).await;
+        } else {
+            let _ = tokio::io::copy(&mut from, &mut to).await;
+            let _ = to.shutdown().await;
+        }
         drop(counted);
     });
     Ok(Box::new(stream))

@@ -221,3 +221,12 @@ async fn stopping_the_endpoint_ends_its_sessions() {
     assert_eq!(client.next().await, Message::Gone);
     crate::world::eventually("the command has ended", async || runtime.open_streams() == 0).await;
 }
+
+#[tokio::test]
+async fn a_goodbye_is_returned() {
+    let world = World::new().await;
+    let mut client = WebSocket::open(&world, CAT, "v5.channel.k8s.io").await;
+    client.frame(0x88, b"\x03\xe8").await;
+    assert_eq!(client.next().await, Message::Close);
+    world.until_nothing_is_open().await;
+}

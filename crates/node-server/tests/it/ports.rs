@@ -77,6 +77,18 @@ async fn old_websocket_clients_name_their_ports_beforehand() {
     world.until_nothing_is_open().await;
 }
 
+/// A pod's side that ends first: the client hears of it before it has ended its own side.
+#[tokio::test]
+async fn the_end_of_the_pods_side_does_not_wait_for_the_clients() {
+    let world = World::new().await;
+    let mut client = Spdy::open(&world, FORWARD, "portforward.k8s.io").await;
+    let (error, data) = connection(&mut client, "2", "0").await;
+    assert_eq!(client.until_ended(data).await, "bye");
+    assert_eq!(client.until_ended(error).await, "");
+    client.data(data, b"", true).await;
+    world.until_nothing_is_open().await;
+}
+
 #[tokio::test]
 async fn streams_that_say_nothing_sensible_are_reset() {
     let world = World::new().await;

@@ -54,7 +54,7 @@ fn has_kubectl() -> bool {
     found
 }
 
-fn kubectl_program() -> std::ffi::OsString {
+pub(crate) fn kubectl_program() -> std::ffi::OsString {
     std::env::var_os("PULSELET_KUBECTL").unwrap_or_else(|| "kubectl".into())
 }
 
@@ -216,11 +216,19 @@ impl Cluster {
         self.start();
     }
 
-    fn try_kubectl(&self, args: &[&str], input: &str) -> Result<String, String> {
-        let mut child = Command::new(kubectl_program())
-            .args(args)
+    /// A client of the API.
+    pub(crate) fn command_of(&self, program: &std::ffi::OsStr) -> Command {
+        let mut command = Command::new(program);
+        command
             .env("HOME", self.directory.path())
-            .env("KUBECONFIG", &self.kubeconfig)
+            .env("KUBECONFIG", &self.kubeconfig);
+        command
+    }
+
+    fn try_kubectl(&self, args: &[&str], input: &str) -> Result<String, String> {
+        let mut child = self
+            .command_of(&kubectl_program())
+            .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
