@@ -368,7 +368,14 @@ impl Termination {
     pub(crate) fn resume(&mut self, scope: &mut Scope<'_>) {
         match self.step {
             Step::PreStop(run) => run.resume(scope, Some(self.end.since(scope.now))),
-            Step::AwaitingTurn | Step::Signalled { .. } => {}
+            Step::AwaitingTurn => {}
+            // What an agent asked for as it died may not have been done. A runtime that did it sends no second signal.
+            Step::Signalled { deadline, .. } => {
+                let (life, grace) = (scope.life, deadline.since(scope.now));
+                if !grace.is_zero() {
+                    scope.act(Action::Stop { life, grace });
+                }
+            }
             Step::Signalling { grace, ask_again } => {
                 let asked_at = ask_again - ASK_AGAIN_AFTER;
                 let left = grace.saturating_sub(scope.now.since(asked_at));
