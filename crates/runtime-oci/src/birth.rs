@@ -6,13 +6,14 @@
 use std::{
     fs::File,
     io::{self, PipeReader, PipeWriter, Read, Write},
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, RawFd},
     path::Path,
 };
 
 use pulselet_monitor::{ChildStreams, ExecCommand, LaunchError};
 use pulselet_sys::{
     Fork, Pid, close_on_exec_from, exit_at_once, fork, termination_is_pending, unshare_namespaces,
+    work_without_descriptors,
 };
 use rustix::{
     io::Errno,
@@ -35,6 +36,9 @@ use crate::{
     rootfs::{self, RootError},
     user::{self, User},
 };
+
+/// The first descriptor after stdin, stdout and stderr.
+const FIRST_INHERITED: RawFd = 3;
 
 /// What a child tells its parent. Nothing after `Ready` means that the program runs.
 #[derive(Debug, Serialize, Deserialize)]
@@ -136,7 +140,7 @@ pub(crate) fn join(
         Fork::Child => {
             drop(reader);
             child(writer, |report| {
-                beside(launch, cgroup, main, user, command, streams, report)
+                beside(launch, cgroup, main, user, command, &streams, report)
             })
         }
     }
@@ -241,7 +245,7 @@ fn take_streams(streams: &ChildStreams) -> Result<(), Trouble> {
 /// The rest of the way, the same for both kinds of process.
 fn run(launch: &Launch, command: &[String], user: User, report: &mut PipeWriter) -> Result<(), Trouble> {
     chdir(&launch.working_dir).map_err(|errno| working_dir_trouble(launch, &errno.into()))?;
-    close_on_exec_from(3).map_err(machine("close what is the agent's"))?;
+    close_on_exec_from(FIRST_INHERITED).map_err(machine("close what is the agent's"))?;
     identity::assume(&user, &launch.confinement).map_err(machine("take on the container's identity"))?;
     let mut env = launch.env.clone();
     if !env.iter().any(|(name, _)| name == "HOME") {
@@ -266,7 +270,7 @@ fn beside(
     main: BorrowedFd<'_>,
     user: &User,
     command: &ExecCommand,
-    streams: ChildStreams,
+    streams: &ChildStreams,
     report: &mut PipeWriter,
 ) -> Result<(), Trouble> {
     settle()?;
@@ -281,27 +285,26 @@ fn beside(
                 | ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME
                 | ThreadNameSpaceType::NETWORK;
             move_into_thread_name_spaces(main, all).map_err(machine("enter the container"))?;
-            take_streams(&streams)?;
+            take_streams(streams)?;
             run(launch, &command.command, user.clone(), report)
         }
         Fork::Parent { child } => {
-            drop(streams);
-            // The pipe is the command's alone from here on.
-            close_streams(report);
-            exit_at_once(reap(child))
+            forget_streams();
+            // Among them the pipe of the report, the client's connection and the other ends of the streams: whoever
+            // waits for one of them to close waits for the command, not for this process.
+            work_without_descriptors(FIRST_INHERITED, || reap(child))
         }
     }
 }
 
-/// Keeps no stream and not the pipe open, so that their other ends see when the command has closed them.
-fn close_streams(report: &mut PipeWriter) {
+/// Keeps no stream open that this process began with.
+fn forget_streams() {
     let Ok(null) = File::options().read(true).write(true).open("/dev/null") else {
         return;
     };
     let _ = rustix::stdio::dup2_stdin(&null);
     let _ = rustix::stdio::dup2_stdout(&null);
     let _ = rustix::stdio::dup2_stderr(&null);
-    *report = PipeWriter::from(OwnedFd::from(null));
 }
 
 /// Waits for the command, and for all it has left behind if this process was told to end. Returns its exit code.

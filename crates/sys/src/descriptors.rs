@@ -15,3 +15,14 @@ pub fn close_on_exec_from(first: RawFd) -> io::Result<()> {
         Err(io::Error::last_os_error())
     }
 }
+
+/// Spends the rest of this process on `work`, which uses no descriptor, and ends with the code it returns. Everything
+/// from `first` on is closed before: a copy of another process that only waits must not keep that one's pipes open.
+pub fn work_without_descriptors(first: RawFd, work: impl FnOnce() -> i32) -> ! {
+    if let Ok(first) = libc::c_uint::try_from(first) {
+        // SAFETY: nobody who owns one of the descriptors runs again: this function does not return, and the process
+        // ends without dropping anything.
+        unsafe { libc::close_range(first, libc::c_uint::MAX, 0) };
+    }
+    crate::exit_at_once(work())
+}

@@ -12,7 +12,7 @@ mod seccomp;
 mod signal;
 mod spawn;
 
-pub use descriptors::close_on_exec_from;
+pub use descriptors::{close_on_exec_from, work_without_descriptors};
 pub use exec::{exit_at_once, replace_process, reset_signals};
 pub use fork::{Fork, fork};
 pub use mount::{MountAttributes, set_mount_attributes};

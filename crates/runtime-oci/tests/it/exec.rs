@@ -161,6 +161,32 @@ async fn a_command_has_a_terminal_if_it_wants_one() {
 }
 
 #[tokio::test]
+async fn a_command_sees_the_end_of_what_is_typed() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let id = world.run("exec sleep 1000").await;
+    let options = ExecOptions {
+        command: vec!["cat".into()],
+        tty: false,
+        stdin: true,
+        stdout: true,
+        stderr: false,
+    };
+    let mut streams = world.runtime.exec(&id, &options).await.expect("opens");
+    let mut stdin = streams.stdin.take().expect("has stdin");
+    stdin.write_all(b"hello").await.expect("writes");
+    drop(stdin);
+    let mut text = String::new();
+    let mut stdout = streams.stdout.take().expect("has stdout");
+    stdout.read_to_string(&mut text).await.expect("reads");
+    assert_eq!(text, "hello");
+    assert_eq!(streams.exit.await.expect("is told").expect("ended"), 0);
+    world.finish().await;
+}
+
+#[tokio::test]
 async fn a_port_of_the_pods_loopback_can_be_reached() {
     if !can_run() {
         return;
