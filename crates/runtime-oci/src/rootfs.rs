@@ -9,7 +9,7 @@
 //! of their own. So a container that makes a device file gains nothing by it.
 
 use std::{
-    ffi::{CStr, CString},
+    ffi::{CStr, CString, OsStr},
     fs::{self, File},
     io,
     os::{
@@ -33,6 +33,7 @@ use rustix::{
         fsopen, mount, mount_change, move_mount, open_tree, unmount,
     },
     process::{chdir, pivot_root},
+    termios::ttyname,
 };
 
 use crate::{cgroup::Cgroup, launch::Launch};
@@ -221,11 +222,15 @@ fn device_binds(launch: &Launch, terminal: Option<BorrowedFd<'_>>) -> Result<Vec
         binds.push(bind(&device.host_path, device.container_path.clone(), read_only)?);
     }
     if let Some(terminal) = terminal {
-        let flags =
-            OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
-        let tree = open_tree(terminal, "", flags).map_err(|errno| RootError::OpenSource {
+        // By its path: the descriptor belongs to the mount namespace that was left, which cannot be cloned from.
+        let path = ttyname(terminal, Vec::new()).map_err(|errno| RootError::OpenSource {
             path: "/dev/console".into(),
             source: errno.into(),
+        })?;
+        let path = Path::new(OsStr::from_bytes(path.as_bytes()));
+        let tree = clone_tree(path).map_err(|source| RootError::OpenSource {
+            path: path.to_owned(),
+            source,
         })?;
         binds.push(Bind {
             tree,

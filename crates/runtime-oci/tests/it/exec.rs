@@ -161,6 +161,20 @@ async fn a_command_has_a_terminal_if_it_wants_one() {
 }
 
 #[tokio::test]
+async fn a_main_process_has_a_terminal_if_it_wants_one() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let mut config = world.config("main", "test -t 0 && tty > /shared/up; exec sleep 1000");
+    config.tty = true;
+    config.stdin = true;
+    world.run_config(&config).await;
+    assert_eq!(world.file("up").await, "/dev/console");
+    world.finish().await;
+}
+
+#[tokio::test]
 async fn a_command_sees_the_end_of_what_is_typed() {
     if !can_run() {
         return;
