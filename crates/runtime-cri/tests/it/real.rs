@@ -188,7 +188,7 @@ async fn commands_have_streams() {
     assert_eq!((out, err.as_str()), (text, "err\n"));
     assert_eq!(streams.exit.await.expect("told").expect("it ran"), 3);
     // A terminal has a size, and one stream for all that is said.
-    let script = "stty size; read line; stty size";
+    let script = "while read line; do stty size; done";
     let mut streams = runtime.exec(&app, &options(script, true)).await.expect("begun");
     assert!(streams.stderr.is_none());
     let resize = streams.resize.take().expect("a terminal");
