@@ -1,5 +1,6 @@
 //! Whole pods through the command, in built-in containers: from "the program answers" to Ready, from the manifest to
-//! Ready, from the stop to the end, many pods at once, and what commands as probes cost the machine. Needs root.
+//! Ready, from the stop to the end, many pods at once, and what commands as probes cost the machine. That
+//! last also at a containerd of the benchmark's own, where there is one. Needs root.
 //!
 //! Every number comes from the event lines, which carry the time of day, and from the containers' logs, which do too.
 
@@ -15,6 +16,11 @@ use jiff::Timestamp;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use containerd::Containerd;
+
+#[path = "../../runtime-cri/tests/it/containerd.rs"]
+mod containerd;
+
 /// Runs of what is measured once per run.
 const RUNS: usize = 15;
 /// Runs of what takes seconds each.
@@ -23,6 +29,8 @@ const SLOW_RUNS: usize = 5;
 const MANY: usize = 40;
 /// Containers whose probe is a command.
 const COMMANDS: usize = 100;
+/// The same at each of two runtimes; a containerd makes no more in a reasonable time.
+const FEW: usize = 20;
 /// How long the machine is watched.
 const WATCHED: Duration = Duration::from_secs(20);
 /// Ticks of the clock in which the kernel counts CPU time, a second.
@@ -44,7 +52,57 @@ fn main() {
         &format!("{MANY} pods at once, until all are ready"),
         repeat(SLOW_RUNS, many_pods),
     );
-    commands_as_probes();
+    let built_in = Place {
+        name: "built in",
+        runtime: "oci".to_owned(),
+        image: "pulselet.local/host",
+    };
+    commands_as_probes(&built_in, COMMANDS);
+    if !containerd::is_usable() {
+        println!("containerd: not here");
+        return;
+    }
+    let server = Containerd::start();
+    let at_containerd = Place {
+        name: "containerd",
+        runtime: format!("unix://{}", server.socket().display()),
+        image: containerd::IMAGE,
+    };
+    for place in [&built_in, &at_containerd] {
+        let times = repeat(RUNS, || probed_by_command(place));
+        report(
+            &format!(
+                "{}: one pod with a command as probe, manifest to Ready",
+                place.name
+            ),
+            times,
+        );
+        commands_as_probes(place, FEW);
+    }
+}
+
+/// Where containers are made.
+struct Place {
+    name: &'static str,
+    runtime: String,
+    image: &'static str,
+}
+
+impl Place {
+    /// A program of the host's that does nothing, and goes at once.
+    fn pod(&self, name: &str, probe: &Value) -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+            "spec": {
+                "terminationGracePeriodSeconds": 0,
+                "containers": [{
+                    "name": "app", "image": self.image, "command": ["sleep", "1000"], "readinessProbe": probe,
+                    "volumeMounts": [{"name": "usr", "mountPath": "/usr", "readOnly": true}],
+                }],
+                "volumes": [{"name": "usr", "hostPath": {"path": "/usr"}}],
+            },
+        })
+    }
 }
 
 fn repeat(runs: usize, measure: impl Fn() -> Duration) -> Vec<Duration> {
@@ -73,13 +131,13 @@ struct Run {
 }
 
 impl Run {
-    fn start(pods: &[Value]) -> Self {
+    fn start(runtime: &str, pods: &[Value]) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let file = directory.path().join("pods.json");
         let list = json!({"apiVersion": "v1", "kind": "List", "items": pods});
         std::fs::write(&file, list.to_string()).expect("a manifest");
         let mut child = Command::new(env!("CARGO_BIN_EXE_pulselet"))
-            .args(["run", "-o", "json", "--data-dir"])
+            .args(["run", "-o", "json", "--runtime", runtime, "--data-dir"])
             .arg(directory.path().join("data"))
             .arg(&file)
             .stdout(Stdio::piped())
@@ -151,7 +209,7 @@ fn http(timing: &Value) -> Value {
 }
 
 fn answer_to_ready(start_after: &str, timing: &Value) -> Duration {
-    let run = Run::start(&[pod("web", start_after, &http(timing))]);
+    let run = Run::start("oci", &[pod("web", start_after, &http(timing))]);
     let ready = time(&run.until("ready"));
     let up = said(run.directory.path(), "up");
     run.end();
@@ -187,7 +245,7 @@ fn find_log(directory: &Path) -> Option<PathBuf> {
 
 /// Manifest to Ready and stop to gone, of a program that is up and gone at once.
 fn one_pod() -> (Duration, Duration) {
-    let mut run = Run::start(&[pod("web", "0s", &http(&json!({})))]);
+    let mut run = Run::start("oci", &[pod("web", "0s", &http(&json!({})))]);
     let accepted = time(&run.until("phase"));
     let ready = time(&run.until("ready"));
     let stopped = Timestamp::now();
@@ -201,32 +259,45 @@ fn many_pods() -> Duration {
     let pods: Vec<_> = (0..MANY)
         .map(|n| pod(&format!("web-{n}"), "0s", &http(&json!({}))))
         .collect();
-    let run = Run::start(&pods);
+    let run = Run::start("oci", &pods);
     let accepted = time(&run.until("phase"));
     let last = (0..MANY).map(|_| time(&run.until("ready"))).max();
     run.end();
     between(accepted, last.expect("some pods"))
 }
 
+fn probed_by_command(place: &Place) -> Duration {
+    let probe = json!({"exec": {"command": ["true"]}});
+    let run = Run::start(&place.runtime, &[place.pod("web", &probe)]);
+    let accepted = time(&run.until("phase"));
+    let ready = time(&run.until("ready"));
+    run.end();
+    between(accepted, ready)
+}
+
 /// What the whole machine does while containers are asked by commands, beside the same containers unasked.
-fn commands_as_probes() {
-    let asked = json!({"exec": {"command": ["/bin/true"]}, "periodSeconds": 1});
-    let (with, without) = (machine_load(&asked), machine_load(&Value::Null));
-    let each = (with - without) * 1e3 / (COMMANDS as f64);
+fn commands_as_probes(place: &Place, count: usize) {
+    let asked = json!({"exec": {"command": ["true"]}, "periodSeconds": 1});
+    let (with, without) = (
+        machine_load(place, count, &asked),
+        machine_load(place, count, &Value::Null),
+    );
+    let each = (with - without) * 1e3 / (count as f64);
     println!(
-        "{COMMANDS} containers with a command every second: {:.1} % of a core in all ({:.1} % unprobed), {each:.2} ms a command",
+        "{}: {count} containers with a command every second: {:.1} % of a core in all ({:.1} % unprobed), {each:.2} ms a command",
+        place.name,
         with * 100.0,
         without * 100.0
     );
 }
 
 /// Cores in use.
-fn machine_load(probe: &Value) -> f64 {
-    let pods: Vec<_> = (0..COMMANDS)
-        .map(|n| pod(&format!("web-{n}"), "0s", probe))
+fn machine_load(place: &Place, count: usize, probe: &Value) -> f64 {
+    let pods: Vec<_> = (0..count)
+        .map(|n| place.pod(&format!("web-{n}"), probe))
         .collect();
-    let run = Run::start(&pods);
-    for _ in 0..COMMANDS {
+    let run = Run::start(&place.runtime, &pods);
+    for _ in 0..count {
         run.until("ready");
     }
     let (before, began) = (machine_time(), Instant::now());
