@@ -15,6 +15,8 @@ mod accept;
 mod access;
 mod body;
 mod discovery;
+#[doc(hidden)]
+pub mod fuzzing;
 mod handler;
 mod kinds;
 mod managed;

@@ -1,0 +1,43 @@
+//! What fuzzers call, and nobody else: bytes from outside on the way a request takes them. The answer is of no
+//! interest; a panic, a hang or endless memory is.
+
+use serde_json::{Value, json};
+
+use crate::body::{self, Encoding};
+use crate::object::Object;
+use crate::patch::{self, Patch};
+use crate::query::{Query, WriteOptions};
+use crate::resource::Kind;
+
+/// Reads a body in each of the encodings a client may choose.
+pub fn read_body(bytes: &[u8]) {
+    for encoding in [Encoding::Json, Encoding::Yaml, Encoding::Protobuf] {
+        // Either is right, for bytes that mean nothing.
+        let _ = body::parse(bytes, encoding);
+    }
+}
+
+/// Patches a Pod with what the bytes say, in each of the four ways.
+pub fn patch_pod(bytes: &[u8]) {
+    let Ok(change) = serde_json::from_slice::<Value>(bytes) else {
+        return;
+    };
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "namespace": "default", "labels": {"app": "web"}},
+        "spec": {"containers": [{"name": "app", "image": "app:1", "ports": [{"containerPort": 80}]}]},
+    });
+    let query = Query::parse("fieldManager=fuzzer&force=true");
+    let options = query.and_then(|query| WriteOptions::parse(&query, "fuzzer/1"));
+    let (Some(pod), Ok(options)) = (Object::new(pod), options) else {
+        return;
+    };
+    let mut patches = vec![
+        Patch::Merge(change.clone()),
+        Patch::Strategic(change.clone()),
+        Patch::Apply(change.clone()),
+    ];
+    patches.extend(patch::parse_json_patch(change).ok().map(Patch::Json));
+    for patch in patches {
+        let _ = patch::apply(&patch, Kind::Pod.storage(), &pod, &options);
+    }
+}
