@@ -1,5 +1,6 @@
 //! Starting an agent from the command line: its directory, its runtime, its endpoints, its settings, its API.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -35,6 +36,8 @@ pub(crate) struct Started {
     /// The runtime's name, version and abilities.
     pub(crate) runtime: String,
     pub(crate) data_dir: PathBuf,
+    /// Where health and metrics are served.
+    pub(crate) metrics: Option<SocketAddr>,
     /// What the runtime does not do that a user may count on.
     pub(crate) warning: Option<&'static str>,
     /// With the API that it joined.
@@ -48,6 +51,7 @@ pub(crate) async fn start(args: &AgentArgs, setting: Setting) -> Result<Started,
         Some(address) => Some(listen(address).await?),
         None => None,
     };
+    let address = metrics.as_ref().and_then(|listener| listener.local_addr().ok());
     // After the claim: a runtime touches what it finds.
     let runtime = args.runtime.open(&path, &args.cni).await?;
     let version = runtime.version().await.map_err(Failure::environment)?;
@@ -73,6 +77,7 @@ pub(crate) async fn start(args: &AgentArgs, setting: Setting) -> Result<Started,
         node,
         runtime: describe(&version),
         data_dir: path,
+        metrics: address,
         warning,
         membership,
     })

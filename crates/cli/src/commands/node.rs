@@ -30,7 +30,7 @@ async fn serve(args: &NodeCommandArgs, mut setting: Setting) -> Result<Exit, Fai
         setting.application = Some(Application::new(kubeconfig, &args.member).await?);
     }
     let started = agent::start(&args.agent, setting).await?;
-    announce(&started, args.manifests.as_deref(), &args.metrics);
+    announce(&started, args.manifests.as_deref());
     tokio::select! {
         () = interrupts.next() => started.node.shutdown(Shutdown::Leave).await,
         () = started.node.ended() => {}
@@ -39,8 +39,11 @@ async fn serve(args: &NodeCommandArgs, mut setting: Setting) -> Result<Exit, Fai
 }
 
 /// Says what the node is made of.
-pub(super) fn announce(started: &Started, manifests: Option<&Path>, metrics: &str) {
+pub(super) fn announce(started: &Started, manifests: Option<&Path>) {
     let manifests = manifests.map(|path| format!("manifests from {}", path.display()));
+    let metrics = started
+        .metrics
+        .map(|address| format!("health and metrics at http://{address}"));
     let endpoint = started
         .membership
         .as_ref()
@@ -49,7 +52,7 @@ pub(super) fn announce(started: &Started, manifests: Option<&Path>, metrics: &st
         Some(format!("runtime {}", started.runtime)),
         Some(format!("data in {}", started.data_dir.display())),
         manifests,
-        Some(format!("health and metrics at http://{metrics}")),
+        metrics,
         endpoint,
     ];
     let parts: Vec<String> = parts.into_iter().flatten().collect();

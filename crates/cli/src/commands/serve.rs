@@ -59,7 +59,7 @@ async fn serve(args: &ServeArgs, config: Config, mut setting: Setting) -> Result
             return Err(failure);
         }
     };
-    announce(&started, args.manifests.as_deref(), &args.metrics);
+    announce(&started, args.manifests.as_deref());
     tokio::select! {
         () = interrupts.next() => started.node.shutdown(Shutdown::Leave).await,
         () = started.node.ended() => {}

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod gates;
+mod old;
 mod streams;
 
 use serde_json::{Value, json};
