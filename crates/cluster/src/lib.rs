@@ -50,12 +50,12 @@ pub fn join(client: &Client, node: NodeHandle, feed: Feed, machine: Machine) -> 
     let (known, registered) = value::channel(None);
     let (seen, changes) = mpsc::channel(watch::BACKLOG);
     let (posts, events) = mpsc::channel(events::QUEUE);
-    let pods = Pods::new(client.clone(), node, registered.clone(), posts);
+    let pods = Pods::new(client.clone(), node, feed, registered.clone(), posts);
     let mut tasks = JoinSet::new();
     tasks.spawn(Registration::new(client.clone(), machine, known).run());
     tasks.spawn(lease::renew(client.clone(), registered));
     tasks.spawn(watch::follow(client.clone(), name.clone(), seen));
     tasks.spawn(Poster::new(client.clone(), name).run(events));
-    tasks.spawn(pods.run(feed, changes));
+    tasks.spawn(pods.run(changes));
     Joined { _tasks: tasks }
 }

@@ -69,6 +69,7 @@ enum Sent {
 pub(crate) struct Pods {
     client: Client,
     node: NodeHandle,
+    feed: Feed,
     registered: watch::Receiver<Option<Registered>>,
     events: mpsc::Sender<PodEvent>,
     entries: BTreeMap<Label, Entry>,
@@ -86,12 +87,14 @@ impl Pods {
     pub(crate) fn new(
         client: Client,
         node: NodeHandle,
+        feed: Feed,
         registered: watch::Receiver<Option<Registered>>,
         events: mpsc::Sender<PodEvent>,
     ) -> Self {
         Self {
             client,
             node,
+            feed,
             registered,
             events,
             entries: BTreeMap::new(),
@@ -105,7 +108,8 @@ impl Pods {
     }
 
     /// Runs until the node is gone.
-    pub(crate) async fn run(mut self, feed: Feed, mut seen: mpsc::Receiver<Seen>) {
+    pub(crate) async fn run(mut self, mut seen: mpsc::Receiver<Seen>) {
+        let feed = self.feed.clone();
         let mut resync = tokio::time::interval(RESYNC);
         resync.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut registered = self.registered.clone();
@@ -183,16 +187,21 @@ impl Pods {
         }
         let mut labels = news.changed;
         for last in news.departed {
-            let label: Label = format!("{}/{}", last.namespace, last.name).into();
-            if let Some(entry) = self.entries.get_mut(&label) {
-                entry.last_words = Some((last.uid, last.status));
-            }
-            labels.insert(label);
+            labels.insert(self.remember(last));
         }
         for label in labels {
             self.look(&label).await?;
         }
         Ok(())
+    }
+
+    /// Keeps how a pod was last until the API knows.
+    fn remember(&mut self, last: PodView) -> Label {
+        let label: Label = format!("{}/{}", last.namespace, last.name).into();
+        if let Some(entry) = self.entries.get_mut(&label) {
+            entry.last_words = Some((last.uid, last.status));
+        }
+        label
     }
 
     async fn retry(&mut self) -> Result<(), Gone> {
@@ -224,6 +233,12 @@ impl Pods {
 
     /// Decides about one pod and does what follows.
     async fn act(&mut self, label: &Label, here: Option<PodView>) -> Result<(), Gone> {
+        if here.is_none() {
+            // It may have gone after the last news were read; the API must not forget it before it knows how.
+            for last in self.feed.take_departed() {
+                self.remember(last);
+            }
+        }
         let entry = self.entries.entry(Arc::clone(label)).or_default();
         if here.is_none() {
             entry.asked = None;

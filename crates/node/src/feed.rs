@@ -70,6 +70,12 @@ impl Feed {
         }
     }
 
+    /// Takes the pods that have ended, and leaves the rest of the news. A pod that the node no longer knows is among
+    /// them or was taken before.
+    pub fn take_departed(&self) -> Vec<PodView> {
+        self.with(|news| std::mem::take(&mut news.departed))
+    }
+
     pub(crate) fn changed(&self, pod: &Arc<str>) {
         self.tell(|news| {
             news.changed.insert(Arc::clone(pod));
