@@ -116,6 +116,8 @@ async fn a_server_that_comes_back_is_looked_at_again() {
     let server = Server::default();
     let listening = server.listen(&socket);
     let runtime = open(socket.clone(), &directory.path().join("root")).await;
+    // Before anything happens: what was told earlier is not told again.
+    let mut events = runtime.events();
     let pod = runtime
         .run_sandbox(&sandbox(directory.path()))
         .await
@@ -125,7 +127,6 @@ async fn a_server_that_comes_back_is_looked_at_again() {
         .await
         .expect("created");
     runtime.start_container(&app).await.expect("started");
-    let mut events = runtime.events();
     event(&mut events, &app, EventKind::Started).await;
     drop(listening);
     std::fs::remove_file(&socket).expect("removed");
