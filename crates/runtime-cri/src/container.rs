@@ -5,8 +5,9 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use pulselet_runtime::{
-    ContainerConfig, ContainerId, ContainerState, ContainerStatus, Error, Exit, ExitReason, Image, Mount,
-    Propagation, Resources, Result, SandboxConfig, SandboxId, SecurityContext, Signal,
+    ContainerConfig, ContainerId, ContainerState, ContainerStatus, Error, Exit, ExitReason, Image,
+    MASKED_PATHS, Mount, Propagation, READ_ONLY_PATHS, Resources, Result, SandboxConfig, SandboxId,
+    SecurityContext, Signal,
 };
 
 use crate::labels;
@@ -14,29 +15,6 @@ use crate::sandbox::{namespaces, seccomp};
 use crate::signal;
 use crate::wire::v1;
 
-/// What would tell about the host, as a kubelet hides it.
-const MASKED: [&str; 12] = [
-    "/proc/asound",
-    "/proc/acpi",
-    "/proc/interrupts",
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/latency_stats",
-    "/proc/timer_list",
-    "/proc/timer_stats",
-    "/proc/sched_debug",
-    "/proc/scsi",
-    "/sys/firmware",
-    "/sys/devices/virtual/powercap",
-];
-/// What would let a container change the host, as a kubelet protects it.
-const READ_ONLY: [&str; 5] = [
-    "/proc/bus",
-    "/proc/fs",
-    "/proc/irq",
-    "/proc/sys",
-    "/proc/sysrq-trigger",
-];
 /// What a kubelet allows a device where nothing is said.
 const DEVICE_PERMISSIONS: &str = "mrw";
 
@@ -183,8 +161,8 @@ fn security(
             .collect(),
         no_new_privs: context.no_new_privs,
         run_as_group: group,
-        masked_paths: paths(&MASKED),
-        readonly_paths: paths(&READ_ONLY),
+        masked_paths: paths(&MASKED_PATHS),
+        readonly_paths: paths(&READ_ONLY_PATHS),
         seccomp: Some(seccomp(&context.seccomp)),
     }
 }

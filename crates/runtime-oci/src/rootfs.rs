@@ -22,7 +22,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use pulselet_runtime::{Mount, Propagation};
+use pulselet_runtime::{MASKED_PATHS, Mount, Propagation, READ_ONLY_PATHS};
 use pulselet_sys::{MountAttributes, set_mount_attributes};
 use rustix::{
     fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, mknodat, open, openat2},
@@ -58,29 +58,6 @@ const MAX_DEVICE_DEPTH: usize = 6;
 
 /// Tries to look up a path below a volume; one is lost when something is renamed at that moment.
 const MAX_LOOK_UPS: usize = 128;
-
-/// What would tell about the host or let a container change it.
-const MASKED: [&str; 12] = [
-    "/proc/asound",
-    "/proc/acpi",
-    "/proc/interrupts",
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/latency_stats",
-    "/proc/timer_list",
-    "/proc/timer_stats",
-    "/proc/sched_debug",
-    "/proc/scsi",
-    "/sys/firmware",
-    "/sys/devices/virtual/powercap",
-];
-const READ_ONLY: [&str; 5] = [
-    "/proc/bus",
-    "/proc/fs",
-    "/proc/irq",
-    "/proc/sys",
-    "/proc/sysrq-trigger",
-];
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RootError {
@@ -153,8 +130,10 @@ pub(crate) fn enter(
         hide(path)?;
     }
     if !privileged && !launch.confinement.unmasked {
-        MASKED.iter().try_for_each(|path| hide(Path::new(path)))?;
-        READ_ONLY.iter().try_for_each(|path| protect(Path::new(path)))?;
+        MASKED_PATHS.iter().try_for_each(|path| hide(Path::new(path)))?;
+        READ_ONLY_PATHS
+            .iter()
+            .try_for_each(|path| protect(Path::new(path)))?;
     }
     if launch.root.read_only {
         make_root_read_only().map_err(RootError::ReadOnlyRoot)?;

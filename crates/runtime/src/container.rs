@@ -9,6 +9,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ContainerId, PodIdentity, SandboxId, Signal};
 
+/// What a container that is not privileged does not see, because it would tell about the host. A kubelet hides the same.
+pub const MASKED_PATHS: [&str; 12] = [
+    "/proc/asound",
+    "/proc/acpi",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/sys/firmware",
+    "/sys/devices/virtual/powercap",
+];
+/// What it cannot change, because that would change the host.
+pub const READ_ONLY_PATHS: [&str; 5] = [
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/irq",
+    "/proc/sys",
+    "/proc/sysrq-trigger",
+];
+
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ContainerConfig {
     pub pod: PodIdentity,

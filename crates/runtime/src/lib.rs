@@ -29,7 +29,8 @@ use std::{fmt, time::Duration};
 pub use async_trait::async_trait;
 pub use container::{
     Capabilities, ContainerConfig, ContainerFilter, ContainerState, ContainerStats, ContainerStatus, Device,
-    EnvVar, Exit, ExitReason, Mount, Propagation, Resources, Seccomp, SecurityContext,
+    EnvVar, Exit, ExitReason, MASKED_PATHS, Mount, Propagation, READ_ONLY_PATHS, Resources, Seccomp,
+    SecurityContext,
 };
 pub use error::{BoxError, Error, ObjectKind, Operation, Result};
 pub use event::{ContainerEvent, EVENT_BUFFER, EventHub, EventKind, Events, RuntimeEvent};
