@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use containerd::Containerd;
 
-#[path = "../../runtime-cri/tests/it/containerd.rs"]
+#[path = "../../runtime/cri-client/tests/it/containerd.rs"]
 mod containerd;
 
 /// Runs of what is measured once per run.

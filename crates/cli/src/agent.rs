@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pulselet_node::{DataDir, LineHub, Node, NodeHandle, NodeOptions, ServiceManager};
+use pulselet_agent::{DataDir, LineHub, Node, NodeHandle, NodeOptions, ServiceManager};
 use pulselet_plan::NodeConfig;
 use pulselet_runtime::Version;
 use tokio::net::TcpListener;

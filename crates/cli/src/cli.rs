@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use pulselet_api::gates::GateError;
-use pulselet_api::{GateSet, Profile};
 use pulselet_engine::time::Span;
+use pulselet_model::gates::GateError;
+use pulselet_model::{GateSet, Profile};
 
 use crate::output::{ColorArg, Format};
 use crate::runtime::RuntimeChoice;

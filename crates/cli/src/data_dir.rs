@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use pulselet_node::Layout;
-use pulselet_node::control::Client;
+use pulselet_agent::Layout;
+use pulselet_agent::control::Client;
 
 use crate::cli::DataDirArgs;
 use crate::exit::Failure;

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use pulselet_api::{DecodeError, FieldError, Position, Warning};
+use pulselet_model::{DecodeError, FieldError, Position, Warning};
 
 use crate::input::{Outcome, Source, Verdict};
 use crate::output::{CYAN, DIM, RED, RESET, YELLOW};

@@ -102,10 +102,10 @@ pub(crate) fn report_usage(error: &clap::Error) -> Exit {
     }
 }
 
-impl From<pulselet_node::control::ClientError> for Failure {
+impl From<pulselet_agent::control::ClientError> for Failure {
     /// What an agent refuses is an answer; an agent that is not there is missing.
-    fn from(error: pulselet_node::control::ClientError) -> Self {
-        use pulselet_node::control::ClientError;
+    fn from(error: pulselet_agent::control::ClientError) -> Self {
+        use pulselet_agent::control::ClientError;
         let exit = match &error {
             ClientError::Refused { .. } => Exit::No,
             ClientError::Connect { .. }

@@ -7,8 +7,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use pulselet_api::{Admission, DecodeError, Document, FieldError, GateSet, Position, Profile, Warning};
-use pulselet_api::{admit_create, decode_documents};
+use pulselet_model::{Admission, DecodeError, Document, FieldError, GateSet, Position, Profile, Warning};
+use pulselet_model::{admit_create, decode_documents};
 
 use crate::exit::Failure;
 

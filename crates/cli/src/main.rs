@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
-    if let Some(ended) = runtime::monitor(std::env::args_os().skip(1)) {
+    if let Some(ended) = runtime::shim(std::env::args_os().skip(1)) {
         return ended;
     }
     let cli = match cli::Cli::try_parse() {

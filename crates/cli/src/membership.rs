@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use pulselet_agent::{Feed, NodeFacts, NodeHandle, NodeOptions};
 use pulselet_apiserver::NodeCertificate;
 use pulselet_cluster::{ApiObjects, Client, Joined, Kubeconfig, Machine, join};
-use pulselet_node::{Feed, NodeFacts, NodeHandle, NodeOptions};
 use pulselet_node_server::{NodeServer, Options, Tls, serve};
 use pulselet_runtime::Runtime;
 use tokio::net::TcpListener;

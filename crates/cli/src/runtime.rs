@@ -1,4 +1,4 @@
-//! The one place where a container runtime is chosen and opened, and where the monitors of its containers begin.
+//! The one place where a container runtime is chosen and opened, and where the shims of its containers begin.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -6,11 +6,11 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use pulselet_cri_client::{ConnectError, CriOptions, CriRuntime, OpenError, USUAL_SOCKETS};
 use pulselet_image::ImageStore;
 use pulselet_runtime::Runtime;
-use pulselet_runtime_cri::{ConnectError, CriOptions, CriRuntime, OpenError, USUAL_SOCKETS};
 use pulselet_runtime_oci::{CniOptions, NetworkOptions, OciOptions, OciRuntime};
-use pulselet_runtime_process::{MonitorCommand, ProcessRuntime};
+use pulselet_runtime_process::{ProcessRuntime, ShimCommand};
 
 use crate::cli::CniArgs;
 use crate::commands::open_store;
@@ -18,8 +18,8 @@ use crate::data_dir;
 use crate::exit::Failure;
 use crate::output;
 
-/// The hidden subcommand that a container's monitor runs as; the runtime's name follows it.
-const MONITOR: &str = "monitor";
+/// The hidden subcommand that a container's shim runs as; the runtime's name follows it.
+const SHIM: &str = "shim";
 
 /// `--runtime`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(crate) enum RuntimeChoice {
     Auto,
 }
 
-/// The runtimes whose containers have a monitor of ours.
+/// The runtimes whose containers have a shim of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BuiltIn {
     Oci,
@@ -120,8 +120,8 @@ impl BuiltIn {
         Self::ALL.into_iter().find(|choice| choice.name() == text)
     }
 
-    fn monitor(self) -> MonitorCommand {
-        MonitorCommand::this_program([MONITOR, self.name()])
+    fn shim(self) -> ShimCommand {
+        ShimCommand::this_program([SHIM, self.name()])
     }
 
     /// Where the runtime keeps its containers.
@@ -134,7 +134,7 @@ impl BuiltIn {
         let cni = self.plugins(cni)?;
         Ok(match self {
             Self::Process => Arc::new(
-                ProcessRuntime::open(&root, self.monitor())
+                ProcessRuntime::open(&root, self.shim())
                     .await
                     .map_err(Failure::environment)?,
             ),
@@ -142,7 +142,7 @@ impl BuiltIn {
                 OciRuntime::open(OciOptions {
                     root,
                     data_dir: data_dir.to_owned(),
-                    monitor: self.monitor(),
+                    shim: self.shim(),
                     program: this_program()?,
                     network: NetworkOptions {
                         cni,
@@ -236,16 +236,16 @@ fn network_of(data_dir: &Path) -> NetworkOptions {
     }
 }
 
-/// Becomes a container's monitor if that is what this process was started for.
+/// Becomes a container's shim if that is what this process was started for.
 ///
-/// Must come before anything that starts a thread: a monitor has one, and is small.
-pub(crate) fn monitor(mut args: impl Iterator<Item = OsString>) -> Option<ExitCode> {
-    if args.next()? != MONITOR {
+/// Must come before anything that starts a thread: a shim has one, and is small.
+pub(crate) fn shim(mut args: impl Iterator<Item = OsString>) -> Option<ExitCode> {
+    if args.next()? != SHIM {
         return None;
     }
     Some(match BuiltIn::named(args.next()?.to_str()?)? {
-        BuiltIn::Oci => pulselet_runtime_oci::monitor_main(args),
-        BuiltIn::Process => pulselet_runtime_process::monitor_main(args),
+        BuiltIn::Oci => pulselet_runtime_oci::shim_main(args),
+        BuiltIn::Process => pulselet_runtime_process::shim_main(args),
     })
 }
 
@@ -291,8 +291,8 @@ mod tests {
     }
 
     #[test]
-    fn other_commands_are_no_monitors() {
-        let args = ["run", "monitor"].map(OsString::from);
-        assert!(monitor(args.into_iter()).is_none());
+    fn other_commands_are_no_shims() {
+        let args = ["run", "shim"].map(OsString::from);
+        assert!(shim(args.into_iter()).is_none());
     }
 }

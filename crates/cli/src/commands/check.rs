@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use pulselet_api::Pod;
+use pulselet_model::Pod;
 use serde::Serialize;
 use serde_json::{Value, json};
 

@@ -2,10 +2,10 @@
 
 use std::io::{self, Write};
 
-use pulselet_api::{Pod, Profile};
 use pulselet_engine::line::GraceFrom;
 use pulselet_engine::plan::{Handler, Kind, ProbePlan, Role};
 use pulselet_engine::time::Span;
+use pulselet_model::{Pod, Profile};
 use pulselet_plan::advice::{Advice, Seconds};
 use pulselet_plan::explain::{ContainerExplanation, ProbeExplanation};
 use pulselet_plan::timing::StopTiming;

@@ -4,8 +4,8 @@ mod report;
 
 use std::io::Write;
 
-use pulselet_node::Layout;
-use pulselet_node::control::ClientError;
+use pulselet_agent::Layout;
+use pulselet_agent::control::ClientError;
 
 use crate::agent;
 use crate::cli::HistoryArgs;
@@ -31,7 +31,7 @@ async fn fetch(args: &HistoryArgs) -> Result<String, Failure> {
     match args.data.client()?.history(pod.as_deref(), container).await {
         Err(refused @ ClientError::Connect { .. }) => {
             let layout = Layout::new(args.data.resolve()?);
-            let kept = pulselet_node::kept_history(&layout, pod.as_deref(), container);
+            let kept = pulselet_agent::kept_history(&layout, pod.as_deref(), container);
             kept.map_err(Failure::environment)?.ok_or_else(|| refused.into())
         }
         answer => Ok(answer?),

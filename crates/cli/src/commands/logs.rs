@@ -1,4 +1,4 @@
-//! `pulselet logs`: what a container wrote, from the files its monitor keeps.
+//! `pulselet logs`: what a container wrote, from the files its shim keeps.
 //!
 //! The agent says where the log is; the files are read here.
 
@@ -8,8 +8,8 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Duration;
 
-use pulselet_node::control::Client;
-use pulselet_node::{LogFile, LogPlace};
+use pulselet_agent::control::Client;
+use pulselet_agent::{LogFile, LogPlace};
 use pulselet_runtime::log::Entry;
 
 use crate::agent;

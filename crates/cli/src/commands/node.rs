@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use pulselet_node::{LineHub, Shutdown};
+use pulselet_agent::{LineHub, Shutdown};
 
 use crate::agent::{self, Setting, Started};
 use crate::cli::NodeCommandArgs;

@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use jiff::Timestamp;
-use pulselet_api::status::ContainerStatus;
-use pulselet_node::PodView;
+use pulselet_agent::PodView;
+use pulselet_model::status::ContainerStatus;
 
 use super::run::age;
 use crate::agent;

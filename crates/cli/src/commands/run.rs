@@ -13,9 +13,9 @@ mod view;
 use std::io::Write as _;
 use std::time::Duration;
 
-use pulselet_api::{Pod, Profile};
+use pulselet_agent::{FULL_BACKLOG, How, LineHub, Lines, NodeHandle, Origin, Shutdown};
 use pulselet_engine::line::LineBody;
-use pulselet_node::{FULL_BACKLOG, How, LineHub, Lines, NodeHandle, Origin, Shutdown};
+use pulselet_model::{Pod, Profile};
 use pulselet_plan::NodeConfig;
 use tokio::time::Instant;
 

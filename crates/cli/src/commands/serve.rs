@@ -1,7 +1,7 @@
 //! `pulselet serve`: the API and a node in one process. The node is a client of the API like any other.
 
+use pulselet_agent::{LineHub, Shutdown};
 use pulselet_apiserver::{Config, Server};
-use pulselet_node::{LineHub, Shutdown};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 

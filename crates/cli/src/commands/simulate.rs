@@ -3,10 +3,10 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use pulselet_api::{Pod, Profile};
 use pulselet_engine::line::{Line, LineRecord};
 use pulselet_engine::plan::PodPlan;
 use pulselet_engine::time::{Span, Time};
+use pulselet_model::{Pod, Profile};
 use pulselet_plan::NodeConfig;
 use pulselet_sim::simulation::DEFAULT_LIMIT;
 use pulselet_sim::timeline::{TextTimeline, Timeline, html, svg};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::time::Duration;
 
-use pulselet_node::control::{Client, ClientError, LineStream};
+use pulselet_agent::control::{Client, ClientError, LineStream};
 use serde_json::Value;
 
 use crate::agent;

@@ -7,7 +7,7 @@
 
 mod bad_input;
 mod commands;
-#[path = "../../../runtime-cri/tests/it/containerd.rs"]
+#[path = "../../../runtime/cri-client/tests/it/containerd.rs"]
 mod containerd;
 mod cri;
 mod durability;

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use pulselet_image::{Digest, Platform};
-use pulselet_monitored::{CONTAINER_FILE, ContainerRecord};
 use pulselet_runtime::{ContainerConfig, ContainerId, SandboxId, Signal};
+use pulselet_shim_client::{CONTAINER_FILE, ContainerRecord};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

@@ -12,7 +12,7 @@ use crossterm::cursor::{Hide, MoveToColumn, MoveUp, Show};
 use crossterm::queue;
 use crossterm::terminal::{BeginSynchronizedUpdate, Clear, ClearType, EndSynchronizedUpdate};
 use jiff::Timestamp;
-use pulselet_node::{Lines, PodLine};
+use pulselet_agent::{Lines, PodLine};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use pulselet_node::{FULL_BACKLOG, LineHub, Lines, PodLine, PodView};
+use pulselet_agent::{FULL_BACKLOG, LineHub, Lines, PodLine, PodView};
 use tokio::sync::{Notify, mpsc};
 use tracing_subscriber::fmt::MakeWriter;
 

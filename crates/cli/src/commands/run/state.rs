@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use pulselet_api::Pod;
+use pulselet_agent::{PodLine, PodView, uid_of};
 use pulselet_engine::line::{LineBody, Phase};
 use pulselet_engine::plan::Kind;
 use pulselet_engine::time::Span;
-use pulselet_node::{PodLine, PodView, uid_of};
+use pulselet_model::Pod;
 use pulselet_sim::timeline::ProbeResult;
 
 /// Results kept per probe: what a terminal has room for.
@@ -197,7 +197,7 @@ impl ContainerState {
         self.strips[index(kind)].iter().copied()
     }
 
-    fn recall(&mut self, status: &pulselet_api::status::ContainerStatus) {
+    fn recall(&mut self, status: &pulselet_model::status::ContainerStatus) {
         self.started = status.started.unwrap_or_default();
         self.ready = status.ready;
         self.restarts = u32::try_from(status.restart_count).unwrap_or_default();

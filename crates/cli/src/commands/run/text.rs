@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use pulselet_agent::PodLine;
 use pulselet_engine::line::LineBody;
 use pulselet_engine::plan::Kind;
-use pulselet_node::PodLine;
 use pulselet_sim::timeline::ProbeResult;
 use pulselet_sim::timeline::wording::{clock, describe, style};
 

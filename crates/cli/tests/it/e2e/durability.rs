@@ -235,7 +235,7 @@ fn restart_counts(pods: &[Value]) -> Vec<(String, u64)> {
 /// No process of the pods is left, not even as a zombie, and nothing on the disk.
 fn nothing_is_left(world: &World, pids: &BTreeSet<i32>) {
     assert!(world.processes().is_empty(), "{:?}", world.processes());
-    // Monitors whose agent was killed are the init process's to reap, which takes its time.
+    // Shims whose agent was killed are the init process's to reap, which takes its time.
     eventually("end of the zombies", || {
         (!pids.iter().any(|pid| is_zombie(*pid))).then_some(())
     });

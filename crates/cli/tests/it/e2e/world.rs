@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use pulselet_node::Layout;
-use pulselet_node::control::Client;
+use pulselet_agent::Layout;
+use pulselet_agent::control::Client;
 use rustix::process::Pid;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -309,7 +309,7 @@ impl World {
         path.to_str().expect("a path in UTF-8").to_owned()
     }
 
-    /// Everything that a world left running: monitors and containers name its directory.
+    /// Everything that a world left running: shims and containers name its directory.
     pub(crate) fn processes(&self) -> BTreeSet<i32> {
         if let Some(containerd) = &self.containerd {
             return containerd
@@ -326,7 +326,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // Only after a failure is anything left. A container does not outlive its monitor.
+        // Only after a failure is anything left. A container does not outlive its shim.
         for pid in self.processes() {
             if let Some(pid) = Pid::from_raw(pid) {
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);

@@ -10,8 +10,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use pulselet_node::control::Client;
-use pulselet_node::{EventRow, Layout};
+use pulselet_agent::control::Client;
+use pulselet_agent::{EventRow, Layout};
 use pulselet_runtime::log::Entry;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};

@@ -1,0 +1,42 @@
+//! Pods as Kubernetes serves them.
+//!
+//! This crate owns what a Pod *is* and which Pods are acceptable: the wire types, decoding with positions, the
+//! feature gates that hide or drop fields, defaulting, validation, update rules and warnings. It does no IO, starts
+//! no task and reads no clock; everything is a function from values to values.
+//!
+//! What it leaves to others: what a Pod *does* (`pulselet-engine`, through `pulselet-plan`), storing and
+//! serving Pods, and reading files.
+
+mod admission;
+mod decode;
+mod defaults;
+mod dropping;
+mod field;
+pub mod gates;
+pub mod image;
+pub mod pod;
+pub mod probe;
+mod profile;
+mod qos;
+pub mod quantity;
+pub mod status;
+mod validation;
+mod warning;
+
+/// The Kubernetes types that we use as they are: volumes, security contexts, affinity, metadata.
+pub use k8s_openapi as openapi;
+
+pub use admission::{Admission, admit_create, admit_ephemeral_containers, admit_update};
+pub use decode::{DecodeError, Decoded, Document, Documents, MAX_DOCUMENT_BYTES, Position, decode_documents};
+pub use dropping::hide_disabled;
+pub use field::{FieldError, Reason};
+pub use gates::{Gate, GateError, GateSet};
+pub use pod::{Container, ContainerPort, EphemeralContainer, Pod, PodOs, PodSpec};
+pub use probe::{
+    ExecAction, GrpcAction, HttpGetAction, HttpHeader, IntOrString, Lifecycle, LifecycleHandler, Probe,
+    SleepAction, TcpSocketAction,
+};
+pub use profile::Profile;
+pub use status::{ContainerStatus, PodStatus};
+pub use validation::{NameRule, validate_metadata};
+pub use warning::Warning;

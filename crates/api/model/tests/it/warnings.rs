@@ -1,0 +1,83 @@
+//! Warnings: those that are promised, and no others.
+
+use pulselet_model::{GateSet, Profile};
+
+use crate::{admit, manifest};
+
+fn warnings(spec: &str, container: &str) -> Vec<String> {
+    let admission = admit(&manifest(spec, container), Profile::Pulselet, GateSet::ALL).expect("is accepted");
+    admission.warnings.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_probe_grace_above_that_of_the_pod() {
+    let probe = "livenessProbe: {tcpSocket: {port: 80}, terminationGracePeriodSeconds: 60}";
+    let found = warnings("", probe);
+    assert_eq!(found.len(), 1);
+    assert!(found[0].starts_with(
+        "spec.containers[0].livenessProbe.terminationGracePeriodSeconds: 60 is longer than the pod's"
+    ));
+    assert_eq!(
+        warnings("terminationGracePeriodSeconds: 60", probe),
+        Vec::<String>::new()
+    );
+}
+
+#[test]
+fn two_ways_of_waiting_for_a_slow_start() {
+    let liveness = "livenessProbe: {tcpSocket: {port: 80}, initializationFailureThreshold: 20}";
+    assert_eq!(warnings("", liveness), Vec::<String>::new());
+    let both = warnings(
+        "",
+        &format!("{liveness}, startupProbe: {{tcpSocket: {{port: 80}}}}"),
+    );
+    assert_eq!(both.len(), 1);
+    assert!(both[0].contains("livenessProbe.initializationFailureThreshold"));
+}
+
+#[test]
+fn a_stop_signal_without_os() {
+    let signal = "lifecycle: {stopSignal: SIGUSR1}";
+    let found = warnings("", signal);
+    assert_eq!(found.len(), 1);
+    assert!(found[0].contains("spec.os.name"));
+    assert_eq!(warnings("os: {name: linux}", signal), Vec::<String>::new());
+}
+
+/// The situations of the proposals, each with the only warning it may draw.
+#[test]
+fn situations_of_the_proposals_draw_no_other_warnings() {
+    let port = "httpGet: {path: /healthz, port: 8080}";
+    for (spec, container) in [
+        // A long grace period for the Pod, a short one for a hang.
+        (
+            "terminationGracePeriodSeconds: 3600",
+            format!("livenessProbe: {{{port}, terminationGracePeriodSeconds: 60}}"),
+        ),
+        // A start-up budget of five minutes.
+        (
+            "",
+            format!(
+                "startupProbe: {{{port}, failureThreshold: 30, periodSeconds: 10}}, livenessProbe: {{{port}}}"
+            ),
+        ),
+        // Readiness twice a second.
+        (
+            "",
+            format!("readinessProbe: {{{port}, periodSeconds: 1, periodMilliseconds: -500}}"),
+        ),
+        (
+            "",
+            format!("readinessProbe: {{{port}, periodSeconds: 1, periodMilliseconds: 500}}"),
+        ),
+        // One threshold for the start, another for later.
+        (
+            "",
+            format!("livenessProbe: {{{port}, failureThreshold: 3, initializationFailureThreshold: 20}}"),
+        ),
+        // A stop signal of the manifest's choice.
+        ("os: {name: linux}", "lifecycle: {stopSignal: SIGUSR1}".to_owned()),
+    ] {
+        assert_eq!(warnings(spec, &container), Vec::<String>::new(), "{container}");
+    }
+}

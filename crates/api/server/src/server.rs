@@ -1,0 +1,367 @@
+//! The server: listener, TLS, connections, and the chores beside them.
+//!
+//! Both edges are injected: the configuration says where to listen and keep data, the caller's future says when to
+//! stop. Connections, handshakes and the time to shut down are bounded.
+
+mod binder;
+mod chores;
+mod staleness;
+mod tls;
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Request;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use pulselet_model::{GateSet, Profile};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+
+use crate::access::{ADMIN_GROUP, AccessError, Authenticator};
+use crate::handler::Handler;
+use crate::kinds::Rules;
+use crate::node::{self, BodyError, Nodes};
+use crate::pki::{Authority, PkiError};
+use crate::registry::Registry;
+use crate::status::ApiError;
+use crate::store::{HistoryLimits, SqliteStore, StoreError};
+
+/// Connections at a time; more wait in the kernel's queue.
+const MAX_CONNECTIONS: usize = 4096;
+/// For a client to finish its handshake, and to send the head of a request.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often a silent HTTP/2 client is asked whether it is there, and how long it has to answer.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// Requests at a time on one HTTP/2 connection, as upstream has it.
+const MAX_STREAMS: u32 = 250;
+/// For requests under way when the server is told to stop.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
+/// After an error of the listener, such as too many open files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What a server needs to know.
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub listen: SocketAddr,
+    /// Holds the store, certificates, tokens and the administrator's kubeconfig.
+    pub data_dir: PathBuf,
+    pub profile: Profile,
+    pub gates: GateSet,
+    pub history: HistoryLimits,
+    /// Bind Pods without a node to one; otherwise that is someone else's task.
+    pub bind_pods: bool,
+}
+
+impl Config {
+    /// A server on an address with its data in a directory, and defaults for the rest.
+    pub fn new(listen: SocketAddr, data_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            listen,
+            data_dir: data_dir.into(),
+            profile: Profile::default(),
+            gates: GateSet::default(),
+            history: HistoryLimits::default(),
+            bind_pods: false,
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("cannot create the data directory {path}: {source}")]
+    CreateDataDir { path: PathBuf, source: io::Error },
+    #[error("cannot lock the data directory {path}: {source}")]
+    Lock { path: PathBuf, source: io::Error },
+    #[error("another server uses the data directory {path}")]
+    Locked { path: PathBuf },
+    #[error("cannot listen on {address}: {source}")]
+    Listen { address: SocketAddr, source: io::Error },
+    #[error("cannot set up TLS: {source}")]
+    Tls { source: rustls::Error },
+    #[error("cannot create the objects every server has: {source}")]
+    Bootstrap { source: ApiError },
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+    #[error(transparent)]
+    Access(#[from] AccessError),
+}
+
+/// A server that listens and can be run.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    acceptor: TlsAcceptorDebug,
+    handler: Arc<Handler>,
+    registry: Registry,
+    authority: Authority,
+    address: SocketAddr,
+    data_dir: PathBuf,
+    kubeconfig: PathBuf,
+    bind_pods: bool,
+    /// Held as long as the server lives.
+    _lock: File,
+}
+
+/// What a node needs to serve, in PEM.
+pub struct NodeCertificate {
+    pub certificate: String,
+    pub key: String,
+    /// Has signed it, and the certificate with which the server comes as a client.
+    pub authority: String,
+}
+
+impl std::fmt::Debug for NodeCertificate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("NodeCertificate")
+    }
+}
+
+/// `TlsAcceptor` says nothing about itself.
+struct TlsAcceptorDebug(TlsAcceptor);
+
+impl std::fmt::Debug for TlsAcceptorDebug {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TlsAcceptor")
+    }
+}
+
+impl Server {
+    /// Opens the store, makes or loads the certificates, writes the administrator's kubeconfig, and listens.
+    pub async fn bind(config: Config) -> Result<Self, StartError> {
+        let data_dir = config.data_dir;
+        let lock = lock_data_dir(&data_dir)?;
+        let store = SqliteStore::open(&data_dir.join("api.db"), config.history)?;
+        let rules = Rules {
+            profile: config.profile,
+            gates: config.gates,
+        };
+        let registry = Registry::new(Arc::new(store), rules);
+        chores::bootstrap(&registry)
+            .await
+            .map_err(|source| StartError::Bootstrap { source })?;
+        let authority = Authority::load_or_create(&data_dir.join("pki"))?;
+        let authenticator = Authenticator::new(authority.certificate(), &data_dir.join("tokens.csv"))?;
+        let listen_failed = |source| StartError::Listen {
+            address: config.listen,
+            source,
+        };
+        let listener = TcpListener::bind(config.listen).await.map_err(listen_failed)?;
+        let address = listener.local_addr().map_err(listen_failed)?;
+        let acceptor = tls::acceptor(&authority, &authenticator, address.ip())?;
+        let nodes = Nodes::new(registry.clone(), &authority)?;
+        let kubeconfig = data_dir.join("admin.kubeconfig");
+        authority.write_kubeconfig(&kubeconfig, &url(address), "admin", &[ADMIN_GROUP])?;
+        Ok(Self {
+            listener,
+            acceptor: TlsAcceptorDebug(acceptor),
+            handler: Arc::new(Handler::new(registry.clone(), authenticator, nodes)),
+            registry,
+            authority,
+            address,
+            data_dir,
+            kubeconfig,
+            bind_pods: config.bind_pods,
+            _lock: lock,
+        })
+    }
+
+    /// Where it listens.
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The administrator's kubeconfig.
+    pub fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
+    /// Writes a kubeconfig with which a node can join, into the data directory.
+    pub fn write_node_kubeconfig(&self, node: &str) -> Result<PathBuf, PkiError> {
+        let path = self.data_dir.join(format!("node-{node}.kubeconfig"));
+        let user = format!("{}{node}", crate::access::NODE_USER_PREFIX);
+        let groups = [crate::access::NODE_GROUP];
+        self.authority
+            .write_kubeconfig(&path, &url(self.address), &user, &groups)?;
+        Ok(path)
+    }
+
+    /// A certificate with which a node serves logs, exec and the like at these addresses.
+    pub fn issue_node_certificate(
+        &self,
+        node: &str,
+        addresses: &[IpAddr],
+    ) -> Result<NodeCertificate, PkiError> {
+        let user = format!("{}{node}", crate::access::NODE_USER_PREFIX);
+        let credential = self.authority.issue_server(&user, &[node], addresses)?;
+        Ok(NodeCertificate {
+            certificate: credential.certificate_pem,
+            key: credential.key_pem,
+            authority: self.authority.certificate_pem().to_owned(),
+        })
+    }
+
+    /// Serves until `stop` is done, then gives requests under way a little time.
+    pub async fn run(self, stop: impl Future<Output = ()>) {
+        let (stopping, stopped) = watch::channel(false);
+        let mut chores = JoinSet::new();
+        chores.spawn(chores::run(self.registry.clone()));
+        if self.bind_pods {
+            chores.spawn(binder::run(self.registry.clone()));
+        }
+        let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let mut connections = JoinSet::new();
+        tokio::pin!(stop);
+        loop {
+            let permit = tokio::select! {
+                () = &mut stop => break,
+                permit = Arc::clone(&room).acquire_owned() => permit,
+                Some(_) = connections.join_next() => continue,
+            };
+            let stream = tokio::select! {
+                () = &mut stop => break,
+                accepted = self.listener.accept() => match accepted {
+                    Ok((stream, _)) => stream,
+                    Err(error) => {
+                        tracing::warn!(%error, "a connection could not be accepted");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                        continue;
+                    }
+                },
+            };
+            let (acceptor, handler) = (self.acceptor.0.clone(), Arc::clone(&self.handler));
+            let stopped = stopped.clone();
+            connections.spawn(async move {
+                serve_connection(stream, acceptor, handler, stopped).await;
+                drop(permit);
+            });
+        }
+        drop(self.listener);
+        // The receivers may all be gone, and then there is nobody to tell.
+        let _ = stopping.send(true);
+        let _ = tokio::time::timeout(SHUTDOWN_GRACE, async {
+            while connections.join_next().await.is_some() {}
+        })
+        .await;
+        connections.shutdown().await;
+        chores.shutdown().await;
+    }
+}
+
+fn url(address: SocketAddr) -> String {
+    // A client cannot connect to "any address"; it is on this machine or will edit the file.
+    let ip = match address.ip() {
+        ip if !ip.is_unspecified() => ip,
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::LOCALHOST),
+    };
+    format!("https://{}", SocketAddr::new(ip, address.port()))
+}
+
+/// One server per data directory.
+fn lock_data_dir(path: &Path) -> Result<File, StartError> {
+    use std::os::unix::fs::DirBuilderExt;
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(|source| StartError::CreateDataDir {
+            path: path.to_owned(),
+            source,
+        })?;
+    let failed = |source| StartError::Lock {
+        path: path.to_owned(),
+        source,
+    };
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(path.join("api.lock"))
+        .map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(StartError::Locked {
+            path: path.to_owned(),
+        }),
+        Err(TryLockError::Error(source)) => Err(failed(source)),
+    }
+}
+
+async fn serve_connection(
+    stream: TcpStream,
+    acceptor: TlsAcceptor,
+    handler: Arc<Handler>,
+    mut stopped: watch::Receiver<bool>,
+) {
+    node::keep_alive(&stream);
+    let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream));
+    let stream = match handshake.await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "a TLS handshake failed");
+            return;
+        }
+        Err(_) => return,
+    };
+    let chain = stream.get_ref().1.peer_certificates().map(<[_]>::to_vec);
+    let chain = Arc::new(chain);
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (handler, chain) = (Arc::clone(&handler), Arc::clone(&chain));
+        async move {
+            let request = request.map(|body| body.map_err(body_failed).boxed_unsync());
+            let answer = handler.handle(chain, request).await;
+            Ok::<_, std::convert::Infallible>(answer)
+        }
+    });
+    let builder = connection_builder();
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    let served = tokio::select! {
+        served = connection.as_mut() => served,
+        () = told_to_stop(&mut stopped) => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = served {
+        tracing::debug!(%error, "a connection ended badly");
+    }
+}
+
+async fn told_to_stop(stopped: &mut watch::Receiver<bool>) {
+    // A sender that is gone means the same.
+    let _ = stopped.wait_for(|stopped| *stopped).await;
+}
+
+fn body_failed(error: hyper::Error) -> BodyError {
+    Box::new(error)
+}
+
+fn connection_builder() -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .max_concurrent_streams(MAX_STREAMS);
+    builder
+}

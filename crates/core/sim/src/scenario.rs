@@ -1,0 +1,171 @@
+//! Scenarios: how the containers of one pod behave, life by life, and what happens to the pod from outside.
+//!
+//! A scenario is plain data. What it does not name takes no time and goes well. `read` makes one from a file and
+//! refuses whatever it does not know; `write` gives it back as a file.
+
+mod read;
+mod write;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pulselet_engine::plan::Kind;
+use pulselet_engine::time::{Span, Time};
+use pulselet_model::{LifecycleHandler, Pod};
+
+pub use read::ScenarioError;
+
+/// The behaviour of one pod's world.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Scenario {
+    /// By container name; a container without an entry is healthy from its first moment.
+    pub containers: BTreeMap<String, Vec<Life>>,
+    /// When the agent is killed; it starts again at once.
+    pub agent_restarts: Vec<Time>,
+    /// A file holds one at most; a pod may be deleted again with less patience.
+    pub deletes: Vec<Ending>,
+    pub evict: Option<Ending>,
+}
+
+/// The end of the pod, asked for from outside.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ending {
+    pub at: Time,
+    /// Without it the pod's own grace period counts.
+    pub grace: Option<Span>,
+}
+
+/// How a container behaves in one life. Ages count from the start of the container.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Life {
+    pub health: Health,
+    /// By kind, in place of what `health` says; what an entry leaves out is taken from there.
+    pub probes: BTreeMap<Kind, ProbeScript>,
+    pub exit: Option<OwnExit>,
+    /// From a signal that it handles to its exit.
+    pub stops_in: Span,
+    /// The signals it handles; without a list the effective stop signal.
+    pub handles: Option<Vec<Arc<str>>>,
+    pub hooks: Hooks,
+}
+
+/// When probes succeed and how long they take.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Health {
+    pub starts_after: Span,
+    pub fails: Option<Window>,
+    pub latency: Span,
+}
+
+/// From an age on, possibly up to another one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Window {
+    pub from: Span,
+    pub until: Option<Span>,
+}
+
+impl Window {
+    pub fn contains(self, age: Span) -> bool {
+        age >= self.from && self.until.is_none_or(|until| age < until)
+    }
+}
+
+/// What one kind of probe sees, where that differs from the others.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ProbeScript {
+    pub starts_after: Option<Span>,
+    pub fails: Option<Window>,
+    pub latency: Option<Span>,
+}
+
+/// A container that leaves by itself.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OwnExit {
+    pub at: Span,
+    pub code: i32,
+}
+
+/// How hooks that run something fare. A scenario file cannot name them: there they succeed in no time.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Hooks {
+    pub post_start: HookScript,
+    pub pre_stop: HookScript,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HookScript {
+    pub takes: Span,
+    pub fails: bool,
+}
+
+impl Scenario {
+    /// How life number `attempt` of a container goes: the last one listed repeats.
+    pub fn life(&self, container: &str, attempt: u32) -> Life {
+        let attempt = usize::try_from(attempt).unwrap_or(usize::MAX);
+        self.containers
+            .get(container)
+            .and_then(|lives| lives.get(attempt).or(lives.last()))
+            .cloned()
+            .unwrap_or_default()
+    }
+}
+
+impl Scenario {
+    /// A hook that only opens a connection is accepted in a manifest and fails when it runs, as it does upstream.
+    pub(crate) fn fail_unsupported_hooks(&mut self, pod: &Pod) {
+        let unsupported =
+            |hook: &Option<LifecycleHandler>| hook.as_ref().is_some_and(|hook| hook.tcp_socket.is_some());
+        for container in pod.spec.init_containers.iter().chain(&pod.spec.containers) {
+            let Some(lifecycle) = &container.lifecycle else {
+                continue;
+            };
+            let (post_start, pre_stop) = (
+                unsupported(&lifecycle.post_start),
+                unsupported(&lifecycle.pre_stop),
+            );
+            if !post_start && !pre_stop {
+                continue;
+            }
+            let lives = self.containers.entry(container.name.clone());
+            for life in lives.or_insert_with(|| vec![Life::default()]) {
+                life.hooks.post_start.fails |= post_start;
+                life.hooks.pre_stop.fails |= pre_stop;
+            }
+        }
+    }
+}
+
+impl Life {
+    /// What probes of one kind see.
+    pub fn health(&self, kind: Kind) -> Health {
+        let Some(own) = self.probes.get(&kind) else {
+            return self.health.clone();
+        };
+        Health {
+            starts_after: own.starts_after.unwrap_or(self.health.starts_after),
+            fails: own.fails.or(self.health.fails),
+            latency: own.latency.unwrap_or(self.health.latency),
+        }
+    }
+}
+
+/// What is wrong with a container at some age, as a probe sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ailment {
+    /// It does not listen yet.
+    NotUpYet,
+    /// It listens, and answers wrongly.
+    Deadlocked,
+}
+
+impl Health {
+    pub fn ailment(&self, age: Span) -> Option<Ailment> {
+        if age < self.starts_after {
+            Some(Ailment::NotUpYet)
+        } else if self.fails.is_some_and(|window| window.contains(age)) {
+            Some(Ailment::Deadlocked)
+        } else {
+            None
+        }
+    }
+}

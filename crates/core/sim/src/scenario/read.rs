@@ -1,0 +1,563 @@
+//! Reading a scenario file. Every error names the line and the column it is about.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use pulselet_engine::plan::{Kind, PodPlan};
+use pulselet_engine::time::{Span, Time};
+use pulselet_vocabulary::Signal;
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_saphyr::{Location, MessageFormatter, Spanned, UserMessageFormatter};
+
+use crate::scenario::{Ending, Health, Hooks, Life, OwnExit, ProbeScript, Scenario, Window};
+use pulselet_plan::duration::{DurationError, parse_duration};
+
+/// Bytes of a scenario file. A thousand lives need less than a tenth of it.
+pub(super) const MAX_SCENARIO_BYTES: usize = 1024 * 1024;
+
+/// Where in the file, both counted from one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub line: u64,
+    pub column: u64,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}, column {}", self.line, self.column)
+    }
+}
+
+impl From<Location> for Place {
+    fn from(location: Location) -> Self {
+        Self {
+            line: location.line(),
+            column: location.column(),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ScenarioError {
+    #[error("the scenario is larger than {MAX_SCENARIO_BYTES} bytes")]
+    TooLarge,
+    #[error("{at}: {message}")]
+    ParseYaml { at: Place, message: String },
+    #[error("{at}: {source}")]
+    ParseDuration { at: Place, source: DurationError },
+    #[error("{at}: the pod has no container {name:?}; it has {known}")]
+    UnknownContainer { at: Place, name: String, known: String },
+    #[error("{at}: unknown probe kind {kind:?}; use startup, liveness or readiness")]
+    UnknownProbeKind { at: Place, kind: String },
+    #[error("{at}: {signal:?} is not a signal a process can handle")]
+    UnknownSignal { at: Place, signal: String },
+    #[error("{at}: {message}")]
+    Contradiction { at: Place, message: String },
+}
+
+impl Scenario {
+    /// Reads a scenario for the pod of this plan.
+    pub fn read(text: &str, plan: &PodPlan) -> Result<Self, ScenarioError> {
+        if text.len() > MAX_SCENARIO_BYTES {
+            return Err(ScenarioError::TooLarge);
+        }
+        let file: File = match serde_saphyr::from_str::<Option<File>>(text) {
+            Ok(file) => file.unwrap_or_default(),
+            Err(error) => return Err(yaml_error(&error)),
+        };
+        file.resolve(plan)
+    }
+}
+
+fn yaml_error(error: &serde_saphyr::Error) -> ScenarioError {
+    let at = error.location().map_or(Place { line: 1, column: 1 }, Place::from);
+    let message = UserMessageFormatter.format_message(error.without_snippet());
+    // The text may quote the file, which may hold anything.
+    let message = message.replace(char::is_control, " ");
+    ScenarioError::ParseYaml { at, message }
+}
+
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct File {
+    containers: Option<Entries<Option<ContainerFile>>>,
+    agent: Option<AgentFile>,
+    delete_at: Option<Text>,
+    grace_period_seconds: Option<Spanned<i64>>,
+    evict_at: Option<Text>,
+    eviction_grace_period_seconds: Option<Spanned<i64>>,
+}
+
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct ContainerFile {
+    lives: Option<Spanned<Vec<LifeFile>>>,
+}
+
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct LifeFile {
+    starts_after: Option<Text>,
+    fails_at: Option<Text>,
+    recovers_at: Option<Text>,
+    exits_at: Option<Text>,
+    exit_code: Option<Spanned<i64>>,
+    stops_in: Option<Text>,
+    handles: Option<Vec<Text>>,
+    probe_latency: Option<Text>,
+    probes: Option<Entries<Option<ProbeFile>>>,
+}
+
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct ProbeFile {
+    starts_after: Option<Text>,
+    fails_at: Option<Text>,
+    recovers_at: Option<Text>,
+    probe_latency: Option<Text>,
+}
+
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct AgentFile {
+    restarts_at: Option<Vec<Text>>,
+}
+
+type Text = Spanned<String>;
+
+/// A mapping whose keys keep their places.
+#[derive(Debug)]
+struct Entries<V>(Vec<(Text, V)>);
+
+impl<'de, V: Deserialize<'de>> Deserialize<'de> for Entries<V> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct EntriesVisitor<V>(PhantomData<V>);
+
+        impl<'de, V: Deserialize<'de>> Visitor<'de> for EntriesVisitor<V> {
+            type Value = Entries<V>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a mapping")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    entries.push(entry);
+                }
+                Ok(Entries(entries))
+            }
+        }
+
+        deserializer.deserialize_map(EntriesVisitor(PhantomData))
+    }
+}
+
+impl File {
+    fn resolve(self, plan: &PodPlan) -> Result<Scenario, ScenarioError> {
+        let mut containers = BTreeMap::new();
+        for (name, entry) in self.containers.map(|entries| entries.0).unwrap_or_default() {
+            if !plan
+                .containers
+                .iter()
+                .any(|container| *container.name == *name.value)
+            {
+                return Err(unknown_container(name, plan));
+            }
+            let lives = entry.unwrap_or_default().resolve(&name)?;
+            containers.insert(name.value, lives);
+        }
+        let mut agent_restarts = Vec::new();
+        for text in self.agent.unwrap_or_default().restarts_at.unwrap_or_default() {
+            agent_restarts.push(moment(&text)?);
+        }
+        agent_restarts.sort_unstable();
+        let delete = ending(
+            self.delete_at,
+            self.grace_period_seconds,
+            ["deleteAt", "gracePeriodSeconds"],
+        )?;
+        let evict_keys = ["evictAt", "evictionGracePeriodSeconds"];
+        let evict = ending(self.evict_at, self.eviction_grace_period_seconds, evict_keys)?;
+        Ok(Scenario {
+            containers,
+            agent_restarts,
+            deletes: delete.into_iter().collect(),
+            evict,
+        })
+    }
+}
+
+fn unknown_container(name: Text, plan: &PodPlan) -> ScenarioError {
+    let known: Vec<&str> = plan.containers.iter().map(|container| &*container.name).collect();
+    ScenarioError::UnknownContainer {
+        at: place(&name),
+        name: name.value,
+        known: known.join(", "),
+    }
+}
+
+impl ContainerFile {
+    fn resolve(self, name: &Text) -> Result<Vec<Life>, ScenarioError> {
+        let Some(lives) = self.lives else {
+            return Ok(vec![Life::default()]);
+        };
+        if lives.value.is_empty() {
+            let message = format!("container {:?} has an empty list of lives", name.value);
+            return Err(ScenarioError::Contradiction {
+                at: place(&lives),
+                message,
+            });
+        }
+        lives.value.into_iter().map(LifeFile::resolve).collect()
+    }
+}
+
+impl LifeFile {
+    fn resolve(self) -> Result<Life, ScenarioError> {
+        let fails = window(self.fails_at.as_ref(), self.recovers_at.as_ref(), None)?;
+        let mut probes = BTreeMap::new();
+        for (kind, script) in self.probes.map(|entries| entries.0).unwrap_or_default() {
+            probes.insert(probe_kind(&kind)?, script.unwrap_or_default().resolve(fails)?);
+        }
+        Ok(Life {
+            health: Health {
+                starts_after: span_or_zero(self.starts_after.as_ref())?,
+                fails,
+                latency: span_or_zero(self.probe_latency.as_ref())?,
+            },
+            probes,
+            exit: own_exit(self.exits_at.as_ref(), self.exit_code)?,
+            stops_in: span_or_zero(self.stops_in.as_ref())?,
+            handles: self
+                .handles
+                .map(|names| names.into_iter().map(signal).collect())
+                .transpose()?,
+            hooks: Hooks::default(),
+        })
+    }
+}
+
+impl ProbeFile {
+    /// `own` is the window of the container itself, which a `recoversAt` alone cuts short.
+    fn resolve(self, own: Option<Window>) -> Result<ProbeScript, ScenarioError> {
+        Ok(ProbeScript {
+            starts_after: self.starts_after.as_ref().map(span).transpose()?,
+            fails: window(self.fails_at.as_ref(), self.recovers_at.as_ref(), own)?,
+            latency: self.probe_latency.as_ref().map(span).transpose()?,
+        })
+    }
+}
+
+fn window(
+    fails: Option<&Text>,
+    recovers: Option<&Text>,
+    inherited: Option<Window>,
+) -> Result<Option<Window>, ScenarioError> {
+    let from = match fails {
+        Some(fails) => Some(span(fails)?),
+        None => inherited.map(|window| window.from),
+    };
+    let Some(recovers) = recovers else {
+        return Ok(fails.and(from).map(|from| Window { from, until: None }));
+    };
+    let until = span(recovers)?;
+    let contradiction = |message: String| ScenarioError::Contradiction {
+        at: place(recovers),
+        message,
+    };
+    match from {
+        None => Err(contradiction(
+            "recoversAt without failsAt: nothing to recover from".to_owned(),
+        )),
+        Some(from) if until <= from => {
+            let message = format!("recoversAt {} is not after failsAt {from}", recovers.value.trim());
+            Err(contradiction(message))
+        }
+        Some(from) => Ok(Some(Window {
+            from,
+            until: Some(until),
+        })),
+    }
+}
+
+fn own_exit(at: Option<&Text>, code: Option<Spanned<i64>>) -> Result<Option<OwnExit>, ScenarioError> {
+    let Some(at) = at else {
+        return match code {
+            None => Ok(None),
+            Some(code) => {
+                let message = "exitCode without exitsAt: the container never exits by itself".to_owned();
+                Err(ScenarioError::Contradiction {
+                    at: place(&code),
+                    message,
+                })
+            }
+        };
+    };
+    let at = span(at)?;
+    let code = match code {
+        None => 0,
+        Some(code) => u8::try_from(code.value).map_err(|_| {
+            let message = format!("exitCode {} is not between 0 and 255", code.value);
+            ScenarioError::Contradiction {
+                at: place(&code),
+                message,
+            }
+        })?,
+    };
+    Ok(Some(OwnExit {
+        at,
+        code: i32::from(code),
+    }))
+}
+
+fn ending(
+    at: Option<Text>,
+    grace: Option<Spanned<i64>>,
+    [at_key, grace_key]: [&str; 2],
+) -> Result<Option<Ending>, ScenarioError> {
+    let seconds = grace.as_ref().map(|grace| {
+        u64::try_from(grace.value).map_err(|_| {
+            let message = format!("{grace_key} {} is negative", grace.value);
+            ScenarioError::Contradiction {
+                at: place(grace),
+                message,
+            }
+        })
+    });
+    let seconds = seconds.transpose()?;
+    match (at, grace) {
+        (Some(at), _) => Ok(Some(Ending {
+            at: moment(&at)?,
+            grace: seconds.map(Span::from_secs),
+        })),
+        (None, None) => Ok(None),
+        (None, Some(grace)) => {
+            let message = format!("{grace_key} without {at_key}");
+            Err(ScenarioError::Contradiction {
+                at: place(&grace),
+                message,
+            })
+        }
+    }
+}
+
+fn place<T>(spanned: &Spanned<T>) -> Place {
+    spanned.referenced.into()
+}
+
+fn span(text: &Text) -> Result<Span, ScenarioError> {
+    parse_duration(&text.value).map_err(|source| ScenarioError::ParseDuration {
+        at: place(text),
+        source,
+    })
+}
+
+fn span_or_zero(text: Option<&Text>) -> Result<Span, ScenarioError> {
+    text.map_or(Ok(Span::ZERO), span)
+}
+
+fn moment(text: &Text) -> Result<Time, ScenarioError> {
+    Ok(Time::ZERO + span(text)?)
+}
+
+fn probe_kind(kind: &Text) -> Result<Kind, ScenarioError> {
+    let found = Kind::ALL.into_iter().find(|known| known.as_str() == kind.value);
+    found.ok_or_else(|| ScenarioError::UnknownProbeKind {
+        at: place(kind),
+        kind: kind.value.clone(),
+    })
+}
+
+/// Signals that no process can handle.
+const UNCATCHABLE: [&str; 2] = ["SIGKILL", "SIGSTOP"];
+
+fn signal(name: Text) -> Result<Arc<str>, ScenarioError> {
+    let known = name.value.parse::<Signal>().is_ok();
+    if known && !UNCATCHABLE.contains(&&*name.value) {
+        return Ok(name.value.into());
+    }
+    Err(ScenarioError::UnknownSignal {
+        at: place(&name),
+        signal: name.value,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::Ailment;
+    use pulselet_engine::plan::{ContainerPlan, RestartPolicy, Role};
+
+    fn plan(names: &[&str]) -> PodPlan {
+        let container = |name: &&str| {
+            Arc::new(ContainerPlan {
+                name: (*name).into(),
+                image: "image".into(),
+                role: Role::Main,
+                restart: RestartPolicy::Always,
+                restart_rules: Vec::new(),
+                startup: None,
+                liveness: None,
+                readiness: None,
+                post_start: None,
+                pre_stop: None,
+                stop_signal: None,
+            })
+        };
+        PodPlan {
+            grace: None,
+            active_deadline: None,
+            containers: names.iter().map(container).collect(),
+        }
+    }
+
+    fn read(text: &str) -> Result<Scenario, ScenarioError> {
+        Scenario::read(text, &plan(&["app", "proxy"]))
+    }
+
+    const FULL: &str = "
+containers:
+  app:
+    lives:
+    - startsAfter: 42s
+      failsAt: 300s
+      recoversAt: 1.5h
+      exitsAt: 900s
+      exitCode: 1
+      stopsIn: 5s
+      handles: [SIGTERM, SIGRTMIN+1]
+      probeLatency: 20ms
+      probes: {readiness: {failsAt: 60s, recoversAt: 90s}, startup: {startsAfter: 1s}}
+    - {}
+  proxy:
+agent: {restartsAt: [120s, 1m]}
+deleteAt: 400s
+gracePeriodSeconds: 7
+evictAt: 500s
+evictionGracePeriodSeconds: 0
+";
+
+    #[test]
+    fn every_key_is_understood() {
+        let scenario = read(FULL).unwrap();
+        let life = scenario.life("app", 0);
+        assert_eq!(
+            life.exit,
+            Some(OwnExit {
+                at: Span::from_secs(900),
+                code: 1
+            })
+        );
+        assert_eq!(
+            life.health(Kind::Readiness).ailment(Span::from_secs(75)),
+            Some(Ailment::Deadlocked)
+        );
+        assert_eq!(life.health(Kind::Readiness).ailment(Span::from_secs(90)), None);
+        assert_eq!(life.health(Kind::Liveness).ailment(Span::from_secs(75)), None);
+        assert_eq!(
+            life.health(Kind::Liveness).ailment(Span::from_secs(41)),
+            Some(Ailment::NotUpYet)
+        );
+        assert_eq!(life.health(Kind::Startup).ailment(Span::from_secs(41)), None);
+        assert_eq!(scenario.life("app", 7), Life::default());
+        assert_eq!(scenario.life("proxy", 0), Life::default());
+        assert_eq!(
+            scenario.agent_restarts,
+            [60, 120].map(|s| Time::ZERO + Span::from_secs(s))
+        );
+        assert_eq!(scenario.deletes[0].grace, Some(Span::from_secs(7)));
+        assert_eq!(scenario.evict.unwrap().grace, Some(Span::ZERO));
+    }
+
+    #[test]
+    fn what_is_printed_is_read_back() {
+        let scenario = read(FULL).unwrap();
+        assert_eq!(read(&scenario.to_string()), Ok(scenario));
+    }
+
+    #[test]
+    fn an_empty_file_is_a_healthy_world() {
+        for text in ["", "# nothing\n", "{}"] {
+            assert_eq!(read(text), Ok(Scenario::default()), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn errors_name_line_and_column() {
+        let life = |text: &str| format!("containers:\n  app:\n    lives:\n    - {text}\n");
+        let cases = [
+            ("deletedAt: 3s\n".to_owned(), "line 1, column 1", "deletedAt"),
+            (
+                "containers:\n  web: {}\n".to_owned(),
+                "line 2, column 3",
+                "it has app, proxy",
+            ),
+            (
+                "containers:\n  app: {life: []}\n".to_owned(),
+                "line 2, column 9",
+                "life",
+            ),
+            (
+                "containers:\n  app: {lives: []}\n".to_owned(),
+                "line 2, column 16",
+                "empty list",
+            ),
+            (life("startAfter: 3s"), "line 4, column 7", "startAfter"),
+            (life("startsAfter: -3s"), "line 4, column 20", "negative"),
+            (life("startsAfter: soon"), "line 4, column 20", "number"),
+            (life("startsAfter: 12"), "line 4, column 20", "no unit"),
+            (
+                life("{failsAt: 10s, recoversAt: 10s}"),
+                "line 4, column 34",
+                "not after failsAt",
+            ),
+            (life("recoversAt: 10s"), "line 4, column 19", "without failsAt"),
+            (life("exitCode: 1"), "line 4, column 17", "without exitsAt"),
+            (
+                life("{exitsAt: 1s, exitCode: 256}"),
+                "line 4, column 31",
+                "between 0 and 255",
+            ),
+            (life("handles: [SIGKILL]"), "line 4, column 17", "SIGKILL"),
+            (
+                life("probes: {ready: {}}"),
+                "line 4, column 16",
+                "startup, liveness or readiness",
+            ),
+            (
+                life("probes: {liveness: {fails: 1s}}"),
+                "line 4, column 27",
+                "fails",
+            ),
+            (
+                "gracePeriodSeconds: 3\n".to_owned(),
+                "line 1, column 21",
+                "without deleteAt",
+            ),
+            (
+                "deleteAt: 3s\ngracePeriodSeconds: -1\n".to_owned(),
+                "line 2, column 21",
+                "negative",
+            ),
+            ("deleteAt: [3s]\n".to_owned(), "line 1, column 11", ""),
+            (
+                "deleteAt: 3s\ndeleteAt: 4s\n".to_owned(),
+                "line 2, column 1",
+                "deleteAt",
+            ),
+            (
+                "agent: {restartsAt: [x]}\n".to_owned(),
+                "line 1, column 22",
+                "number",
+            ),
+            ("containers: {\n".to_owned(), "line 1, column 13", ""),
+        ];
+        for (text, at, says) in cases {
+            let error = read(&text).expect_err(&text).to_string();
+            assert!(error.starts_with(at) && error.contains(says), "{text:?}: {error}");
+        }
+    }
+}

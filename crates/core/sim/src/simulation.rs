@@ -1,0 +1,416 @@
+//! One pod, its agent and its world, step by step on a virtual clock.
+//!
+//! The agent here is the smallest driver there can be: it hands the engine what arrives, persists the state when the
+//! engine says so, and only then carries out the actions. A crash loses everything else. Two runs of the same setup
+//! give the same steps.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::sync::Arc;
+
+use pulselet_engine::io::{Action, Input, Outbox};
+use pulselet_engine::line::{Line, LineBody, Phase};
+use pulselet_engine::plan::{PodPlan, Settings};
+use pulselet_engine::status::PodStatus;
+use pulselet_engine::time::{Span, Time};
+use pulselet_engine::{Identity, Pod};
+use pulselet_model::Pod as ManifestPod;
+
+use crate::faults::{Crash, CrashMoment, Faults};
+use crate::scenario::Scenario;
+use crate::world::{Arrival, Rank, World};
+
+/// How long a simulation goes on when nothing ends it and nobody says how long.
+pub const DEFAULT_LIMIT: Span = Span::from_secs(24 * 3600);
+
+/// Everything a simulation depends on.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    pub identity: Identity,
+    pub plan: Arc<PodPlan>,
+    pub settings: Settings,
+    pub seed: u64,
+    pub scenario: Scenario,
+    pub faults: Faults,
+    /// Why the node does not run the pod at all.
+    pub rejection: Option<Rejection>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    pub reason: &'static str,
+    pub message: String,
+}
+
+impl Setup {
+    /// A world without faults for an admitted Pod.
+    pub fn for_pod(
+        pod: &ManifestPod,
+        plan: Arc<PodPlan>,
+        settings: Settings,
+        seed: u64,
+        mut scenario: Scenario,
+    ) -> Self {
+        scenario.fail_unsupported_hooks(pod);
+        let os = pod.spec.os.as_ref().map_or("linux", |os| os.name.as_str());
+        Self {
+            identity: Identity {
+                namespace: pod.namespace().into(),
+                name: pod.name().into(),
+                uid: pod.metadata.uid.as_deref().unwrap_or_default().into(),
+            },
+            plan,
+            settings,
+            seed,
+            scenario,
+            faults: Faults::default(),
+            rejection: (os != "linux").then(|| Rejection {
+                reason: "PodOSNotSupported",
+                message: format!("the pod asks for {os}, and this node runs linux"),
+            }),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Simulation {
+    pod: Pod,
+    /// What a new agent would find on disk.
+    persisted: Pod,
+    world: World,
+    agent: Agent,
+    now: Time,
+    /// What arrives one after the other before time goes on.
+    arrivals: VecDeque<Input>,
+    /// Requests that an agent took with it when it died.
+    lost: Vec<Input>,
+    /// A crash that waits for the next step that changes the state on disk.
+    ambush: Option<Crash>,
+    out: Outbox,
+    step: Step,
+    /// As the lines told it.
+    phase: Phase,
+}
+
+#[derive(Debug)]
+enum Agent {
+    Up,
+    /// Stopped in its tracks; what arrives meanwhile is read later. Stalls may overlap.
+    Stalled {
+        stalls: u32,
+        waiting: Vec<Input>,
+    },
+    Down,
+}
+
+/// What one step did, for those who watch.
+#[derive(Debug, Default)]
+pub struct Step {
+    pub input: Option<Input>,
+    pub lines: Vec<Line>,
+    /// Those that were carried out.
+    pub actions: Vec<Action>,
+    pub restart: Option<Restart>,
+}
+
+/// An agent that came back, and how its state compares with the one that was lost.
+#[derive(Debug)]
+pub struct Restart {
+    /// The state written and read again is the same.
+    pub read_back: bool,
+    /// What the pod looked like before the crash, as far as anyone could have seen it.
+    pub before: PodStatus,
+    pub after: PodStatus,
+}
+
+/// Why a simulation is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The pod is gone, or has finished and nobody will ask for anything more.
+    Over,
+    /// Time is up.
+    Limit,
+}
+
+impl Simulation {
+    pub fn new(setup: Setup) -> Self {
+        let Setup {
+            identity,
+            plan,
+            settings,
+            seed,
+            scenario,
+            faults,
+            rejection,
+        } = setup;
+        let mut out = Outbox::default();
+        let pod = match rejection {
+            None => Pod::new(identity, Arc::clone(&plan), settings, seed, Time::ZERO, &mut out),
+            Some(Rejection { reason, message }) => {
+                let why = (reason, message);
+                Pod::rejected(identity, Arc::clone(&plan), settings, why, Time::ZERO, &mut out)
+            }
+        };
+        let mut simulation = Self {
+            persisted: pod.clone(),
+            pod,
+            world: World::new(plan, scenario, faults),
+            agent: Agent::Up,
+            now: Time::ZERO,
+            arrivals: VecDeque::new(),
+            lost: Vec::new(),
+            ambush: None,
+            out,
+            step: Step::default(),
+            phase: Phase::Pending,
+        };
+        simulation.commit(None);
+        simulation
+    }
+
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    pub fn pod(&self) -> &Pod {
+        &self.pod
+    }
+
+    /// Whether an agent is there to act.
+    pub fn agent_is_up(&self) -> bool {
+        matches!(self.agent, Agent::Up)
+    }
+
+    /// What the step before did; after `new`, what the acceptance of the pod did.
+    pub fn last_step(&self) -> &Step {
+        &self.step
+    }
+
+    /// Runs to the end, or through everything that happens up to and including `limit`.
+    pub fn run<E>(&mut self, limit: Time, mut watch: impl FnMut(&Self) -> Result<(), E>) -> Result<End, E> {
+        watch(self)?;
+        loop {
+            match self.next_time() {
+                _ if self.is_over() => return Ok(End::Over),
+                Some(at) if at <= limit => self.advance(),
+                Some(_) | None => {
+                    self.now = self.now.max(limit);
+                    return Ok(End::Limit);
+                }
+            }
+            watch(self)?;
+        }
+    }
+
+    /// Nothing will happen any more, whoever waits.
+    fn is_over(&self) -> bool {
+        if self.pod.is_over() {
+            return true;
+        }
+        let idle = self.arrivals.is_empty() && self.agent_is_up() && self.next_deadline().is_none();
+        self.phase.is_terminal() && idle && self.world.is_quiet()
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        match self.agent {
+            Agent::Up => self.pod.next_deadline(),
+            Agent::Stalled { .. } | Agent::Down => None,
+        }
+    }
+
+    fn next_time(&self) -> Option<Time> {
+        if !self.arrivals.is_empty() {
+            return Some(self.now);
+        }
+        let world = self.world.next().map(|(at, _)| at);
+        let agent = self.next_deadline().map(|at| at.max(self.now));
+        world.into_iter().chain(agent).min()
+    }
+
+    /// Takes one step: something arrives, or something falls due.
+    fn advance(&mut self) {
+        self.step = Step::default();
+        if let Some(input) = self.arrivals.pop_front() {
+            self.handle(input);
+            return;
+        }
+        let deadline = self.next_deadline().map(|at| (at.max(self.now), Rank::Agent));
+        match (self.world.next(), deadline) {
+            (Some(world), Some(deadline)) if deadline < world => self.fall_due(deadline.0),
+            (None, Some(deadline)) => self.fall_due(deadline.0),
+            (Some(_), _) => self.let_happen(),
+            (None, None) => {}
+        }
+    }
+
+    fn fall_due(&mut self, at: Time) {
+        self.now = at;
+        self.pod.advance(at, &mut self.out);
+        self.commit(None);
+    }
+
+    fn let_happen(&mut self) {
+        let Some((now, arrival)) = self.world.step() else {
+            return;
+        };
+        self.now = now;
+        match arrival {
+            Arrival::Silence => {}
+            Arrival::Input(input) => self.receive(input),
+            Arrival::Crash(crash) => self.crash_when_its_moment_comes(crash),
+            Arrival::Return => self.agent_returns(),
+            Arrival::Stall => self.stall(),
+            Arrival::StallEnd => self.stall_ends(),
+        }
+    }
+
+    fn receive(&mut self, input: Input) {
+        match &mut self.agent {
+            Agent::Up => self.handle(input),
+            Agent::Stalled { waiting, .. } => waiting.push(starved(input)),
+            Agent::Down => self.lose(input),
+        }
+    }
+
+    /// Nobody is there to take it. What the runtime knows is found later; a request is made again.
+    fn lose(&mut self, input: Input) {
+        if is_request(&input) {
+            self.lost.push(input);
+        }
+    }
+
+    fn handle(&mut self, input: Input) {
+        self.pod.handle(self.now, input.clone(), &mut self.out);
+        self.commit(Some(input));
+    }
+
+    /// Puts the state on disk, then acts.
+    fn commit(&mut self, input: Option<Input>) {
+        let Outbox {
+            mut actions,
+            lines,
+            dirty,
+            ..
+        } = mem::take(&mut self.out);
+        let crash = if dirty { self.ambush.take() } else { None };
+        if let Some(crash) = crash {
+            match crash.moment {
+                CrashMoment::BetweenSteps | CrashMoment::AtRest => {}
+                CrashMoment::BeforePersisting => {
+                    self.pod = self.persisted.clone();
+                    if let Some(input) = input {
+                        self.lose(input);
+                    }
+                    self.crash(crash);
+                    return;
+                }
+                CrashMoment::BeforeActing => actions.clear(),
+                CrashMoment::WhileActing => actions.truncate(actions.len() / 2),
+            }
+        }
+        if dirty {
+            self.persisted = self.pod.clone();
+        }
+        for action in &actions {
+            self.world.carry_out(self.now, action);
+        }
+        for line in &lines {
+            if let LineBody::Phase { phase } = line.body {
+                self.phase = phase;
+            }
+        }
+        self.step.input = input;
+        self.step.lines = lines;
+        self.step.actions = actions;
+        if let Some(crash) = crash {
+            self.crash(crash);
+        }
+    }
+
+    fn crash_when_its_moment_comes(&mut self, crash: Crash) {
+        match (crash.moment, &self.agent) {
+            (_, Agent::Down) => {}
+            (CrashMoment::AtRest, Agent::Up | Agent::Stalled { .. }) => {
+                self.persisted = self.pod.clone();
+                self.crash(crash);
+            }
+            (CrashMoment::BetweenSteps, Agent::Up) | (_, Agent::Stalled { .. }) => self.crash(crash),
+            (
+                CrashMoment::BeforePersisting | CrashMoment::BeforeActing | CrashMoment::WhileActing,
+                Agent::Up,
+            ) => self.ambush = Some(crash),
+        }
+    }
+
+    fn crash(&mut self, crash: Crash) {
+        for input in mem::take(&mut self.arrivals) {
+            self.lose(input);
+        }
+        if let Agent::Stalled { waiting, .. } = mem::replace(&mut self.agent, Agent::Down) {
+            for input in waiting {
+                self.lose(input);
+            }
+        }
+        self.ambush = None;
+        self.world.agent_dies(self.now, crash.down);
+    }
+
+    /// A new agent reads the state, looks at the runtime, and goes on.
+    fn agent_returns(&mut self) {
+        let text = serde_json::to_string(&self.persisted).expect("the state of a pod can be written");
+        let restored: Pod = serde_json::from_str(&text).expect("what was written can be read");
+        self.step.restart = Some(Restart {
+            read_back: restored == self.persisted,
+            before: self.pod.status(),
+            after: restored.status(),
+        });
+        self.pod = restored;
+        self.agent = Agent::Up;
+        self.arrivals.extend(self.world.observations());
+        self.arrivals.push_back(Input::AgentRestarted);
+        self.arrivals.extend(mem::take(&mut self.lost));
+    }
+
+    fn stall(&mut self) {
+        match &mut self.agent {
+            Agent::Up => {
+                self.agent = Agent::Stalled {
+                    stalls: 1,
+                    waiting: Vec::new(),
+                }
+            }
+            Agent::Stalled { stalls, .. } => *stalls += 1,
+            Agent::Down => {}
+        }
+    }
+
+    fn stall_ends(&mut self) {
+        match &mut self.agent {
+            Agent::Stalled { stalls, waiting } if *stalls == 1 => {
+                self.arrivals.extend(mem::take(waiting));
+                self.agent = Agent::Up;
+            }
+            Agent::Stalled { stalls, .. } => *stalls -= 1,
+            Agent::Up | Agent::Down => {}
+        }
+    }
+}
+
+/// A report that the agent could not read in time.
+fn starved(input: Input) -> Input {
+    match input {
+        Input::ProbeDone {
+            life,
+            kind,
+            mut report,
+        } => {
+            report.starved = true;
+            Input::ProbeDone { life, kind, report }
+        }
+        other => other,
+    }
+}
+
+fn is_request(input: &Input) -> bool {
+    matches!(input, Input::Delete { .. } | Input::Evict { .. })
+}

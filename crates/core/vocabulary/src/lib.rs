@@ -1,0 +1,18 @@
+//! Words that every part of Pulselet speaks, each formatted and parsed in one place.
+//!
+//! - [`Signal`]: a signal by the name that Kubernetes gives it;
+//! - [`PodName`]: namespace and name of a pod, written `namespace/name`;
+//! - [`Severity`]: whether a Kubernetes event is normal or a warning;
+//! - [`exit_code`]: the exit codes that are made up rather than chosen by a program.
+//!
+//! A type belongs here if the API, the engine and a runtime all have to agree on it. There is no behaviour here: what
+//! a part does with a word is that part's business.
+
+pub mod exit_code;
+mod pod_name;
+mod severity;
+mod signal;
+
+pub use pod_name::{DEFAULT_NAMESPACE, ParsePodNameError, PodName};
+pub use severity::Severity;
+pub use signal::{ParseSignalError, Signal};

@@ -1,0 +1,338 @@
+//! What the agent knows about a pod besides the engine's state: its manifest, its place in the runtime, its lives.
+
+use std::sync::Arc;
+
+use pulselet_engine::io::Action;
+use pulselet_engine::line::{KillReason, Line};
+use pulselet_engine::plan::{Hook, Kind};
+use pulselet_engine::{Identity, LifeKey, PodKey, PodPlan, Time};
+use pulselet_model::{Gate, GateSet, Pod};
+use pulselet_runtime::ContainerId;
+use serde::{Deserialize, Serialize};
+use tokio::task::AbortHandle;
+
+use crate::container::find_container;
+use crate::history::History;
+use crate::identity::Origin;
+use crate::jobs::{Check, Place, PodRef, SizeLimit, size_limits};
+
+/// A pod beside the engine.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) identity: Identity,
+    /// namespace/name
+    pub(super) label: Arc<str>,
+    pub(super) origin: Origin,
+    pub(super) accepted_at: Time,
+    /// What the next life is made from.
+    pub(super) spec: Manifest,
+    pub(super) qos_class: String,
+    pub(super) generation: u32,
+    pub(super) plan: Arc<PodPlan>,
+    pub(super) place: Option<Place>,
+    pub(super) lives: Vec<Life>,
+    /// Per container, what the runtime called its image; empty where it is not known.
+    pub(super) image_ids: Vec<String>,
+    pub(super) history: History,
+    /// Done once the state they follow from is on disk.
+    pub(super) held: Held,
+    /// Takes this pod's name once it is gone.
+    pub(super) successor: Option<Successor>,
+    /// Of its volumes on the disk.
+    pub(super) size_limits: Vec<SizeLimit>,
+    /// The distinct stop signals the manifest asks for, as counted in the metrics.
+    pub(super) signals: Vec<Arc<str>>,
+    /// Its end needed SIGKILL, which is counted once.
+    pub(super) grace_exceeded: bool,
+    /// Only what a crash may lose has changed since the last save.
+    pub(super) changed_lightly: bool,
+    /// Others would see a difference: the spare copy is due.
+    pub(super) changed_visibly: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    pub(super) actions: Vec<Todo>,
+    pub(super) lines: Vec<Line>,
+}
+
+/// An action and when it was due.
+#[derive(Debug)]
+pub(super) struct Todo {
+    pub(super) action: Action,
+    pub(super) due: Time,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Successor {
+    pub(super) pod: Arc<Pod>,
+    pub(super) origin: Origin,
+}
+
+/// An admitted pod as text. It is needed when something is made from it, and a fifth of its size until then.
+#[derive(Clone, Debug)]
+pub(super) struct Manifest(Arc<str>);
+
+impl Manifest {
+    pub(super) fn new(pod: &Pod) -> Self {
+        Self(serde_json::to_string(pod).expect("a pod is plain data").into())
+    }
+
+    /// Takes a text that was written by [`Manifest::new`], with the pod it stands for.
+    pub(super) fn parse(text: &[u8]) -> serde_json::Result<(Self, Pod)> {
+        let pod = serde_json::from_slice(text)?;
+        Ok((Self::new(&pod), pod))
+    }
+
+    pub(super) fn read(&self) -> Arc<Pod> {
+        serde_json::from_str(&self.0)
+            .map(Arc::new)
+            .expect("the text was made from a pod")
+    }
+
+    pub(super) fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+/// One life, from its creation until its record is removed.
+#[derive(Debug)]
+pub(super) struct Life {
+    pub(super) key: LifeKey,
+    pub(super) id: ContainerId,
+    /// The manifest it was created from.
+    pub(super) spec: Manifest,
+    pub(super) generation: u32,
+    pub(super) stop_signal: Option<Arc<str>>,
+    /// The signal that was sent and when.
+    pub(super) signalled: Option<(Arc<str>, Time)>,
+    /// When the runtime, asked to stop it, sends SIGKILL by itself.
+    pub(super) killed_by_runtime_at: Option<Time>,
+    pub(super) stage: LifeStage,
+    /// Why and since when it is being stopped, and whether SIGKILL was needed.
+    pub(super) stopping: Option<Stopping>,
+    /// One of its probes has succeeded.
+    pub(super) succeeded: bool,
+    /// It has ended and nobody saw how.
+    pub(super) unseen_end: bool,
+    checks: [Option<Arc<Check>>; 3],
+    hooks: [Option<AbortHandle>; 2],
+}
+
+/// How much of a life the engine has taken note of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LifeStage {
+    /// The runtime has it.
+    Found,
+    Created,
+    Running {
+        since: Time,
+    },
+    Ended,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stopping {
+    pub(super) reason: KillReason,
+    pub(super) since: Time,
+    pub(super) forced: bool,
+}
+
+/// What is persisted of an entry, with the engine's state.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Record<E> {
+    pub(super) origin: Origin,
+    pub(super) generation: u32,
+    /// The lives that were made from an older manifest than the current one.
+    pub(super) older_lives: Vec<(LifeKey, u32)>,
+    pub(super) history: History,
+    pub(super) successor: Option<Successor>,
+    pub(super) grace_exceeded: bool,
+    pub(super) engine: E,
+}
+
+impl Entry {
+    pub(super) fn new(
+        identity: Identity,
+        origin: Origin,
+        pod: &Pod,
+        spec: Manifest,
+        plan: Arc<PodPlan>,
+        accepted_at: Time,
+        gates: GateSet,
+    ) -> Self {
+        let label = format!("{}/{}", identity.namespace, identity.name).into();
+        let image_ids = vec![String::new(); plan.containers.len()];
+        let signals = stop_signals(pod, gates);
+        let qos_class = pod.status.qos_class.clone();
+        let size_limits = size_limits(pod);
+        Self {
+            identity,
+            label,
+            origin,
+            accepted_at,
+            spec,
+            qos_class,
+            generation: 0,
+            plan,
+            place: None,
+            lives: Vec::new(),
+            image_ids,
+            history: History::default(),
+            held: Held::default(),
+            successor: None,
+            size_limits,
+            signals,
+            grace_exceeded: false,
+            changed_lightly: false,
+            changed_visibly: true,
+        }
+    }
+
+    pub(super) fn record<'e>(&self, engine: &'e pulselet_engine::Pod) -> Record<&'e pulselet_engine::Pod> {
+        let older = self
+            .lives
+            .iter()
+            .filter(|life| life.generation != self.generation);
+        Record {
+            origin: self.origin.clone(),
+            generation: self.generation,
+            older_lives: older.map(|life| (life.key, life.generation)).collect(),
+            history: self.history.condensed(),
+            successor: self.successor.clone(),
+            grace_exceeded: self.grace_exceeded,
+            engine,
+        }
+    }
+
+    pub(super) fn name_of(&self, container: usize) -> Option<Arc<str>> {
+        self.plan
+            .containers
+            .get(container)
+            .map(|plan| Arc::clone(&plan.name))
+    }
+
+    pub(super) fn index_of(&self, container: &str) -> Option<usize> {
+        let mut plans = self.plan.containers.iter();
+        plans.position(|plan| &*plan.name == container)
+    }
+
+    pub(super) fn life(&self, key: LifeKey) -> Option<&Life> {
+        self.lives.iter().find(|life| life.key == key)
+    }
+
+    pub(super) fn life_mut(&mut self, key: LifeKey) -> Option<&mut Life> {
+        self.lives.iter_mut().find(|life| life.key == key)
+    }
+
+    /// The newest life of a container.
+    pub(super) fn newest(&mut self, container: &str) -> Option<&mut Life> {
+        let index = self.index_of(container)?;
+        let of_container = self.lives.iter_mut().filter(|life| life.key.container == index);
+        of_container.max_by_key(|life| life.key.attempt)
+    }
+
+    /// Takes note of a life the runtime has; true if it was not known.
+    pub(super) fn learn(&mut self, key: LifeKey, id: &ContainerId, stop_signal: Option<Arc<str>>) -> bool {
+        if let Some(life) = self.life_mut(key) {
+            life.stop_signal = stop_signal;
+            return false;
+        }
+        self.lives.push(Life {
+            key,
+            id: id.clone(),
+            spec: self.spec.clone(),
+            generation: self.generation,
+            stop_signal,
+            signalled: None,
+            killed_by_runtime_at: None,
+            stage: LifeStage::Found,
+            stopping: None,
+            succeeded: false,
+            unseen_end: false,
+            checks: [None, None, None],
+            hooks: [None, None],
+        });
+        true
+    }
+
+    /// The pod as a job sees it that concerns no life in particular.
+    pub(super) fn reference(&self, key: PodKey) -> PodRef {
+        PodRef {
+            key,
+            uid: Arc::clone(&self.identity.uid),
+            spec: self.spec.read(),
+            place: self.place.clone(),
+        }
+    }
+
+    /// The prepared probe of a life.
+    pub(super) fn check(&mut self, key: LifeKey, kind: Kind) -> Option<(ContainerId, Arc<Check>)> {
+        let name = self.name_of(key.container)?;
+        let address = self.place.as_ref().and_then(Place::address);
+        let life = self.life_mut(key)?;
+        let slot = &mut life.checks[kind as usize];
+        if slot.is_none() {
+            let pod = life.spec.read();
+            let container = find_container(&pod, &name)?;
+            let probe = match kind {
+                Kind::Startup => container.startup_probe.as_ref(),
+                Kind::Liveness => container.liveness_probe.as_ref(),
+                Kind::Readiness => container.readiness_probe.as_ref(),
+            };
+            *slot = Some(Arc::new(Check::new(&container, probe?, address)));
+        }
+        let check = slot.clone()?;
+        Some((life.id.clone(), check))
+    }
+
+    /// Addresses have changed: what was resolved with the old one is of no use.
+    pub(super) fn forget_checks(&mut self) {
+        for life in &mut self.lives {
+            life.checks = [None, None, None];
+        }
+    }
+}
+
+impl Life {
+    /// The pod as the jobs of this life see it: with the manifest it was created from.
+    pub(super) fn reference(&self, key: PodKey, uid: Arc<str>, place: Option<Place>) -> PodRef {
+        PodRef {
+            key,
+            uid,
+            spec: self.spec.read(),
+            place,
+        }
+    }
+
+    pub(super) fn running_since(&self) -> Option<Time> {
+        match self.stage {
+            LifeStage::Running { since } => Some(since),
+            LifeStage::Found | LifeStage::Created | LifeStage::Ended => None,
+        }
+    }
+
+    pub(super) fn set_hook(&mut self, hook: Hook, task: AbortHandle) {
+        self.hooks[hook as usize] = Some(task);
+    }
+
+    pub(super) fn cancel_hook(&mut self, hook: Hook) {
+        if let Some(task) = self.hooks[hook as usize].take() {
+            task.abort();
+        }
+    }
+}
+
+fn stop_signals(spec: &Pod, gates: GateSet) -> Vec<Arc<str>> {
+    if !gates.enabled(Gate::ContainerStopSignals) {
+        return Vec::new();
+    }
+    let containers = spec.spec.init_containers.iter().chain(&spec.spec.containers);
+    let mut signals: Vec<Arc<str>> = containers
+        .filter_map(|container| container.lifecycle.as_ref()?.stop_signal.as_deref())
+        .map(Arc::from)
+        .collect();
+    signals.sort();
+    signals.dedup();
+    signals
+}

@@ -1,0 +1,398 @@
+//! Pods as they come and go: taking, replacing, deleting, cleaning up; and what requests ask about them.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use pulselet_engine::plan::{Kind, Role};
+use pulselet_engine::{Identity, Input, PodKey, PodPlan};
+use pulselet_model::Pod;
+use pulselet_runtime::SandboxId;
+
+use super::Agent;
+use super::entry::{Entry, Manifest, Successor};
+use super::requests::{
+    AddError, Added, How, Located, LogError, LogPlace, MAX_PODS, NoSuchPod, PodView, Request, Shutdown,
+    StreamError, UpdateError,
+};
+use super::tell::probe_name;
+use crate::admission;
+use crate::container::find_container;
+use crate::identity::{Origin, uid_of};
+use crate::status::{Surroundings, pod_status};
+
+impl Agent {
+    pub(super) fn request(&mut self, request: Request) {
+        // Whoever asked may have stopped waiting; that is no reason to stop.
+        match request {
+            Request::Add { pod, origin, reply } => {
+                let _ = reply.send(self.add(Arc::from(pod), origin));
+            }
+            Request::Update { pod, reply } => {
+                let _ = reply.send(self.update(&pod));
+            }
+            Request::Delete {
+                pod,
+                uid,
+                grace,
+                reply,
+            } => {
+                let _ = reply.send(self.delete(&pod, uid.as_deref(), grace));
+            }
+            Request::View { pod, reply } => {
+                let key = self.names.get(pod.as_str());
+                let _ = reply.send(key.and_then(|key| self.view(*key)));
+            }
+            Request::Spec { pod, reply } => {
+                let entry = self.names.get(pod.as_str()).and_then(|key| self.entries.get(key));
+                let _ = reply.send(entry.map(|entry| entry.spec.read()));
+            }
+            Request::List { reply } => {
+                let _ = reply.send(self.entries.keys().filter_map(|key| self.view(*key)).collect());
+            }
+            Request::Log {
+                pod,
+                container,
+                previous,
+                reply,
+            } => {
+                let _ = reply.send(self.log(&pod, container.as_deref(), previous));
+            }
+            Request::Objects { reply } => {
+                let _ = reply.send(self.entries.keys().filter_map(|key| self.object(*key)).collect());
+            }
+            Request::Container {
+                pod,
+                container,
+                reply,
+            } => {
+                let _ = reply.send(self.locate(&pod, container));
+            }
+            Request::Sandbox { pod, reply } => {
+                let _ = reply.send(self.sandbox(&pod));
+            }
+            Request::Shutdown { mode } => self.shut_down(mode),
+        }
+    }
+
+    /// Takes a pod, adopts the same one, or lets it wait for the one that has its name.
+    fn add(&mut self, pod: Arc<Pod>, origin: Origin) -> Result<Added, AddError> {
+        if self.ending.is_some() {
+            return Err(AddError::ShuttingDown);
+        }
+        pulselet_plan::plan(&pod, self.config.gates)?;
+        let label: Arc<str> = format!("{}/{}", pod.namespace(), pod.name()).into();
+        let uid = uid_of(&pod);
+        let added = |how| Added {
+            uid: uid.clone(),
+            pod: label.to_string(),
+            how,
+        };
+        let Some(key) = self.names.get(&label).copied() else {
+            if self.entries.len() >= MAX_PODS {
+                return Err(AddError::Full);
+            }
+            self.accept(&pod, origin)?;
+            return Ok(added(How::Created));
+        };
+        let leaving = self.pods.get(key).is_none_or(pulselet_engine::Pod::is_deleting);
+        if let Some(entry) = self.entries.get_mut(&key) {
+            check_owner(entry, &origin)?;
+            if *entry.identity.uid == *uid && !leaving {
+                entry.origin = origin;
+                self.journal.mark(key);
+                return Ok(added(How::Adopted));
+            }
+            entry.successor = Some(Successor { pod, origin });
+            self.journal.mark(key);
+        }
+        self.feed(key, Input::Delete { grace: None });
+        Ok(added(How::Replacing))
+    }
+
+    fn accept(&mut self, pod: &Pod, origin: Origin) -> Result<PodKey, AddError> {
+        let plan = Arc::new(pulselet_plan::plan(pod, self.config.gates)?);
+        let identity = Identity {
+            namespace: pod.namespace().into(),
+            name: pod.name().into(),
+            uid: uid_of(pod).into(),
+        };
+        let now = self.tools.clock.now();
+        let settings = self.config.settings;
+        let (own, of_engine) = (identity.clone(), Arc::clone(&plan));
+        let engine = match admission::refusal(pod) {
+            None => {
+                let seed = RandomState::new().hash_one(&*identity.uid);
+                pulselet_engine::Pod::new(own, of_engine, settings, seed, now, &mut self.out)
+            }
+            Some(why) => pulselet_engine::Pod::rejected(own, of_engine, settings, why, now, &mut self.out),
+        };
+        let spec = Manifest::new(pod);
+        self.journal.spec(&identity.uid, 0, &spec);
+        let entry = Entry::new(identity, origin, pod, spec, plan, now, self.config.gates);
+        let key = self.insert(engine, entry);
+        self.digest(key, now);
+        Ok(key)
+    }
+
+    pub(super) fn insert(&mut self, engine: pulselet_engine::Pod, entry: Entry) -> PodKey {
+        for signal in &entry.signals {
+            self.metrics.signal_asked(signal);
+        }
+        let key = self.pods.insert(engine);
+        self.names.insert(Arc::clone(&entry.label), key);
+        self.entries.insert(key, entry);
+        key
+    }
+
+    /// Another manifest for a pod that stays. Nothing is restarted for it.
+    fn update(&mut self, pod: &Pod) -> Result<(), UpdateError> {
+        let plan = Arc::new(pulselet_plan::plan(pod, self.config.gates)?);
+        let label = format!("{}/{}", pod.namespace(), pod.name());
+        let key = self.find(&label)?;
+        let settings = self.config.settings;
+        let entry = self.entries.get_mut(&key).expect("a name leads to an entry");
+        if *entry.identity.uid != *uid_of(pod) {
+            return Err(NoSuchPod { pod: label }.into());
+        }
+        if !only_adds_ephemeral(&plan, &entry.plan) {
+            return Err(UpdateError::Containers);
+        }
+        let spec = Manifest::new(pod);
+        let before = entry.generation;
+        entry.generation = before.wrapping_add(1);
+        self.journal.spec(&entry.identity.uid, entry.generation, &spec);
+        if entry.lives.iter().all(|life| life.generation != before) {
+            self.journal.forget_spec(&entry.identity.uid, before);
+        }
+        entry.spec = spec;
+        entry.image_ids.resize(plan.containers.len(), String::new());
+        entry.plan = Arc::clone(&plan);
+        entry.changed_visibly = true;
+        self.journal.mark(key);
+        let tools = Arc::clone(&self.tools);
+        let pod = entry.reference(key);
+        self.tasks.spawn(async move { tools.update_volumes(pod).await });
+        self.feed(key, Input::Replan { plan, settings });
+        Ok(())
+    }
+
+    fn delete(&mut self, pod: &str, uid: Option<&str>, grace: Option<Duration>) -> Result<(), NoSuchPod> {
+        let key = self.find(pod)?;
+        if let Some(entry) = self.entries.get_mut(&key) {
+            let is_meant = uid.is_none_or(|uid| uid == &*entry.identity.uid);
+            let waits = |it: &Successor| uid.is_none_or(|uid| uid == uid_of(&it.pod));
+            let waited = entry.successor.take_if(|successor| waits(successor)).is_some();
+            if !is_meant {
+                self.journal.mark(key);
+                return if waited {
+                    Ok(())
+                } else {
+                    Err(NoSuchPod { pod: pod.to_owned() })
+                };
+            }
+        }
+        let grace = grace.map(Into::into);
+        self.feed(key, Input::Delete { grace });
+        Ok(())
+    }
+
+    fn find(&self, pod: &str) -> Result<PodKey, NoSuchPod> {
+        let pod = pod.to_owned();
+        self.names.get(pod.as_str()).copied().ok_or(NoSuchPod { pod })
+    }
+
+    fn shut_down(&mut self, mode: Shutdown) {
+        self.ending = self.ending.max(Some(mode));
+        let grace = match mode {
+            Shutdown::Leave => return,
+            Shutdown::StopPods => None,
+            Shutdown::KillPods => Some(pulselet_engine::Span::ZERO),
+        };
+        let keys: Vec<_> = self.entries.keys().copied().collect();
+        for key in keys {
+            if let Some(entry) = self.entries.get_mut(&key) {
+                entry.successor = None;
+            }
+            self.feed(key, Input::Delete { grace });
+        }
+    }
+
+    /// The pod is over and the store has forgotten it: removes its files.
+    pub(super) fn clean_up(&mut self, key: PodKey) {
+        let Some(entry) = self.entries.get(&key) else {
+            return;
+        };
+        let pod = entry.reference(key);
+        let tools = Arc::clone(&self.tools);
+        self.tasks.spawn(async move { tools.clean_up(pod).await });
+    }
+
+    /// Nothing of the pod is left: forgets it, and takes the one that waited for its name.
+    pub(super) fn forget(&mut self, key: PodKey) {
+        let Some(entry) = self.entries.remove(&key) else {
+            return;
+        };
+        self.names.remove(&entry.label);
+        if let Some(told) = &self.told {
+            told.changed(&entry.label);
+        }
+        for life in &entry.lives {
+            self.containers.remove(&life.id);
+        }
+        for signal in &entry.signals {
+            self.metrics.signal_gone(signal);
+        }
+        for container in &entry.plan.containers {
+            for kind in Kind::ALL {
+                self.metrics
+                    .forget_probe(&probe_name(&entry, &container.name, kind));
+            }
+        }
+        if let Some(Successor { pod, origin }) = entry.successor.filter(|_| self.ending.is_none())
+            && let Err(error) = self.accept(&pod, origin)
+        {
+            tracing::error!(pod = &*entry.label, %error, "cannot take the pod that was to replace this one");
+        }
+    }
+
+    pub(super) fn view(&self, key: PodKey) -> Option<PodView> {
+        let entry = self.entries.get(&key)?;
+        // One that is over but not cleaned up is not shown any more.
+        let pod = self.pods.get(key)?;
+        let clock = self.tools.clock;
+        let around = Surroundings {
+            plan: &entry.plan,
+            qos_class: &entry.qos_class,
+            image_ids: &entry.image_ids,
+            pod_ips: entry
+                .place
+                .as_ref()
+                .map(|place| &*place.addresses)
+                .unwrap_or_default(),
+            host_ip: self.tools.facts.address,
+            clock,
+            gates: self.config.gates,
+            runtime: &self.tools.version.name,
+        };
+        Some(PodView {
+            namespace: entry.identity.namespace.to_string(),
+            name: entry.identity.name.to_string(),
+            uid: entry.identity.uid.to_string(),
+            origin: entry.origin.clone(),
+            accepted_at: clock.wall(entry.accepted_at),
+            deleting: pod.is_deleting(),
+            status: pod_status(&pod.status(), &around),
+        })
+    }
+
+    fn object(&self, key: PodKey) -> Option<Pod> {
+        let view = self.view(key)?;
+        let mut pod = Arc::unwrap_or_clone(self.entries.get(&key)?.spec.read());
+        pod.metadata.uid = Some(view.uid);
+        pod.status = view.status;
+        Some(pod)
+    }
+
+    fn locate(&self, pod: &str, container: String) -> Result<Located, StreamError> {
+        let key = self.find(pod)?;
+        let entry = self.entries.get(&key).expect("a name leads to an entry");
+        let pod = pod.to_owned();
+        let Some(index) = entry.index_of(&container) else {
+            return Err(StreamError::NoSuchContainer { pod, container });
+        };
+        let of_container = entry.lives.iter().filter(|life| life.key.container == index);
+        let newest = of_container.max_by_key(|life| life.key.attempt);
+        let Some(life) = newest.filter(|life| life.running_since().is_some()) else {
+            return Err(StreamError::NotRunning { pod, container });
+        };
+        let spec = life.spec.read();
+        let fields = find_container(&spec, &container);
+        Ok(Located {
+            id: life.id.clone(),
+            tty: fields.as_ref().is_some_and(|fields| fields.tty),
+            stdin: fields.as_ref().is_some_and(|fields| fields.stdin),
+        })
+    }
+
+    fn sandbox(&self, pod: &str) -> Result<SandboxId, StreamError> {
+        let key = self.find(pod)?;
+        let place = self.entries.get(&key).and_then(|entry| entry.place.as_ref());
+        let pod = pod.to_owned();
+        place
+            .map(|place| place.sandbox.clone())
+            .ok_or(StreamError::NoSandbox { pod })
+    }
+
+    fn log(&self, pod: &str, container: Option<&str>, previous: bool) -> Result<LogPlace, LogError> {
+        let key = self.find(pod)?;
+        let entry = self.entries.get(&key).expect("a name leads to an entry");
+        let choices = || {
+            entry
+                .plan
+                .containers
+                .iter()
+                .map(|plan| plan.name.to_string())
+                .collect()
+        };
+        let pod = pod.to_owned();
+        let all = entry.plan.containers.iter().enumerate();
+        let mut mains = all.filter(|(_, plan)| plan.role == Role::Main);
+        let only_main = mains.next().filter(|_| mains.next().is_none());
+        let index = match (container, only_main) {
+            (Some(name), _) => entry.index_of(name).ok_or_else(|| LogError::NoSuchContainer {
+                pod: pod.clone(),
+                container: name.to_owned(),
+                choices: choices(),
+            })?,
+            (None, Some((index, _))) => index,
+            (None, None) => {
+                let choices = choices();
+                return Err(LogError::Ambiguous { pod, choices });
+            }
+        };
+        let container = entry.plan.containers[index].name.to_string();
+        let mut lives: Vec<_> = entry
+            .lives
+            .iter()
+            .filter(|life| life.key.container == index)
+            .collect();
+        lives.sort_by_key(|life| std::cmp::Reverse(life.key.attempt));
+        let life = match (lives.get(usize::from(previous)), previous) {
+            (Some(life), _) => life,
+            (None, true) => return Err(LogError::NoPrevious { pod, container }),
+            (None, false) => return Err(LogError::NotYet { pod, container }),
+        };
+        let Identity { namespace, name, uid } = &entry.identity;
+        let attempt = life.key.attempt;
+        let directory = self.tools.layout.pod_logs(namespace, name, uid);
+        Ok(LogPlace {
+            path: directory.join(&container).join(format!("{attempt}.log")),
+            container,
+            attempt,
+            running: !previous && life.running_since().is_some(),
+        })
+    }
+}
+
+/// An API decides over its own pods only, and nobody else over those.
+fn check_owner(entry: &Entry, origin: &Origin) -> Result<(), AddError> {
+    let whose = match (entry.origin.is_api(), origin.is_api()) {
+        (true, true) | (false, false) => return Ok(()),
+        (true, false) => "this machine but to the API",
+        (false, true) => "the API but to this machine",
+    };
+    let pod = entry.label.to_string();
+    Err(AddError::NameTaken { pod, whose })
+}
+
+/// Whether all containers are still where they were, and new ones are for looking only.
+fn only_adds_ephemeral(new: &PodPlan, old: &PodPlan) -> bool {
+    let (new, old) = (&new.containers, &old.containers);
+    let same = new
+        .iter()
+        .zip(old)
+        .all(|(new, old)| new.name == old.name && new.role == old.role);
+    let mut added = new.iter().skip(old.len());
+    same && new.len() >= old.len() && added.all(|plan| plan.role == Role::Ephemeral)
+}

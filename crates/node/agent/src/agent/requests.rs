@@ -1,0 +1,202 @@
+//! What others ask of the agent.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use pulselet_model::{Pod, PodStatus};
+use pulselet_plan::PlanError;
+use pulselet_runtime::{ContainerId, SandboxId};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use tokio::sync::oneshot;
+
+use crate::identity::Origin;
+
+/// Requests that wait for the agent.
+pub(crate) const REQUESTS: usize = 256;
+/// Pods a node takes; each may have several probes, and tens of thousands of those are what it is built for.
+pub(crate) const MAX_PODS: usize = 20_000;
+
+type Reply<T> = oneshot::Sender<T>;
+
+#[derive(Debug)]
+pub(crate) enum Request {
+    Add {
+        pod: Box<Pod>,
+        origin: Origin,
+        reply: Reply<Result<Added, AddError>>,
+    },
+    Update {
+        pod: Box<Pod>,
+        reply: Reply<Result<(), UpdateError>>,
+    },
+    Delete {
+        /// namespace/name
+        pod: String,
+        /// Only if it is this one; none means whichever has the name.
+        uid: Option<String>,
+        grace: Option<Duration>,
+        reply: Reply<Result<(), NoSuchPod>>,
+    },
+    List {
+        reply: Reply<Vec<PodView>>,
+    },
+    View {
+        pod: String,
+        reply: Reply<Option<PodView>>,
+    },
+    Spec {
+        pod: String,
+        reply: Reply<Option<Arc<Pod>>>,
+    },
+    Log {
+        pod: String,
+        container: Option<String>,
+        previous: bool,
+        reply: Reply<Result<LogPlace, LogError>>,
+    },
+    Objects {
+        reply: Reply<Vec<Pod>>,
+    },
+    Container {
+        pod: String,
+        container: String,
+        reply: Reply<Result<Located, StreamError>>,
+    },
+    Sandbox {
+        pod: String,
+        reply: Reply<Result<SandboxId, StreamError>>,
+    },
+    Shutdown {
+        mode: Shutdown,
+    },
+}
+
+/// How a node ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Shutdown {
+    /// Containers run on; the next agent adopts them.
+    Leave,
+    /// Every pod is deleted with its own grace period first.
+    StopPods,
+    /// Every pod is killed first.
+    KillPods,
+}
+
+/// A pod that was taken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Added {
+    pub uid: String,
+    /// namespace/name
+    pub pod: String,
+    pub how: How,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum How {
+    /// It is new here.
+    Created,
+    /// It was here already, and stays as it is.
+    Adopted,
+    /// Another pod has its name: that one is stopped first.
+    Replacing,
+}
+
+#[derive(Debug, Error)]
+pub enum AddError {
+    #[error("this node cannot run the pod: {0}")]
+    Plan(#[from] PlanError),
+    #[error("the node has {MAX_PODS} pods already")]
+    Full,
+    #[error("the node is shutting down")]
+    ShuttingDown,
+    #[error("pod {pod} is there already, and it does not belong to {whose}")]
+    NameTaken { pod: String, whose: &'static str },
+}
+
+#[derive(Debug, Error)]
+pub enum UpdateError {
+    #[error("this node cannot run the changed pod: {0}")]
+    Plan(#[from] PlanError),
+    #[error(transparent)]
+    Pod(#[from] NoSuchPod),
+    #[error("the containers of a running pod cannot be others")]
+    Containers,
+}
+
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("there is no pod {pod} on this node")]
+pub struct NoSuchPod {
+    pub pod: String,
+}
+
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum LogError {
+    #[error(transparent)]
+    Pod(#[from] NoSuchPod),
+    #[error("pod {pod} has no container {container:?}; it has {}", choices.join(", "))]
+    NoSuchContainer {
+        pod: String,
+        container: String,
+        choices: Vec<String>,
+    },
+    #[error("pod {pod} has several containers, choose one of {}", choices.join(", "))]
+    Ambiguous { pod: String, choices: Vec<String> },
+    #[error("container {container} of pod {pod} has not run yet")]
+    NotYet { pod: String, container: String },
+    #[error("container {container} of pod {pod} has not been restarted, there is no previous log")]
+    NoPrevious { pod: String, container: String },
+}
+
+/// Where a container's log is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LogPlace {
+    /// The file of this life; `<attempt>.log` beside it are those of others.
+    pub path: PathBuf,
+    pub container: String,
+    pub attempt: u32,
+    /// More may come: this life has not ended.
+    pub running: bool,
+}
+
+/// A running container, as its runtime knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Located {
+    pub id: ContainerId,
+    /// Its main process has a terminal.
+    pub tty: bool,
+    /// Its main process reads what is sent to it.
+    pub stdin: bool,
+}
+
+/// Why no stream can be opened to a container or a pod.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum StreamError {
+    #[error(transparent)]
+    Pod(#[from] NoSuchPod),
+    #[error("pod {pod} has no container {container:?}")]
+    NoSuchContainer { pod: String, container: String },
+    #[error("container {container} of pod {pod} does not run")]
+    NotRunning { pod: String, container: String },
+    #[error("pod {pod} does not run")]
+    NoSandbox { pod: String },
+}
+
+/// A pod as others see it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodView {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+    pub origin: Origin,
+    pub accepted_at: Timestamp,
+    /// It is being deleted.
+    pub deleting: bool,
+    pub status: PodStatus,
+}

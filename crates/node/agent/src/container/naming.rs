@@ -1,0 +1,290 @@
+//! What a pod is called and how it finds others: its host name, its hosts file, its resolver.
+//!
+//! The hosts file is the pod's, one for all its containers, and is put over `/etc/hosts` of each that mounts nothing
+//! there itself. It is written when a container is made: the pod's addresses are known by then.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use pulselet_model::{Container, Pod};
+use pulselet_runtime::{Dns, Mount, Propagation};
+
+use super::Context;
+use super::error::ConfigError;
+
+/// Longest host name, in bytes, as Linux has it for a label.
+const MAX_HOSTNAME: usize = 63;
+/// Under which names of services and pods are, as clusters usually have it.
+const CLUSTER_DOMAIN: &str = "cluster.local";
+/// Name servers that resolvers look at.
+const MAX_SERVERS: usize = 3;
+/// Search domains, and the bytes of all of them with what separates them, as Kubernetes admits them.
+const MAX_SEARCHES: usize = 32;
+const MAX_SEARCH_TEXT: usize = 2_048;
+
+const HOSTS: &str = "/etc/hosts";
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+/// Where systemd's resolver keeps the servers that it asks itself.
+const RESOLVED_CONF: &str = "/run/systemd/resolve/resolv.conf";
+
+/// The name that a pod's containers see; empty with the host's network.
+pub(super) fn hostname(pod: &Pod) -> String {
+    let spec = &pod.spec;
+    if spec.host_network {
+        return String::new();
+    }
+    let name = short_name(pod);
+    match domain(pod) {
+        Some(domain) if spec.set_hostname_as_fqdn == Some(true) => format!("{name}.{domain}"),
+        Some(_) | None => name,
+    }
+}
+
+fn short_name(pod: &Pod) -> String {
+    let spec = &pod.spec;
+    let name = match (&spec.hostname_override, spec.hostname.as_str()) {
+        (Some(name), _) => name,
+        (None, "") => pod.name(),
+        (None, name) => name,
+    };
+    let cut = name.get(..MAX_HOSTNAME).unwrap_or(name);
+    cut.trim_end_matches(['-', '.']).to_owned()
+}
+
+/// What follows the pod's name where it has a subdomain.
+fn domain(pod: &Pod) -> Option<String> {
+    let subdomain = &pod.spec.subdomain;
+    let overridden = pod.spec.hostname_override.is_some();
+    (!subdomain.is_empty() && !overridden)
+        .then(|| format!("{subdomain}.{}.svc.{CLUSTER_DOMAIN}", pod.namespace()))
+}
+
+/// The mount of the pod's hosts file, written; none where the container has its own.
+pub(super) fn hosts_mount(context: Context<'_>, container: &Container) -> Result<Option<Mount>, ConfigError> {
+    let own = |path: &str| Path::new(path) == Path::new(HOSTS);
+    if container.volume_mounts.iter().any(|mount| own(&mount.mount_path)) {
+        return Ok(None);
+    }
+    let downward = context.downward;
+    let text = hosts(downward.pod, downward.pod_ips, &read(HOSTS));
+    let path = context.layout.hosts(downward.uid);
+    write_if_changed(&path, &text).map_err(|source| ConfigError::Prepare {
+        path: path.clone(),
+        source,
+    })?;
+    Ok(Some(Mount {
+        volume: String::new(),
+        container_path: PathBuf::from(HOSTS),
+        host_path: path,
+        sub_path: None,
+        read_only: false,
+        propagation: Propagation::Private,
+    }))
+}
+
+/// In place, because running containers have the file mounted; not at all if it is right, because they may be reading.
+fn write_if_changed(path: &Path, text: &str) -> io::Result<()> {
+    if fs::read_to_string(path).is_ok_and(|old| old == text) {
+        return Ok(());
+    }
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    fs::write(path, text)
+}
+
+/// The first line tells scripts and tests whose file it is: it is upstream's.
+fn hosts(pod: &Pod, addresses: &[IpAddr], of_host: &str) -> String {
+    let mut text = if pod.spec.host_network {
+        format!("# Kubernetes-managed hosts file (host network).\n{of_host}")
+    } else {
+        let mut text = "# Kubernetes-managed hosts file.\n\
+            127.0.0.1\tlocalhost\n\
+            ::1\tlocalhost ip6-localhost ip6-loopback\n\
+            fe00::0\tip6-localnet\n\
+            fe00::0\tip6-mcastprefix\n\
+            fe00::1\tip6-allnodes\n\
+            fe00::2\tip6-allrouters\n"
+            .to_owned();
+        let name = short_name(pod);
+        let full_name = domain(pod).map(|domain| format!("{name}.{domain}\t"));
+        for address in addresses {
+            let full_name = full_name.as_deref().unwrap_or_default();
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{address}\t{full_name}{name}");
+        }
+        text
+    };
+    if !pod.spec.host_aliases.is_empty() {
+        text.push_str("\n# Entries added by HostAliases.\n");
+    }
+    for alias in &pod.spec.host_aliases {
+        let names = alias.hostnames.as_deref().unwrap_or_default();
+        let _ = writeln!(text, "{}\t{}", alias.ip, names.join("\t"));
+    }
+    text
+}
+
+/// The resolver of a pod: the machine's own, unless its policy is `None`, and what its `dnsConfig` adds. There is no
+/// resolver of a cluster here, so `ClusterFirst` means the machine's, as on a kubelet that knows none.
+pub(super) fn dns(pod: &Pod) -> Dns {
+    let base = if pod.spec.dns_policy == "None" {
+        Dns::default()
+    } else {
+        machine_dns(pod.spec.host_network)
+    };
+    with_config(base, pod)
+}
+
+fn machine_dns(host_network: bool) -> Dns {
+    let dns = parse(&read(RESOLV_CONF));
+    // A resolver on the machine's loopback address cannot be reached from a network of its own.
+    let is_local = |server: &String| server.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    if !host_network && dns.servers.iter().all(is_local) {
+        let behind = parse(&read(RESOLVED_CONF));
+        if !behind.servers.is_empty() {
+            return behind;
+        }
+    }
+    dns
+}
+
+fn with_config(mut dns: Dns, pod: &Pod) -> Dns {
+    let Some(config) = &pod.spec.dns_config else {
+        return dns;
+    };
+    add_missing(&mut dns.servers, config.nameservers.as_deref());
+    dns.servers.truncate(MAX_SERVERS);
+    add_missing(&mut dns.searches, config.searches.as_deref());
+    dns.searches.truncate(MAX_SEARCHES);
+    while dns.searches.join(" ").len() > MAX_SEARCH_TEXT {
+        dns.searches.pop();
+    }
+    for option in config.options.iter().flatten() {
+        let Some(name) = &option.name else {
+            continue;
+        };
+        let of_same_name = |text: &String| text.split(':').next() == Some(name.as_str());
+        dns.options.retain(|text| !of_same_name(text));
+        dns.options.push(match &option.value {
+            Some(value) => format!("{name}:{value}"),
+            None => name.clone(),
+        });
+    }
+    dns
+}
+
+fn add_missing(list: &mut Vec<String>, more: Option<&[String]>) {
+    for text in more.unwrap_or_default() {
+        if !list.contains(text) {
+            list.push(text.clone());
+        }
+    }
+}
+
+/// A file that cannot be read says nothing.
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+/// Of equal keywords but `nameserver` the last counts, as for resolvers.
+fn parse(text: &str) -> Dns {
+    let mut dns = Dns::default();
+    for line in text.lines() {
+        let mut words = line.split_ascii_whitespace().map(str::to_owned);
+        match words.next().as_deref() {
+            Some("nameserver") => dns.servers.extend(words.next()),
+            Some("search") => dns.searches = words.collect(),
+            Some("options") => dns.options = words.collect(),
+            // Comments and what no pod can use.
+            Some(_) | None => {}
+        }
+    }
+    dns
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn pod(spec: &Value) -> Pod {
+        let mut spec = spec.clone();
+        spec["containers"] = json!([{"name": "app"}]);
+        let pod = json!({"metadata": {"name": "web-1", "namespace": "shop"}, "spec": spec});
+        serde_json::from_value(pod).unwrap()
+    }
+
+    #[test]
+    fn the_host_name_is_the_pods_or_what_it_asks_for() {
+        let long = "x".repeat(62) + "-y";
+        for (spec, name) in [
+            (json!({}), "web-1"),
+            (json!({"hostname": "h"}), "h"),
+            (json!({"hostname": long}), &*"x".repeat(62)),
+            (json!({"hostNetwork": true}), ""),
+            (json!({"subdomain": "s"}), "web-1"),
+            (
+                json!({"subdomain": "s", "setHostnameAsFQDN": true}),
+                "web-1.s.shop.svc.cluster.local",
+            ),
+            (json!({"setHostnameAsFQDN": true}), "web-1"),
+        ] {
+            assert_eq!(hostname(&pod(&spec)), name, "{spec}");
+        }
+    }
+
+    #[test]
+    fn the_hosts_file_has_addresses_names_and_aliases() {
+        let aliases = json!([{"ip": "10.9.9.9", "hostnames": ["db", "db.local"]}]);
+        let addresses: Vec<IpAddr> = vec![[10, 1, 2, 3].into(), "fd00::3".parse().unwrap()];
+        let own = pod(&json!({"hostname": "h", "subdomain": "s", "hostAliases": aliases}));
+        let text = hosts(&own, &addresses, "ignored");
+        let (head, tail) = text.split_once("ip6-allrouters\n").unwrap();
+        assert!(head.starts_with("# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n"));
+        assert_eq!(
+            tail,
+            "10.1.2.3\th.s.shop.svc.cluster.local\th\nfd00::3\th.s.shop.svc.cluster.local\th\n\n\
+             # Entries added by HostAliases.\n10.9.9.9\tdb\tdb.local\n"
+        );
+        let shared = pod(&json!({"hostNetwork": true, "hostAliases": aliases}));
+        assert_eq!(
+            hosts(&shared, &addresses, "1.2.3.4 host\n"),
+            "# Kubernetes-managed hosts file (host network).\n1.2.3.4 host\n\n\
+             # Entries added by HostAliases.\n10.9.9.9\tdb\tdb.local\n"
+        );
+        let plain = hosts(&pod(&json!({})), &addresses[..1], "");
+        assert!(plain.ends_with("\n10.1.2.3\tweb-1\n"));
+    }
+
+    #[test]
+    fn the_pods_resolver_settings_are_added_to_the_machines() {
+        let machine = parse(
+            "# made by hand\nsearch old\nnameserver 10.0.0.1\nsearch lan corp\nnameserver 10.0.0.2\n\
+             options ndots:1 rotate\n",
+        );
+        assert_eq!(machine.searches, ["lan", "corp"]);
+        let config = json!({
+            "nameservers": ["10.0.0.2", "1.1.1.1", "9.9.9.9"], "searches": ["corp", "more"],
+            "options": [{"name": "ndots", "value": "5"}, {"name": "edns0"}],
+        });
+        let merged = with_config(machine.clone(), &pod(&json!({"dnsConfig": config})));
+        assert_eq!(merged.servers, ["10.0.0.1", "10.0.0.2", "1.1.1.1"]);
+        assert_eq!(merged.searches, ["lan", "corp", "more"]);
+        assert_eq!(merged.options, ["rotate", "ndots:5", "edns0"]);
+        assert_eq!(with_config(machine.clone(), &pod(&json!({}))), machine);
+        let alone = dns(&pod(&json!({"dnsPolicy": "None", "dnsConfig": config})));
+        assert_eq!(alone.servers, ["10.0.0.2", "1.1.1.1", "9.9.9.9"]);
+    }
+
+    #[test]
+    fn too_many_search_domains_are_cut() {
+        let many: Vec<String> = (0..40).map(|n| format!("{n}.{}", "x".repeat(90))).collect();
+        let pod = pod(&json!({"dnsPolicy": "None", "dnsConfig": {"searches": many}}));
+        let searches = dns(&pod).searches;
+        assert!(!searches.is_empty() && searches.join(" ").len() <= MAX_SEARCH_TEXT);
+    }
+}

@@ -1,0 +1,131 @@
+//! Security contexts and resource limits in the runtime's terms.
+
+use std::path::{Path, PathBuf};
+
+use pulselet_model::openapi::api::core::v1 as core;
+use pulselet_model::quantity::Amount;
+use pulselet_model::{Container, Pod};
+use pulselet_runtime::{Capabilities, Resources, Seccomp, SecurityContext};
+
+/// Where profiles of `localhostProfile` are looked for, below the data directory.
+const SECCOMP_DIRECTORY: &str = "seccomp";
+/// Microseconds of the CPU quota's period, as a kubelet sets it.
+const CPU_PERIOD: u64 = 100_000;
+/// The kernel's smallest quota, in microseconds.
+const MIN_CPU_QUOTA: i64 = 1_000;
+/// The kernel's smallest number of CPU shares.
+const MIN_CPU_SHARES: u64 = 2;
+
+/// The container's own settings, where it has none the pod's.
+pub(super) fn security(pod: &Pod, container: &Container, root: &Path) -> SecurityContext {
+    let of_pod = pod.spec.security_context.clone().unwrap_or_default();
+    let own = container.security_context.clone().unwrap_or_default();
+    let capabilities = own.capabilities.unwrap_or_default();
+    let profile = own.seccomp_profile.or(of_pod.seccomp_profile);
+    SecurityContext {
+        privileged: own.privileged.unwrap_or(false),
+        run_as_user: id(own.run_as_user.or(of_pod.run_as_user)),
+        run_as_username: None,
+        run_as_group: id(own.run_as_group.or(of_pod.run_as_group)),
+        supplemental_groups: of_pod
+            .supplemental_groups
+            .unwrap_or_default()
+            .into_iter()
+            .chain(of_pod.fs_group)
+            .filter_map(|group| id(Some(group)))
+            .collect(),
+        read_only_root: own.read_only_root_filesystem.unwrap_or(false),
+        no_new_privs: own.allow_privilege_escalation == Some(false),
+        capabilities: Capabilities {
+            add: capabilities.add.unwrap_or_default(),
+            drop: capabilities.drop.unwrap_or_default(),
+        },
+        seccomp: seccomp(profile, root),
+        unmasked_proc: own.proc_mount.as_deref() == Some("Unmasked"),
+    }
+}
+
+pub(super) fn id(number: Option<i64>) -> Option<u32> {
+    number.and_then(|number| u32::try_from(number).ok())
+}
+
+pub(super) fn seccomp(profile: Option<core::SeccompProfile>, root: &Path) -> Seccomp {
+    let Some(profile) = profile else {
+        return Seccomp::Unconfined;
+    };
+    match (profile.type_.as_str(), profile.localhost_profile) {
+        ("RuntimeDefault", _) => Seccomp::RuntimeDefault,
+        ("Localhost", Some(name)) => {
+            Seccomp::Localhost(root.join(SECCOMP_DIRECTORY).join(PathBuf::from(name)))
+        }
+        _ => Seccomp::Unconfined,
+    }
+}
+
+/// Shares from the requests (or the limit), quota and memory from the limits.
+pub(super) fn resources(requirements: &core::ResourceRequirements) -> Resources {
+    let limit = |name| nanos(requirements.limits.as_ref(), name);
+    let request = |name| nanos(requirements.requests.as_ref(), name);
+    let milli = |nanos: i128| i64::try_from(nanos / 1_000_000).unwrap_or(i64::MAX);
+    let shares = request("cpu").or(limit("cpu")).map(|nanos| {
+        let shares = u64::try_from(milli(nanos)).unwrap_or(0).saturating_mul(1024) / 1000;
+        shares.max(MIN_CPU_SHARES)
+    });
+    let quota = limit("cpu").filter(|nanos| *nanos > 0).map(|nanos| {
+        let period = i64::try_from(CPU_PERIOD).unwrap_or(i64::MAX);
+        (milli(nanos).saturating_mul(period) / 1000).max(MIN_CPU_QUOTA)
+    });
+    Resources {
+        cpu_shares: shares,
+        cpu_quota: quota,
+        cpu_period: quota.map(|_| CPU_PERIOD),
+        memory_limit: limit("memory").and_then(|nanos| u64::try_from(nanos / 1_000_000_000).ok()),
+        ..Resources::default()
+    }
+}
+
+type Quantities =
+    std::collections::BTreeMap<String, pulselet_model::openapi::apimachinery::pkg::api::resource::Quantity>;
+
+/// Validation has seen that quantities can be read; one that cannot is no limit.
+fn nanos(map: Option<&Quantities>, name: &str) -> Option<i128> {
+    Amount::parse(&map?.get(name)?.0).ok().map(Amount::nanos)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn limits_become_quota_and_bytes() {
+        let requirements = serde_json::from_value(json!({
+            "limits": {"cpu": "250m", "memory": "64Mi"}, "requests": {"cpu": "100m"},
+        }))
+        .unwrap();
+        let resources = resources(&requirements);
+        assert_eq!(resources.cpu_quota, Some(25_000));
+        assert_eq!(resources.cpu_shares, Some(102));
+        assert_eq!(resources.memory_limit, Some(64 << 20));
+        assert_eq!(
+            super::resources(&core::ResourceRequirements::default()),
+            Resources::default()
+        );
+    }
+
+    #[test]
+    fn the_containers_own_settings_win() {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "web"},
+            "spec": {
+                "securityContext": {"runAsUser": 1, "runAsGroup": 2, "fsGroup": 3, "supplementalGroups": [4]},
+                "containers": [{"name": "app", "securityContext": {"runAsUser": 9, "allowPrivilegeEscalation": false}}],
+            },
+        }))
+        .unwrap();
+        let context = security(&pod, &pod.spec.containers[0], Path::new("/data"));
+        assert_eq!((context.run_as_user, context.run_as_group), (Some(9), Some(2)));
+        assert_eq!(context.supplemental_groups, [4, 3]);
+        assert!(context.no_new_privs && !context.privileged);
+    }
+}

@@ -1,0 +1,208 @@
+//! The other end of the socket, for the command line.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use pulselet_model::Pod;
+use serde::de::DeserializeOwned;
+use thiserror::Error;
+use tokio::net::UnixStream;
+
+use super::{Refusal, encode};
+use crate::{Added, EventRow, LogPlace, PodView};
+
+/// Bytes of an answer that are read: the status of a full node.
+const MAX_ANSWER: usize = 256 * 1024 * 1024;
+/// How long the agent may take to begin an answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest line of a stream, in bytes.
+const MAX_LINE: usize = 1024 * 1024;
+
+#[derive(Debug, Error)]
+pub enum ClientError {
+    #[error(
+        "no agent answers at {path} ({source}); start one with `pulselet node`, or name its --data-dir",
+        path = path.display()
+    )]
+    Connect { path: PathBuf, source: io::Error },
+    #[error("the agent does not answer: {0}")]
+    Send(hyper::Error),
+    #[error("the agent does not answer within {ANSWER_TIMEOUT:?}")]
+    Timeout,
+    #[error("the answer broke off: {0}")]
+    Receive(Box<dyn std::error::Error + Send + Sync>),
+    #[error("the answer cannot be understood: {0}")]
+    Decode(serde_json::Error),
+    /// The agent's own words.
+    #[error("{error}")]
+    Refused { status: u16, error: String },
+}
+
+/// Talks to the agent of a data directory. Each request has a connection of its own.
+#[derive(Clone, Debug)]
+pub struct Client {
+    socket: PathBuf,
+}
+
+impl Client {
+    pub fn new(socket: impl Into<PathBuf>) -> Self {
+        Self {
+            socket: socket.into(),
+        }
+    }
+
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    pub async fn pods(&self) -> Result<Vec<PodView>, ClientError> {
+        self.get("/v1/pods").await
+    }
+
+    /// Hands an admitted pod over.
+    pub async fn add(&self, pod: &Pod) -> Result<Added, ClientError> {
+        let body = serde_json::to_vec(pod).map_err(ClientError::Decode)?;
+        let response = self.send(Method::POST, "/v1/pods", body.into()).await?;
+        decode(response).await
+    }
+
+    /// Deletes a pod; without a grace period its own counts.
+    pub async fn delete(
+        &self,
+        namespace: &str,
+        name: &str,
+        grace: Option<Duration>,
+    ) -> Result<(), ClientError> {
+        let grace = grace.map(|grace| format!("?gracePeriodSeconds={}", grace.as_secs()));
+        let grace = grace.unwrap_or_default();
+        let path = format!("/v1/pods/{}/{}{grace}", encode(namespace), encode(name));
+        let response = self.send(Method::DELETE, &path, Bytes::new()).await?;
+        read(response).await.map(drop)
+    }
+
+    /// Where a container's log is; without a name the pod's only container is meant.
+    pub async fn log(
+        &self,
+        namespace: &str,
+        name: &str,
+        container: Option<&str>,
+        previous: bool,
+    ) -> Result<LogPlace, ClientError> {
+        let container = container.map(|name| format!("&container={}", encode(name)));
+        let container = container.unwrap_or_default();
+        let (namespace, name) = (encode(namespace), encode(name));
+        self.get(&format!(
+            "/v1/pods/{namespace}/{name}/log?previous={previous}{container}"
+        ))
+        .await
+    }
+
+    /// The events of a pod, aggregated, oldest first.
+    pub async fn events(&self, uid: &str) -> Result<Vec<EventRow>, ClientError> {
+        self.get(&format!("/v1/events/{}", encode(uid))).await
+    }
+
+    /// Kills and what led to them, as event lines in JSON. `pod` is namespace/name.
+    pub async fn history(&self, pod: Option<&str>, container: Option<&str>) -> Result<String, ClientError> {
+        let given = [("pod", pod), ("container", container)];
+        let given = given.map(|(key, value)| value.map(|value| format!("{key}={}", encode(value))));
+        let given: Vec<String> = given.into_iter().flatten().collect();
+        let path = format!("/v1/history?{}", given.join("&"));
+        let response = self.send(Method::GET, &path, Bytes::new()).await?;
+        let bytes = read(response).await?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Event lines from now on.
+    pub async fn lines(&self) -> Result<LineStream, ClientError> {
+        let response = self.send(Method::GET, "/v1/lines", Bytes::new()).await?;
+        Ok(LineStream {
+            body: response.into_body(),
+            buffer: BytesMut::new(),
+        })
+    }
+
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        decode(self.send(Method::GET, path, Bytes::new()).await?).await
+    }
+
+    async fn send(&self, method: Method, path: &str, body: Bytes) -> Result<Response<Incoming>, ClientError> {
+        let stream = UnixStream::connect(&self.socket).await;
+        let stream = stream.map_err(|source| ClientError::Connect {
+            path: self.socket.clone(),
+            source,
+        })?;
+        let handshake = http1::handshake(TokioIo::new(stream)).await;
+        let (mut sender, connection) = handshake.map_err(ClientError::Send)?;
+        // Ends with the connection, which ends with the answer.
+        tokio::spawn(connection);
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(hyper::header::HOST, "pulselet")
+            .body(Full::new(body))
+            .expect("paths are encoded");
+        let sent = tokio::time::timeout(ANSWER_TIMEOUT, sender.send_request(request)).await;
+        let response = sent
+            .map_err(|_| ClientError::Timeout)?
+            .map_err(ClientError::Send)?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let status = response.status().as_u16();
+        let bytes = read(response).await?;
+        let refusal = serde_json::from_slice::<Refusal>(&bytes).map_err(ClientError::Decode)?;
+        Err(ClientError::Refused {
+            status,
+            error: refusal.error,
+        })
+    }
+}
+
+async fn read(response: Response<Incoming>) -> Result<Bytes, ClientError> {
+    let body = Limited::new(response.into_body(), MAX_ANSWER);
+    let collected = body.collect().await.map_err(ClientError::Receive)?;
+    Ok(collected.to_bytes())
+}
+
+async fn decode<T: DeserializeOwned>(response: Response<Incoming>) -> Result<T, ClientError> {
+    serde_json::from_slice(&read(response).await?).map_err(ClientError::Decode)
+}
+
+/// Event lines as they come.
+#[derive(Debug)]
+pub struct LineStream {
+    body: Incoming,
+    buffer: BytesMut,
+}
+
+impl LineStream {
+    /// The next line as JSON, without its newline; none when the agent has ended.
+    pub async fn next(&mut self) -> Result<Option<String>, ClientError> {
+        loop {
+            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                let line = self.buffer.split_to(end + 1);
+                return Ok(Some(String::from_utf8_lossy(&line[..end]).into_owned()));
+            }
+            if self.buffer.len() > MAX_LINE {
+                return Err(ClientError::Receive("a line is too long".into()));
+            }
+            match self.body.frame().await {
+                None => return Ok(None),
+                Some(Err(error)) => return Err(ClientError::Receive(error.into())),
+                Some(Ok(frame)) => {
+                    if let Some(data) = frame.data_ref() {
+                        self.buffer.extend_from_slice(data);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! A running node, seen by whoever started it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use pulselet_model::Pod;
+use pulselet_runtime::SandboxId;
+use serde::Deserialize;
+use thiserror::Error;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::agent::{
+    AddError, Added, Located, LogError, LogPlace, NoSuchPod, PodView, Request, Shutdown, StreamError,
+    UpdateError,
+};
+use crate::health::{Health, Page};
+use crate::identity::Origin;
+use crate::layout::Layout;
+use crate::lines::LineHub;
+use crate::store::{EventRow, Reader, StoreError};
+
+/// The node has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the node has shut down")]
+pub struct Gone;
+
+/// Asks things of a node. Clones ask the same node, which runs until it is shut down.
+#[derive(Clone, Debug)]
+pub struct NodeHandle {
+    pub(crate) requests: mpsc::Sender<Request>,
+    pub(crate) lines: LineHub,
+    pub(crate) reader: Arc<Reader>,
+    pub(crate) health: Arc<Health>,
+    pub(crate) ended: watch::Receiver<bool>,
+}
+
+impl NodeHandle {
+    /// Takes an admitted pod. One with the same name and content is adopted, one with the same name only is replaced.
+    pub async fn add_pod(&self, pod: Pod, origin: Origin) -> Result<Result<Added, AddError>, Gone> {
+        let pod = Box::new(pod);
+        self.ask(|reply| Request::Add { pod, origin, reply }).await
+    }
+
+    /// Deletes a pod; without a grace period its own counts. A second call can only shorten the first.
+    pub async fn delete_pod(
+        &self,
+        namespace: &str,
+        name: &str,
+        grace: Option<Duration>,
+    ) -> Result<Result<(), NoSuchPod>, Gone> {
+        let pod = format!("{namespace}/{name}");
+        let uid = None;
+        self.ask(|reply| Request::Delete {
+            pod,
+            uid,
+            grace,
+            reply,
+        })
+        .await
+    }
+
+    /// Deletes this very pod: not another that has its name, nor one that waits for it.
+    pub async fn delete_exactly(
+        &self,
+        view: &PodView,
+        grace: Option<Duration>,
+    ) -> Result<Result<(), NoSuchPod>, Gone> {
+        let pod = format!("{}/{}", view.namespace, view.name);
+        let uid = Some(view.uid.clone());
+        self.ask(|reply| Request::Delete {
+            pod,
+            uid,
+            grace,
+            reply,
+        })
+        .await
+    }
+
+    /// Gives a pod of the same uid another manifest. What runs is left as it is, the next life is made from it.
+    pub async fn update_pod(&self, pod: Pod) -> Result<Result<(), UpdateError>, Gone> {
+        let pod = Box::new(pod);
+        self.ask(|reply| Request::Update { pod, reply }).await
+    }
+
+    /// One pod, by namespace/name.
+    pub async fn pod(&self, pod: &str) -> Result<Option<PodView>, Gone> {
+        let pod = pod.to_owned();
+        self.ask(|reply| Request::View { pod, reply }).await
+    }
+
+    /// The manifest of a pod, by namespace/name.
+    pub async fn manifest(&self, pod: &str) -> Result<Option<Arc<Pod>>, Gone> {
+        let pod = pod.to_owned();
+        self.ask(|reply| Request::Spec { pod, reply }).await
+    }
+
+    /// All pods, in the order in which they were taken.
+    pub async fn pods(&self) -> Result<Vec<PodView>, Gone> {
+        self.ask(|reply| Request::List { reply }).await
+    }
+
+    /// All pods as objects: their manifests with the status of this moment.
+    pub async fn objects(&self) -> Result<Vec<Pod>, Gone> {
+        self.ask(|reply| Request::Objects { reply }).await
+    }
+
+    /// Where the runtime has a running container, for commands and streams.
+    pub async fn container(
+        &self,
+        namespace: &str,
+        name: &str,
+        container: &str,
+    ) -> Result<Result<Located, StreamError>, Gone> {
+        let (pod, container) = (format!("{namespace}/{name}"), container.to_owned());
+        self.ask(|reply| Request::Container {
+            pod,
+            container,
+            reply,
+        })
+        .await
+    }
+
+    /// Where the runtime has a pod, for connections to its ports.
+    pub async fn sandbox(&self, namespace: &str, name: &str) -> Result<Result<SandboxId, StreamError>, Gone> {
+        let pod = format!("{namespace}/{name}");
+        self.ask(|reply| Request::Sandbox { pod, reply }).await
+    }
+
+    /// What monitoring finds at a path such as `/metrics`.
+    pub async fn page(&self, path: &str) -> Page {
+        self.health.page(path).await
+    }
+
+    /// Where the log of a container is, or that of the life before; without a name the pod's only container is meant.
+    pub async fn log(
+        &self,
+        namespace: &str,
+        name: &str,
+        container: Option<String>,
+        previous: bool,
+    ) -> Result<Result<LogPlace, LogError>, Gone> {
+        let pod = format!("{namespace}/{name}");
+        self.ask(|reply| Request::Log {
+            pod,
+            container,
+            previous,
+            reply,
+        })
+        .await
+    }
+
+    /// The events of a pod, aggregated, oldest first.
+    pub async fn events(&self, uid: &str) -> Result<Vec<EventRow>, StoreError> {
+        let uid = uid.to_owned();
+        self.read(move |reader| reader.events(&uid)).await
+    }
+
+    /// Kills and what led to them, as event lines in JSON, in order of time. `pod` is namespace/name.
+    pub async fn history(
+        &self,
+        pod: Option<String>,
+        container: Option<String>,
+    ) -> Result<String, StoreError> {
+        self.read(move |reader| {
+            let kills = reader.kills(pod.as_deref(), container.as_deref())?;
+            Ok(in_order_of_time(&kills))
+        })
+        .await
+    }
+
+    /// Where event lines can be subscribed to.
+    pub fn lines(&self) -> &LineHub {
+        &self.lines
+    }
+
+    /// Ends the node. Asked again, the harsher way counts. Returns when it has ended.
+    pub async fn shutdown(&self, mode: Shutdown) {
+        // A node that is gone has ended.
+        let _ = self.requests.send(Request::Shutdown { mode }).await;
+        self.ended().await;
+    }
+
+    /// Waits for the end of the node.
+    pub async fn ended(&self) {
+        // An error means that the node's task is gone, which is an end too.
+        let _ = self.ended.clone().wait_for(|ended| *ended).await;
+    }
+
+    async fn ask<T>(&self, request: impl FnOnce(oneshot::Sender<T>) -> Request) -> Result<T, Gone> {
+        let (reply, answer) = oneshot::channel();
+        self.requests.send(request(reply)).await.map_err(|_| Gone)?;
+        answer.await.map_err(|_| Gone)
+    }
+
+    async fn read<T: Send + 'static>(&self, read: impl FnOnce(&Reader) -> T + Send + 'static) -> T {
+        let reader = Arc::clone(&self.reader);
+        tokio::task::spawn_blocking(move || read(&reader))
+            .await
+            .expect("reading does not panic")
+    }
+}
+
+/// What [`NodeHandle::history`] tells, read from a data directory that no agent uses; none if it has no state.
+pub fn kept_history(
+    layout: &Layout,
+    pod: Option<&str>,
+    container: Option<&str>,
+) -> Result<Option<String>, StoreError> {
+    if !layout.database().exists() {
+        return Ok(None);
+    }
+    let kills = Reader::new(layout).kills(pod, container)?;
+    Ok(Some(in_order_of_time(&kills)))
+}
+
+/// Kills of different containers may overlap. Within a pod its own clock decides, which is exact: a moment of it may be
+/// written down as two wall-clock times a microsecond apart.
+fn in_order_of_time(lines: &str) -> String {
+    #[derive(Deserialize)]
+    struct Stamped<'a> {
+        t: f64,
+        time: &'a str,
+        pod: &'a str,
+    }
+    let mut pods: BTreeMap<&str, Vec<(f64, &str, &str)>> = BTreeMap::new();
+    for line in lines.lines() {
+        if let Ok(Stamped { t, time, pod }) = serde_json::from_str(line) {
+            pods.entry(pod).or_default().push((t, time, line));
+        }
+    }
+    let mut queues: Vec<_> = pods
+        .into_values()
+        .map(|mut lines| {
+            lines.sort_by(|a, b| a.0.total_cmp(&b.0));
+            VecDeque::from(lines)
+        })
+        .collect();
+    let mut sorted = String::with_capacity(lines.len());
+    // Wall-clock times are all of one length and in UTC, so their order is that of their texts.
+    while let Some(queue) = queues
+        .iter_mut()
+        .filter(|queue| !queue.is_empty())
+        .min_by_key(|queue| queue.front().map(|(_, time, _)| *time))
+    {
+        if let Some((_, _, line)) = queue.pop_front() {
+            sorted.push_str(line);
+            sorted.push('\n');
+        }
+    }
+    sorted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overlapping_kills_are_told_in_order_of_time() {
+        let line = |pod: &str, t: f64, micros: u32, name: &str| {
+            format!(r#"{{"t":{t},"time":"2026-01-02T03:04:05.{micros:06}Z","pod":"{pod}","x":"{name}"}}"#)
+        };
+        let told = [
+            line("two", 7.0, 9, "first"),
+            line("one", 1.0, 10, "second"),
+            line("one", 1.0, 9, "third"),
+            line("two", 8.0, 11, "fourth"),
+            line("one", 2.0, 12, "fifth"),
+        ];
+        let kept = [1, 4, 2, 3, 0].map(|place| told[place].as_str()).join("\n");
+        assert_eq!(in_order_of_time(&kept), told.join("\n") + "\n");
+        assert_eq!(in_order_of_time(""), "");
+    }
+}

@@ -1,0 +1,250 @@
+//! Jobs: the engine's actions carried out, each in a task of its own.
+//!
+//! A job holds no policy. It gets everything it needs as values, bounds every wait, and tells the agent what came of it
+//! through one queue, exactly once for every action that wants an answer. How many run at once is bounded per class;
+//! stopping is not, because a full node must still be able to stop: there are at most two stops per life.
+
+mod check;
+mod hook;
+mod image;
+mod life;
+mod room;
+mod sandbox;
+mod volumes;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pulselet_engine::io::Input;
+use pulselet_engine::{LifeKey, PodKey};
+use pulselet_model::Pod;
+use pulselet_probe::Prober;
+use pulselet_runtime::{ContainerStatus, Runtime, SandboxId, SandboxStatus, Version};
+use tokio::sync::{Semaphore, mpsc};
+
+pub(crate) use check::{Check, ProbeJob};
+pub(crate) use hook::HookJob;
+pub(crate) use image::ImageJob;
+pub(crate) use life::{CreateJob, RemoveJob, StopJob};
+pub(crate) use room::{Measurement, SizeLimit, size_limits};
+
+use crate::clock::Clock;
+use crate::container::{Context, Downward};
+use crate::facts::NodeFacts;
+use crate::layout::Layout;
+use crate::objects::{Keeper, ObjectSource};
+
+/// How long a runtime may take to make, start or remove something, as a kubelet waits.
+const OPERATION_TIMEOUT: Duration = Duration::from_mins(2);
+/// How long an image may take; registries are slow and layers are large.
+const PULL_TIMEOUT: Duration = Duration::from_mins(30);
+/// First wait before an operation that must succeed in the end is tried again; it doubles up to [`MAX_RETRY`].
+const MIN_RETRY: Duration = Duration::from_millis(200);
+const MAX_RETRY: Duration = Duration::from_secs(10);
+
+/// Sandboxes and containers made, started or removed at once: more only makes each slower.
+const OPERATIONS_AT_ONCE: usize = 64;
+/// Images pulled at once, so that one slow registry does not hold up all others.
+const PULLS_AT_ONCE: usize = 5;
+/// Probes over the network at once; each holds a socket and a few KiB, for its timeout at the longest.
+const NETWORK_PROBES_AT_ONCE: usize = 8_192;
+/// Commands of probes at once; each is a process.
+const EXEC_PROBES_AT_ONCE: usize = 128;
+/// Rounds through the volumes that have a limit: a second one would only get in the first one's way.
+const MEASUREMENTS_AT_ONCE: usize = 1;
+/// Answers on their way to the agent; a job waits when it is full.
+pub(crate) const ANSWERS: usize = 4_096;
+
+/// What every job may use.
+#[derive(Debug)]
+pub(crate) struct Tools {
+    pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) version: Version,
+    pub(crate) prober: Prober,
+    pub(crate) layout: Layout,
+    pub(crate) facts: NodeFacts,
+    pub(crate) objects: Arc<dyn ObjectSource>,
+    /// The volumes that are made from them.
+    pub(crate) volumes: Keeper,
+    pub(crate) clock: Clock,
+    answers: mpsc::Sender<Answer>,
+    limits: Limits,
+}
+
+#[derive(Debug)]
+struct Limits {
+    operations: Semaphore,
+    pulls: Semaphore,
+    network_probes: Semaphore,
+    exec_probes: Semaphore,
+    measurements: Semaphore,
+}
+
+/// What a job found out about a pod.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) pod: PodKey,
+    pub(crate) news: News,
+}
+
+#[derive(Debug)]
+pub(crate) enum News {
+    /// For the engine as it is.
+    Engine(Input),
+    Sandbox(Place),
+    Image {
+        container: usize,
+        image_id: String,
+        pulled: pulselet_engine::io::Pulled,
+        /// A `STOPSIGNAL` that makes no sense.
+        bad_signal: Option<String>,
+    },
+    /// A container as the runtime describes it.
+    Container(Box<ContainerStatus>),
+    ProbeDone {
+        life: LifeKey,
+        kind: pulselet_engine::plan::Kind,
+        report: pulselet_engine::io::ProbeReport,
+        began: pulselet_engine::Time,
+        late: Duration,
+    },
+    Signalled {
+        life: LifeKey,
+        signal: Arc<str>,
+        at: pulselet_engine::Time,
+    },
+    /// Something its owner should know, as a reason and a message.
+    Warning {
+        container: Arc<str>,
+        reason: &'static str,
+        message: String,
+    },
+    /// Volumes that cannot be written; `is_news` if others than when it was told last.
+    FailedMount {
+        messages: Vec<String>,
+        is_news: bool,
+    },
+    /// Nothing of the pod is left on disk.
+    CleanedUp,
+}
+
+/// Where a pod's sandbox is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) sandbox: SandboxId,
+    /// The pod's, the primary one first.
+    pub(crate) addresses: Vec<IpAddr>,
+}
+
+impl Place {
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        self.addresses.first().copied()
+    }
+}
+
+impl From<&SandboxStatus> for Place {
+    fn from(status: &SandboxStatus) -> Self {
+        Self {
+            sandbox: status.id.clone(),
+            addresses: status.addresses.clone(),
+        }
+    }
+}
+
+impl Tools {
+    pub(crate) fn new(
+        runtime: Arc<dyn Runtime>,
+        version: Version,
+        layout: Layout,
+        facts: NodeFacts,
+        objects: Arc<dyn ObjectSource>,
+        clock: Clock,
+    ) -> (Self, mpsc::Receiver<Answer>) {
+        let (answers, receiver) = mpsc::channel(ANSWERS);
+        let tools = Self {
+            runtime,
+            version,
+            prober: Prober::new(),
+            layout,
+            facts,
+            objects,
+            volumes: Keeper::default(),
+            clock,
+            answers,
+            limits: Limits {
+                operations: Semaphore::new(OPERATIONS_AT_ONCE),
+                pulls: Semaphore::new(PULLS_AT_ONCE),
+                network_probes: Semaphore::new(NETWORK_PROBES_AT_ONCE),
+                exec_probes: Semaphore::new(EXEC_PROBES_AT_ONCE),
+                measurements: Semaphore::new(MEASUREMENTS_AT_ONCE),
+            },
+        };
+        (tools, receiver)
+    }
+
+    async fn answer(&self, pod: PodKey, news: News) {
+        // The agent is gone only when the node shuts down; nobody waits for the answer then.
+        let _ = self.answers.send(Answer { pod, news }).await;
+    }
+
+    async fn tell(&self, pod: PodKey, input: Input) {
+        self.answer(pod, News::Engine(input)).await;
+    }
+
+    /// Gives an answer that needed no work.
+    pub(crate) async fn say(&self, pod: PodKey, input: Input) {
+        self.tell(pod, input).await;
+    }
+}
+
+/// What a job knows about its pod.
+#[derive(Clone, Debug)]
+pub(crate) struct PodRef {
+    pub(crate) key: PodKey,
+    pub(crate) uid: Arc<str>,
+    pub(crate) spec: Arc<Pod>,
+    pub(crate) place: Option<Place>,
+}
+
+impl PodRef {
+    /// Calls `f` with what configurations are made from.
+    fn with_context<R>(&self, tools: &Tools, f: impl FnOnce(Context<'_>) -> R) -> R {
+        let place = self.place.as_ref();
+        f(Context {
+            layout: &tools.layout,
+            downward: Downward {
+                pod: &self.spec,
+                uid: &self.uid,
+                pod_ips: place.map(|place| &*place.addresses).unwrap_or_default(),
+                node: &tools.facts,
+            },
+        })
+    }
+}
+
+/// A wait that doubles.
+#[derive(Debug)]
+struct Retry(Duration);
+
+impl Retry {
+    const fn new() -> Self {
+        Self(MIN_RETRY)
+    }
+
+    async fn wait(&mut self) {
+        tokio::time::sleep(self.0).await;
+        self.0 = (self.0 * 2).min(MAX_RETRY);
+    }
+}
+
+/// Bounds an operation of the runtime.
+async fn bounded<T>(
+    operation: pulselet_runtime::Operation,
+    future: impl Future<Output = pulselet_runtime::Result<T>>,
+) -> pulselet_runtime::Result<T> {
+    let after = OPERATION_TIMEOUT;
+    tokio::time::timeout(after, future)
+        .await
+        .unwrap_or(Err(pulselet_runtime::Error::Timeout { operation, after }))
+}

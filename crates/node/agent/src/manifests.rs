@@ -1,0 +1,302 @@
+//! Static pods: a directory of manifests and the pods that follow from it.
+//!
+//! A file that appears is run, one that changes replaces its pods, one that goes takes them with it. A file that cannot
+//! be used is reported and changes nothing: what ran from it before runs on. The directory is looked at whenever the
+//! kernel says that something changed, and now and then in case it did not.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use notify::{RecursiveMode, Watcher as _};
+use pulselet_model::{
+    DecodeError, FieldError, GateSet, MAX_DOCUMENT_BYTES, Pod, Profile, admit_create, decode_documents,
+};
+use thiserror::Error;
+use tokio::sync::mpsc;
+
+use crate::agent::{AddError, PodView};
+use crate::handle::{Gone, NodeHandle};
+use crate::identity::Origin;
+
+/// How long a file must be left alone before it is read, so that one that is being written is read once.
+const SETTLE: Duration = Duration::from_millis(100);
+/// How often the directory is looked at although nothing was reported: network file systems report nothing.
+const RESCAN: Duration = Duration::from_secs(10);
+/// Files looked at; a directory with more is not one of manifests.
+const MAX_FILES: usize = 10_000;
+/// Documents in one file.
+const MAX_DOCUMENTS: usize = 1_000;
+
+#[derive(Debug, Error)]
+pub enum WatchError {
+    #[error("cannot read the manifests in {path}: {source}", path = path.display())]
+    ReadDirectory { path: PathBuf, source: io::Error },
+}
+
+/// Why a file is not used.
+#[derive(Debug, Error)]
+enum FileError {
+    #[error("cannot be read: {0}")]
+    Read(#[from] io::Error),
+    #[error("has more than {MAX_DOCUMENT_BYTES} bytes")]
+    TooLarge,
+    #[error("has more than {MAX_DOCUMENTS} documents")]
+    TooMany,
+    #[error("cannot be decoded: {0}")]
+    Decode(DecodeError),
+    #[error("pod {pod:?} is invalid: {}", errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Invalid { pod: String, errors: Vec<FieldError> },
+    #[error("pod {pod:?} is also in {other}", other = other.display())]
+    Duplicate { pod: String, other: PathBuf },
+    #[error("pod {pod:?}: {source}")]
+    Add { pod: String, source: AddError },
+}
+
+/// What tells two versions of a file apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    modified: Option<SystemTime>,
+    size: u64,
+    inode: u64,
+}
+
+#[derive(Debug)]
+struct Directory {
+    path: PathBuf,
+    gates: GateSet,
+    /// Put behind the name of every pod.
+    suffix: String,
+    node: NodeHandle,
+    files: BTreeMap<PathBuf, Known>,
+}
+
+/// A file as it was last looked at.
+#[derive(Debug)]
+struct Known {
+    stamp: Stamp,
+    /// namespace/name of the pods it runs.
+    pods: Vec<String>,
+}
+
+/// Follows a directory until the future is dropped. The directory must be readable now.
+pub(crate) fn watch(
+    path: PathBuf,
+    gates: GateSet,
+    suffix: String,
+    node: NodeHandle,
+) -> Result<impl Future<Output = ()> + Send, WatchError> {
+    std::fs::read_dir(&path).map_err(|source| WatchError::ReadDirectory {
+        path: path.clone(),
+        source,
+    })?;
+    // One place is enough: a second change before the first was looked at is seen by the same look.
+    let (changed, wakes) = mpsc::channel(1);
+    let watcher = notify::recommended_watcher(move |_| {
+        let _ = changed.try_send(());
+    });
+    let watcher = watcher.and_then(|mut watcher| {
+        watcher.watch(&path, RecursiveMode::NonRecursive)?;
+        Ok(watcher)
+    });
+    let watcher = watcher
+        .inspect_err(|error| {
+            tracing::warn!(%error, path = %path.display(), "cannot watch the manifests, looking every {RESCAN:?}");
+        })
+        .ok();
+    let directory = Directory {
+        path,
+        gates,
+        suffix,
+        node,
+        files: BTreeMap::new(),
+    };
+    Ok(directory.follow(watcher, wakes))
+}
+
+impl Directory {
+    async fn follow(mut self, watcher: Option<notify::RecommendedWatcher>, mut wakes: mpsc::Receiver<()>) {
+        // The pods of the last agent that came from files: those whose file is gone must go too.
+        if let Ok(pods) = self.node.pods().await {
+            self.remember(&pods);
+        }
+        loop {
+            if self.look().await.is_err() {
+                return;
+            }
+            tokio::select! {
+                Some(()) = wakes.recv(), if watcher.is_some() => tokio::time::sleep(SETTLE).await,
+                () = tokio::time::sleep(RESCAN) => {}
+            }
+        }
+    }
+
+    fn remember(&mut self, pods: &[PodView]) {
+        for pod in pods {
+            if let Origin::Manifest { path } = &pod.origin {
+                let never_read = Stamp {
+                    modified: None,
+                    size: u64::MAX,
+                    inode: 0,
+                };
+                let known = self.files.entry(PathBuf::from(path)).or_insert(Known {
+                    stamp: never_read,
+                    pods: Vec::new(),
+                });
+                known.pods.push(format!("{}/{}", pod.namespace, pod.name));
+            }
+        }
+    }
+
+    /// Looks at every file once. An error means that the node is gone.
+    async fn look(&mut self) -> Result<(), Gone> {
+        let found = match list(&self.path) {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::error!(path = %self.path.display(), %error, "cannot read the manifests, pods run on");
+                return Ok(());
+            }
+        };
+        let gone: Vec<_> = self
+            .files
+            .keys()
+            .filter(|path| !found.contains_key(*path))
+            .cloned()
+            .collect();
+        for path in gone {
+            if let Some(known) = self.files.remove(&path) {
+                self.stop(&known.pods).await?;
+            }
+        }
+        for (path, stamp) in found {
+            if self.files.get(&path).is_some_and(|known| known.stamp == stamp) {
+                continue;
+            }
+            self.changed(path, stamp).await?;
+        }
+        Ok(())
+    }
+
+    async fn changed(&mut self, path: PathBuf, stamp: Stamp) -> Result<(), Gone> {
+        let before = self
+            .files
+            .remove(&path)
+            .map(|known| known.pods)
+            .unwrap_or_default();
+        let pods = match self.run(&path).await? {
+            Ok(pods) => {
+                let dropped: Vec<_> = before.into_iter().filter(|pod| !pods.contains(pod)).collect();
+                self.stop(&dropped).await?;
+                pods
+            }
+            Err(error) => {
+                tracing::error!(file = %path.display(), "the manifest {error}; nothing is changed");
+                before
+            }
+        };
+        self.files.insert(path, Known { stamp, pods });
+        Ok(())
+    }
+
+    /// Runs the pods of a file: all of them or none.
+    async fn run(&self, path: &Path) -> Result<Result<Vec<String>, FileError>, Gone> {
+        let pods = match self.read(path) {
+            Ok(pods) => pods,
+            Err(error) => return Ok(Err(error)),
+        };
+        let mut names = Vec::with_capacity(pods.len());
+        for pod in pods {
+            let name = format!("{}/{}", pod.namespace(), pod.name());
+            let origin = Origin::Manifest {
+                path: path.to_string_lossy().into_owned(),
+            };
+            if let Err(source) = self.node.add_pod(pod, origin).await? {
+                return Ok(Err(FileError::Add { pod: name, source }));
+            }
+            names.push(name);
+        }
+        Ok(Ok(names))
+    }
+
+    fn read(&self, path: &Path) -> Result<Vec<Pod>, FileError> {
+        let bytes = std::fs::read(path)?;
+        if bytes.len() > MAX_DOCUMENT_BYTES {
+            return Err(FileError::TooLarge);
+        }
+        let mut pods = Vec::new();
+        for document in decode_documents(&bytes) {
+            let decoded = document.map_err(FileError::Decode)?.decode(Profile::Pulselet);
+            let mut pod = decoded.pod.map_err(FileError::Decode)?;
+            if let Some(name) = &mut pod.metadata.name {
+                name.push_str(&self.suffix);
+            }
+            let label = format!("{}/{}", pod.namespace(), pod.name());
+            let admitted = admit_create(pod, Profile::Pulselet, self.gates);
+            let admission = admitted.map_err(|errors| FileError::Invalid {
+                pod: label.clone(),
+                errors,
+            })?;
+            for warning in &admission.warnings {
+                tracing::warn!(file = %path.display(), pod = label, "{warning}");
+            }
+            if let Some(other) = self.owner(&label) {
+                return Err(FileError::Duplicate { pod: label, other });
+            }
+            pods.push(admission.pod);
+            if pods.len() > MAX_DOCUMENTS {
+                return Err(FileError::TooMany);
+            }
+        }
+        Ok(pods)
+    }
+
+    /// The file that runs a pod of this name.
+    fn owner(&self, pod: &str) -> Option<PathBuf> {
+        let mut files = self.files.iter();
+        let (path, _) = files.find(|(_, known)| known.pods.iter().any(|name| name == pod))?;
+        Some(path.clone())
+    }
+
+    async fn stop(&self, pods: &[String]) -> Result<(), Gone> {
+        for pod in pods {
+            let Some((namespace, name)) = pod.split_once('/') else {
+                continue;
+            };
+            tracing::info!(pod, "its manifest is gone");
+            // Someone else may have stopped it before.
+            let _ = self.node.delete_pod(namespace, name, None).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The manifests of a directory, in order of their names. Hidden files are someone's work in progress.
+fn list(directory: &Path) -> io::Result<BTreeMap<PathBuf, Stamp>> {
+    use std::os::unix::fs::MetadataExt as _;
+    let mut files = BTreeMap::new();
+    for entry in std::fs::read_dir(directory)?.take(MAX_FILES) {
+        let path = entry?.path();
+        let hidden = path
+            .file_name()
+            .is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
+        let manifest = path
+            .extension()
+            .is_some_and(|kind| kind == "yaml" || kind == "yml" || kind == "json");
+        if hidden || !manifest {
+            continue;
+        }
+        // One that has just gone is seen at the next look; what is no file is no manifest.
+        if let Ok(metadata) = std::fs::metadata(&path)
+            && metadata.is_file()
+        {
+            let stamp = Stamp {
+                modified: metadata.modified().ok(),
+                size: metadata.len(),
+                inode: metadata.ino(),
+            };
+            files.insert(path, stamp);
+        }
+    }
+    Ok(files)
+}

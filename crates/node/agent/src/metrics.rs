@@ -1,0 +1,348 @@
+//! Metrics under the names a Kubernetes operator's dashboards know.
+//!
+//! The series of a probe live as long as its worker: whoever ends a worker calls [`Metrics::forget_probe`].
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+use pulselet_engine::io::Outcome;
+use pulselet_engine::line::KillReason;
+use pulselet_engine::plan::Kind;
+use pulselet_model::{Gate, GateSet};
+
+/// Seconds; the usual buckets of a Prometheus histogram.
+const PROBE_BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+
+type HistogramMaker = fn() -> Histogram;
+
+/// Which worker a series belongs to.
+#[derive(Clone, Debug)]
+pub(crate) struct ProbeName {
+    pub(crate) kind: Kind,
+    pub(crate) container: Arc<str>,
+    pub(crate) pod: Arc<str>,
+    pub(crate) namespace: Arc<str>,
+    pub(crate) uid: Arc<str>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ProbeLabels {
+    probe_type: &'static str,
+    result: &'static str,
+    container: Arc<str>,
+    pod: Arc<str>,
+    namespace: Arc<str>,
+    pod_uid: Arc<str>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DurationLabels {
+    probe_type: &'static str,
+    container: Arc<str>,
+    pod: Arc<str>,
+    namespace: Arc<str>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SignalLabels {
+    signal: Arc<str>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StopLabels {
+    reason: &'static str,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct GateLabels {
+    name: &'static str,
+}
+
+/// How a stop went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StopOutcome {
+    Graceful,
+    Killed,
+    /// Nobody saw the end.
+    Error,
+}
+
+/// All metrics of a node.
+pub(crate) struct Metrics {
+    probes: Registry,
+    others: Registry,
+    probe_total: Family<ProbeLabels, Counter>,
+    probe_duration: Family<DurationLabels, Histogram, HistogramMaker>,
+    stop_signals: Family<SignalLabels, Gauge>,
+    grace_exceeded: Counter,
+    lateness: Histogram,
+    first_success: Histogram,
+    stop_duration: Family<StopLabels, Histogram, HistogramMaker>,
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+/// The results that have a series of their own.
+const RESULTS: [&str; 3] = ["successful", "failed", "unknown"];
+
+impl Metrics {
+    pub(crate) fn new(gates: GateSet) -> Self {
+        let metrics = Self {
+            probes: Registry::default(),
+            others: Registry::default(),
+            probe_total: Family::default(),
+            probe_duration: Family::new_with_constructor(|| Histogram::new(PROBE_BUCKETS)),
+            stop_signals: Family::default(),
+            grace_exceeded: Counter::default(),
+            lateness: Histogram::new(exponential_buckets(0.000_25, 2.0, 16)),
+            first_success: Histogram::new(exponential_buckets(0.025, 2.0, 16)),
+            stop_duration: Family::new_with_constructor(|| {
+                Histogram::new(exponential_buckets(0.01, 2.0, 18))
+            }),
+        };
+        metrics.register(gates)
+    }
+
+    fn register(mut self, gates: GateSet) -> Self {
+        let probes = &mut self.probes;
+        let total = self.probe_total.clone();
+        probes.register(
+            "prober_probe",
+            "Cumulative number of a liveness, readiness or startup probe for a container by result",
+            total,
+        );
+        let duration = self.probe_duration.clone();
+        probes.register(
+            "prober_probe_duration_seconds",
+            "Duration in seconds of a probe",
+            duration,
+        );
+        let others = &mut self.others;
+        let enabled: Family<GateLabels, Gauge> = Family::default();
+        for gate in Gate::ALL {
+            let labels = GateLabels { name: gate.name() };
+            enabled.get_or_create(&labels).set(i64::from(gates.enabled(gate)));
+        }
+        others.register(
+            "kubernetes_feature_enabled",
+            "Whether a feature gate is on",
+            enabled,
+        );
+        others.register(
+            "kubelet_pod_stop_signals_count",
+            "Pods that ask for a stop signal, each once per distinct signal",
+            self.stop_signals.clone(),
+        );
+        others.register(
+            "kubelet_pod_termination_grace_period_exceeded",
+            "Pods whose end needed SIGKILL because the grace period was over",
+            self.grace_exceeded.clone(),
+        );
+        others.register(
+            "pulselet_probe_lateness_seconds",
+            "Between the moment a probe was due and the moment it began",
+            self.lateness.clone(),
+        );
+        others.register(
+            "pulselet_container_time_to_first_success_seconds",
+            "Between a container's start and the first success of one of its probes",
+            self.first_success.clone(),
+        );
+        others.register(
+            "pulselet_container_stop_duration_seconds",
+            "Between the decision to stop a container and its exit",
+            self.stop_duration.clone(),
+        );
+        self
+    }
+
+    /// Counts a probe. An error of the handler says nothing and is not counted.
+    pub(crate) fn probe(&self, name: &ProbeName, outcome: Outcome, latency: Duration) {
+        let result = match outcome {
+            Outcome::Success | Outcome::Warning => "successful",
+            Outcome::Failure => "failed",
+            Outcome::Unknown => "unknown",
+            Outcome::Error => return,
+        };
+        self.probe_total.get_or_create(&name.total(result)).inc();
+        self.probe_duration
+            .get_or_create(&name.duration())
+            .observe(latency.as_secs_f64());
+    }
+
+    /// The worker has finished: its series end.
+    pub(crate) fn forget_probe(&self, name: &ProbeName) {
+        for result in RESULTS {
+            self.probe_total.remove(&name.total(result));
+        }
+        self.probe_duration.remove(&name.duration());
+    }
+
+    pub(crate) fn lateness(&self, late: Duration) {
+        self.lateness.observe(late.as_secs_f64());
+    }
+
+    pub(crate) fn first_success(&self, after: Duration) {
+        self.first_success.observe(after.as_secs_f64());
+    }
+
+    pub(crate) fn stopped(&self, reason: KillReason, outcome: StopOutcome, took: Duration) {
+        let labels = StopLabels {
+            reason: reason_label(reason),
+            outcome: match outcome {
+                StopOutcome::Graceful => "graceful",
+                StopOutcome::Killed => "killed",
+                StopOutcome::Error => "error",
+            },
+        };
+        self.stop_duration
+            .get_or_create(&labels)
+            .observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn grace_exceeded(&self) {
+        self.grace_exceeded.inc();
+    }
+
+    /// A pod asks for this signal.
+    pub(crate) fn signal_asked(&self, signal: &Arc<str>) {
+        let labels = SignalLabels {
+            signal: Arc::clone(signal),
+        };
+        self.stop_signals.get_or_create(&labels).inc();
+    }
+
+    /// A pod that asked for this signal is gone.
+    pub(crate) fn signal_gone(&self, signal: &Arc<str>) {
+        let labels = SignalLabels {
+            signal: Arc::clone(signal),
+        };
+        if self.stop_signals.get_or_create(&labels).dec() <= 1 {
+            self.stop_signals.remove(&labels);
+        }
+    }
+
+    /// The text of `/metrics`.
+    pub(crate) fn all(&self) -> String {
+        let mut out = String::new();
+        text::encode_registry(&mut out, &self.probes)
+            .and_then(|()| text::encode(&mut out, &self.others))
+            .expect("writing to a string does not fail");
+        out
+    }
+
+    /// The text of `/metrics/probes`.
+    pub(crate) fn probes(&self) -> String {
+        let mut out = String::new();
+        text::encode(&mut out, &self.probes).expect("writing to a string does not fail");
+        out
+    }
+}
+
+impl ProbeName {
+    fn total(&self, result: &'static str) -> ProbeLabels {
+        ProbeLabels {
+            probe_type: self.kind.title(),
+            result,
+            container: Arc::clone(&self.container),
+            pod: Arc::clone(&self.pod),
+            namespace: Arc::clone(&self.namespace),
+            pod_uid: Arc::clone(&self.uid),
+        }
+    }
+
+    fn duration(&self) -> DurationLabels {
+        DurationLabels {
+            probe_type: self.kind.title(),
+            container: Arc::clone(&self.container),
+            pod: Arc::clone(&self.pod),
+            namespace: Arc::clone(&self.namespace),
+        }
+    }
+}
+
+const fn reason_label(reason: KillReason) -> &'static str {
+    match reason {
+        KillReason::StartupProbe => "startupProbe",
+        KillReason::LivenessProbe => "livenessProbe",
+        KillReason::Deleted => "deleted",
+        KillReason::Evicted => "evicted",
+        KillReason::Deadline => "deadline",
+        KillReason::SandboxChanged => "sandboxChanged",
+        KillReason::PostStartHook => "postStartHook",
+        KillReason::Completed => "completed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name() -> ProbeName {
+        ProbeName {
+            kind: Kind::Liveness,
+            container: "app".into(),
+            pod: "web".into(),
+            namespace: "default".into(),
+            uid: "u-1".into(),
+        }
+    }
+
+    #[test]
+    fn names_and_labels_are_upstreams() {
+        let metrics = Metrics::new(GateSet::ALL.with(Gate::SubSecondProbes, false));
+        metrics.probe(&name(), Outcome::Failure, Duration::from_millis(7));
+        metrics.probe(&name(), Outcome::Error, Duration::from_millis(7));
+        metrics.grace_exceeded();
+        metrics.signal_asked(&"SIGUSR1".into());
+        metrics.stopped(
+            KillReason::LivenessProbe,
+            StopOutcome::Killed,
+            Duration::from_secs(1),
+        );
+        let text = metrics.all();
+        let expected = [
+            r#"prober_probe_total{probe_type="Liveness",result="failed",container="app",pod="web",namespace="default",pod_uid="u-1"} 1"#,
+            r#"prober_probe_duration_seconds_count{probe_type="Liveness",container="app",pod="web",namespace="default"} 1"#,
+            r#"kubernetes_feature_enabled{name="SubSecondProbes"} 0"#,
+            r#"kubernetes_feature_enabled{name="ContainerStopSignals"} 1"#,
+            r#"kubelet_pod_stop_signals_count{signal="SIGUSR1"} 1"#,
+            "kubelet_pod_termination_grace_period_exceeded_total 1",
+            r#"pulselet_container_stop_duration_seconds_count{reason="livenessProbe",outcome="killed"} 1"#,
+            "pulselet_probe_lateness_seconds_count 0",
+            "pulselet_container_time_to_first_success_seconds_count 0",
+        ];
+        for line in expected {
+            assert!(text.lines().any(|found| found == line), "{line}\nnot in\n{text}");
+        }
+        assert_eq!(text.matches("# EOF").count(), 1);
+        assert!(!metrics.probes().contains("kubelet_"));
+    }
+
+    #[test]
+    fn series_end_with_what_they_are_about() {
+        let metrics = Metrics::new(GateSet::ALL);
+        metrics.probe(&name(), Outcome::Success, Duration::ZERO);
+        metrics.forget_probe(&name());
+        let signal = "SIGINT".into();
+        metrics.signal_asked(&signal);
+        metrics.signal_asked(&signal);
+        metrics.signal_gone(&signal);
+        assert!(metrics.all().contains(r#"{signal="SIGINT"} 1"#));
+        metrics.signal_gone(&signal);
+        let text = metrics.all();
+        assert!(!text.contains("u-1") && !text.contains("SIGINT"));
+    }
+}

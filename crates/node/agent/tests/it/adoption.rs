@@ -1,0 +1,167 @@
+//! Agents that die and agents that come after them.
+
+use std::time::Duration;
+
+use pulselet_agent::{How, PodLine};
+use pulselet_engine::LineBody;
+use pulselet_runtime::{ContainerFilter, Operation, Runtime as _};
+use pulselet_runtime_fake::{ExecAnswer, LifeScript};
+use serde_json::json;
+
+use crate::harness::{Bench, copy_directory, pod, type_of};
+
+fn is_unready(line: &PodLine) -> bool {
+    line.line.body == LineBody::Unready
+}
+
+fn probed() -> serde_json::Value {
+    let probe = json!({"exec": {"command": ["check"]}, "periodSeconds": 1});
+    json!({"startupProbe": probe, "livenessProbe": probe, "readinessProbe": probe})
+}
+
+/// Ends the node as it was when `copied` was made, and starts the next one from there.
+async fn crash(bench: Bench, copied: tempfile::TempDir) -> Bench {
+    let (_old, runtime) = bench.leave().await;
+    Bench::on(copied, runtime, |_| {}).await
+}
+
+fn snapshot(bench: &Bench) -> tempfile::TempDir {
+    let copied = tempfile::tempdir().expect("a directory");
+    copy_directory(&bench.data(), &copied.path().join("data"));
+    copied
+}
+
+#[tokio::test]
+async fn a_ready_container_stays_ready_and_the_time_goes_on() {
+    let mut bench = Bench::new().await;
+    bench.add(pod("web", &probed())).await;
+    bench.until_ready().await;
+    let before = bench.seen.last().unwrap().t;
+    let copied = snapshot(&bench);
+    let mut bench = crash(bench, copied).await;
+    let restarted = bench.until_type("agentRestarted").await;
+    assert!(restarted.t >= before);
+    assert_eq!(bench.add(pod("web", &probed())).await, How::Adopted);
+    for _ in 0..4 {
+        bench.until_type("probe").await;
+    }
+    assert!(
+        !bench.seen.iter().any(|line| is_unready(line)),
+        "{}",
+        bench.story()
+    );
+    let view = &bench.node.pods().await.unwrap()[0];
+    assert!(view.status.container_statuses[0].ready);
+    assert_eq!(view.status.container_statuses[0].restart_count, 0);
+}
+
+#[tokio::test]
+async fn a_container_that_left_meanwhile_is_seen_with_its_code() {
+    let mut bench = Bench::new().await;
+    bench.add(pod("web", &json!({}))).await;
+    bench.until_ready().await;
+    let (directory, runtime) = bench.leave().await;
+    let containers = runtime
+        .list_containers(&ContainerFilter::default())
+        .await
+        .unwrap();
+    runtime.exit(&containers[0].id, 42);
+    while !matches!(
+        runtime.container_status(&containers[0].id).await.unwrap().state,
+        pulselet_runtime::ContainerState::Exited(_)
+    ) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let mut bench = Bench::on(directory, runtime, |_| {}).await;
+    let exited = bench.until_type("exited").await.to_json();
+    assert!(exited.contains("\"exitCode\":42"), "{exited}");
+    bench.until_type("running").await;
+}
+
+#[tokio::test]
+async fn a_container_that_vanished_counts_as_255() {
+    let mut bench = Bench::new().await;
+    bench.add(pod("web", &json!({}))).await;
+    bench.until_ready().await;
+    let (directory, runtime) = bench.leave().await;
+    for sandbox in runtime.list_sandboxes().await.unwrap() {
+        runtime.remove_sandbox(&sandbox.id).await.unwrap();
+    }
+    let mut bench = Bench::on(directory, runtime, |_| {}).await;
+    let exited = bench.until_type("exited").await.to_json();
+    assert!(exited.contains("\"exitCode\":255"), "{exited}");
+    bench.until_ready().await;
+}
+
+#[tokio::test]
+async fn a_failure_run_goes_on_where_it_was() {
+    let mut bench = Bench::new().await;
+    let sick = LifeScript {
+        exec: vec![(Duration::ZERO, ExecAnswer::Exits(1, Vec::new()))],
+        ..LifeScript::default()
+    };
+    bench.runtime.script("app", [sick]);
+    let probe = json!({"exec": {"command": ["check"]}, "periodSeconds": 1, "failureThreshold": 4});
+    bench.add(pod("sick", &json!({"livenessProbe": probe}))).await;
+    let run_of = |line: &PodLine| match line.line.body {
+        LineBody::Probe { run, .. } => Some(run),
+        _ => None,
+    };
+    bench
+        .until("second failure", |line| run_of(line) == Some(2))
+        .await;
+    let copied = snapshot(&bench);
+    let mut bench = crash(bench, copied).await;
+    bench.until_type("agentRestarted").await;
+    bench.until("third failure", |line| run_of(line) == Some(3)).await;
+    bench.until_type("killing").await;
+    let runs: Vec<_> = bench.seen.iter().filter_map(|line| run_of(line)).collect();
+    assert_eq!(runs, [3, 4]);
+    bench.until_type("exited").await;
+    let history = bench.node.history(None, None).await.unwrap();
+    assert_eq!(history.matches("\"type\":\"probe\"").count(), 4, "{history}");
+}
+
+#[tokio::test]
+async fn a_kill_under_way_keeps_its_deadline() {
+    let mut bench = Bench::new().await;
+    bench.runtime.script("app", [LifeScript::stubborn()]);
+    bench.add(pod("slow", &json!({}))).await;
+    bench.until_ready().await;
+    bench
+        .node
+        .delete_pod("default", "slow", Some(Duration::from_secs(3)))
+        .await
+        .unwrap()
+        .unwrap();
+    let signal = bench.until_type("signal").await;
+    let copied = snapshot(&bench);
+    let mut bench = crash(bench, copied).await;
+    let exceeded = bench.until_type("graceExceeded").await;
+    let took = exceeded.t.saturating_sub(signal.t);
+    assert!(took.as_secs_f64() >= 2.9, "{took}");
+    bench.until_type("deleted").await;
+    let signals = bench.seen.iter().filter(|line| type_of(line) == "signal").count();
+    assert_eq!(signals, 0, "{}", bench.story());
+}
+
+#[tokio::test]
+async fn a_creation_whose_answer_was_lost_is_found_again() {
+    let mut bench = Bench::new().await;
+    bench.add(pod("web", &json!({}))).await;
+    let created = bench.until_type("phase").await;
+    assert!(created.t.as_secs_f64() < 60.0);
+    let copied = snapshot(&bench);
+    bench.until_ready().await;
+    let mut bench = crash(bench, copied).await;
+    bench.until_ready().await;
+    let calls = bench.runtime.calls();
+    let stops = calls.iter().filter(|(verb, _)| *verb == Operation::StopContainer);
+    assert_eq!(stops.count(), 0, "{calls:?}");
+    let all = bench
+        .runtime
+        .list_containers(&ContainerFilter::default())
+        .await
+        .unwrap();
+    assert_eq!(all.len(), 1);
+}

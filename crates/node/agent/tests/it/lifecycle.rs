@@ -1,0 +1,234 @@
+//! Pods from their beginning to their end.
+
+use std::time::Duration;
+
+use pulselet_agent::{How, Shutdown};
+use pulselet_engine::Span;
+use pulselet_runtime::{ContainerFilter, Runtime as _};
+use pulselet_runtime_fake::{ExecAnswer, LifeScript};
+use serde_json::json;
+
+use crate::harness::{Bench, eventually, pod, pod_of, runtime};
+
+fn exec_probe(extra: &serde_json::Value) -> serde_json::Value {
+    let mut probe = json!({"exec": {"command": ["check"]}, "periodSeconds": 1});
+    let fields = extra.as_object().expect("fields").clone();
+    probe.as_object_mut().expect("an object").extend(fields);
+    probe
+}
+
+#[tokio::test]
+async fn a_pod_runs_becomes_ready_and_is_deleted() {
+    let mut bench = Bench::new().await;
+    let readiness = exec_probe(&json!({}));
+    assert_eq!(
+        bench.add(pod("web", &json!({"readinessProbe": readiness}))).await,
+        How::Created
+    );
+    bench.until_ready().await;
+    let view = &bench.node.pods().await.unwrap()[0];
+    let container = &view.status.container_statuses[0];
+    assert!(container.ready && container.started == Some(true));
+    assert_eq!(container.stop_signal.as_deref(), Some("SIGTERM"));
+    let events = bench.node.events(&view.uid).await.unwrap();
+    let reasons: Vec<_> = events.iter().map(|event| event.reason.as_str()).collect();
+    for reason in ["Pulled", "Created", "Started"] {
+        assert!(reasons.contains(&reason), "{reasons:?}");
+    }
+    bench
+        .node
+        .delete_pod("default", "web", None)
+        .await
+        .unwrap()
+        .unwrap();
+    bench.until_type("deleted").await;
+    let types = bench.types();
+    let order = [
+        "phase", "created", "running", "started", "ready", "killing", "signal", "exited", "deleted",
+    ];
+    let mut rest = types.iter();
+    for kind in order {
+        assert!(rest.any(|found| found == kind), "{kind} in order of {types:?}");
+    }
+    let node = bench.node.clone();
+    eventually("the pod is forgotten", || async {
+        node.pods().await.unwrap().is_empty()
+    })
+    .await;
+    assert!(bench.runtime.list_sandboxes().await.unwrap().is_empty());
+    eventually("its files are gone", || async {
+        std::fs::read_dir(bench.data().join("pods"))
+            .unwrap()
+            .next()
+            .is_none()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_failing_liveness_probe_kills_restarts_and_is_told_in_the_history() {
+    let mut bench = Bench::new().await;
+    let sick = LifeScript {
+        exec: vec![(Duration::ZERO, ExecAnswer::Exits(3, b"no pulse".to_vec()))],
+        handles: Some(Vec::new()),
+        ..LifeScript::default()
+    };
+    bench.runtime.script("app", [sick, LifeScript::default()]);
+    let liveness = exec_probe(&json!({"failureThreshold": 2, "terminationGracePeriodSeconds": 1}));
+    bench.add(pod("sick", &json!({"livenessProbe": liveness}))).await;
+    bench.until_type("graceExceeded").await;
+    bench.until_type("exited").await;
+    bench.until_type("running").await;
+    bench.until_ready().await;
+    let history = bench
+        .node
+        .history(Some("default/sick".into()), None)
+        .await
+        .unwrap();
+    let lines: Vec<serde_json::Value> = history
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let types: Vec<_> = lines.iter().map(|line| line["type"].as_str().unwrap()).collect();
+    let expected = [
+        "probe",
+        "probe",
+        "killing",
+        "signal",
+        "graceExceeded",
+        "exited",
+        "created",
+        "running",
+    ];
+    assert_eq!(types, expected, "{history}");
+    assert_eq!(
+        (&lines[1]["detail"], &lines[1]["run"]),
+        (&json!("exit code 3: no pulse"), &json!(2))
+    );
+    assert_eq!(lines[2]["graceFrom"], "probe");
+    assert_eq!(lines[5]["exitCode"], 137);
+    let view = &bench.node.pods().await.unwrap()[0];
+    assert_eq!(view.status.container_statuses[0].restart_count, 1);
+    let events = bench.node.events(&view.uid).await.unwrap();
+    let unhealthy = events.iter().find(|event| event.reason == "Unhealthy").unwrap();
+    assert_eq!(
+        (unhealthy.count, unhealthy.message.as_str()),
+        (2, "Liveness probe failed: no pulse")
+    );
+}
+
+#[tokio::test]
+async fn a_changed_manifest_replaces_its_pod_and_an_equal_one_does_not() {
+    let mut bench = Bench::new().await;
+    bench.add(pod("web", &json!({}))).await;
+    bench.until_ready().await;
+    assert_eq!(bench.add(pod("web", &json!({}))).await, How::Adopted);
+    assert_eq!(
+        bench
+            .add(pod("web", &json!({"env": [{"name": "A", "value": "1"}]})))
+            .await,
+        How::Replacing
+    );
+    bench.until_type("deleted").await;
+    bench.until_ready().await;
+    let filter = ContainerFilter::default();
+    let containers = bench.runtime.list_containers(&filter).await.unwrap();
+    assert_eq!(containers.len(), 1);
+}
+
+#[tokio::test]
+async fn what_cannot_be_made_says_why_and_what_cannot_run_here_fails() {
+    let mut bench = Bench::new().await;
+    let env = json!([{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "k"}}}]);
+    bench.add(pod("needy", &json!({"env": env}))).await;
+    let warning = bench.until_type("warning").await.to_json();
+    assert!(
+        warning.contains("CreateContainerConfigError: secret"),
+        "{warning}"
+    );
+    let foreign = json!({"containers": [{"name": "app", "image": "a"}], "os": {"name": "windows"}});
+    bench.add(pod_of("foreign", &foreign)).await;
+    bench
+        .until("failed pod", |line| {
+            &*line.pod == "default/foreign" && line.to_json().contains("\"Failed\"")
+        })
+        .await;
+    let pods = bench.node.pods().await.unwrap();
+    let foreign = pods.iter().find(|pod| pod.name == "foreign").unwrap();
+    assert_eq!(foreign.status.reason, "PodOSNotSupported");
+    let waiting = pods[0].status.container_statuses[0]
+        .state
+        .waiting
+        .clone()
+        .unwrap();
+    assert_eq!(waiting.reason.as_deref(), Some("CreateContainerConfigError"));
+}
+
+#[tokio::test]
+async fn a_command_that_cannot_run_is_told_and_tried_again() {
+    let mut bench = Bench::new().await;
+    let broken = LifeScript {
+        start: pulselet_runtime_fake::StartScript::CannotRun("exec: \"nope\": not found".into()),
+        ..LifeScript::default()
+    };
+    bench.runtime.script("app", [broken, LifeScript::default()]);
+    bench.add(pod("typo", &json!({}))).await;
+    let warning = bench.until_type("warning").await.to_json();
+    assert!(warning.contains("not found"), "{warning}");
+    bench.until_ready().await;
+}
+
+#[tokio::test]
+async fn the_second_way_to_shut_down_is_harsher() {
+    let mut bench = Bench::new().await;
+    bench.runtime.script("app", [LifeScript::stubborn()]);
+    let spec = json!({"containers": [{"name": "app", "image": "a"}], "terminationGracePeriodSeconds": 3600});
+    bench.add(pod_of("slow", &spec)).await;
+    bench.until_ready().await;
+    let node = bench.node.clone();
+    let gentle = tokio::spawn(async move { node.shutdown(Shutdown::StopPods).await });
+    bench.until_type("signal").await;
+    bench.node.shutdown(Shutdown::KillPods).await;
+    gentle.await.unwrap();
+    bench.drain();
+    assert_eq!(
+        bench.types().last().map(String::as_str),
+        Some("deleted"),
+        "{}",
+        bench.story()
+    );
+    assert!(bench.node.pods().await.is_err());
+}
+
+#[tokio::test]
+async fn a_fallible_runtime_gets_everything_done_in_the_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut bench = Bench::on(directory, runtime(), |options| {
+        options.config.settings.backoff_initial = Span::from_secs(1);
+        options.config.settings.backoff_max = Span::from_secs(1);
+    })
+    .await;
+    bench.runtime.set_faults(pulselet_runtime_fake::Faults {
+        seed: 7,
+        fails: 0.04,
+        loses_answer: 0.04,
+        loses_event: 0.2,
+        resync_after: Duration::from_millis(100),
+        slowness: Duration::from_millis(5),
+    });
+    for n in 0..8 {
+        bench.add(pod(&format!("p{n}"), &json!({}))).await;
+    }
+    let node = bench.node.clone();
+    eventually("every pod is ready", || async {
+        let pods = node.pods().await.unwrap();
+        pods.iter()
+            .all(|pod| pod.status.container_statuses.iter().all(|it| it.ready))
+    })
+    .await;
+    bench.node.shutdown(Shutdown::StopPods).await;
+    bench.runtime.set_faults(pulselet_runtime_fake::Faults::default());
+    assert!(bench.runtime.list_sandboxes().await.unwrap().is_empty());
+    bench.drain();
+    assert_eq!(bench.types().iter().filter(|kind| *kind == "deleted").count(), 8);
+}

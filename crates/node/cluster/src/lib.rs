@@ -1,0 +1,61 @@
+//! A node as a client of a Kubernetes API server, ours or another.
+//!
+//! [`join`] begins and returns at once. From then on the Node object and its lease are kept, the pods that the API
+//! binds to the node are handed to it, what becomes of them is reported, and static pods are shown as mirrors.
+//!
+//! What must always hold: while the API is away the node goes on as it is, and what it has to say is said when the
+//! API is back; no pod is ended because the API did not answer; a request concerns the very pod it was decided for,
+//! by its uid; whatever waits is bounded by the number of pods or by a named limit.
+//!
+//! Left to others: running pods (`node`), the rules about them (`api`), and who may do what (the server).
+
+mod backoff;
+mod client;
+mod decide;
+mod events;
+mod kubeconfig;
+mod lease;
+mod machine;
+mod mirror;
+mod objects;
+mod paths;
+mod pods;
+mod registration;
+mod status;
+mod watch;
+
+use pulselet_agent::{Feed, NodeHandle};
+use tokio::sync::{mpsc, watch as value};
+use tokio::task::JoinSet;
+
+pub use client::{Client, ClientError};
+pub use kubeconfig::{Kubeconfig, KubeconfigError};
+pub use machine::Machine;
+pub use objects::ApiObjects;
+
+use self::events::Poster;
+use self::pods::Pods;
+use self::registration::Registration;
+
+/// A node that is joined to an API, until this is dropped.
+#[derive(Debug)]
+pub struct Joined {
+    _tasks: JoinSet<()>,
+}
+
+/// Joins a node to an API. The feed is the one the node was started with, and the name in the machine's facts is the
+/// one the node goes by.
+pub fn join(client: &Client, node: NodeHandle, feed: Feed, machine: Machine) -> Joined {
+    let name = machine.facts.name.clone();
+    let (known, registered) = value::channel(None);
+    let (seen, changes) = mpsc::channel(watch::BACKLOG);
+    let (posts, events) = mpsc::channel(events::QUEUE);
+    let pods = Pods::new(client.clone(), node, feed, registered.clone(), posts);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(Registration::new(client.clone(), machine, known).run());
+    tasks.spawn(lease::renew(client.clone(), registered));
+    tasks.spawn(watch::follow(client.clone(), name.clone(), seen));
+    tasks.spawn(Poster::new(client.clone(), name).run(events));
+    tasks.spawn(pods.run(changes));
+    Joined { _tasks: tasks }
+}

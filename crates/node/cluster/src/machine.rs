@@ -1,0 +1,276 @@
+//! What a Node object says about its machine: what it is, what it has, and how it feels.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use pulselet_agent::NodeFacts;
+use pulselet_runtime::{Condition, Runtime};
+use serde_json::{Value, json};
+
+/// How long the runtime may take to say that it is well.
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
+/// Less memory than this is too little, as a kubelet has it.
+const MEMORY_FLOOR_BYTES: u64 = 100 * 1024 * 1024;
+/// Less than a tenth of the disk is too little, as a kubelet has it.
+const DISK_FLOOR_PERCENT: u64 = 10;
+/// Less than a twentieth of the process ids is too few.
+const PROCESS_FLOOR_PERCENT: u64 = 5;
+/// Pods a Node promises to take, as a kubelet does.
+const MAX_PODS: u32 = 110;
+/// The version of Kubernetes whose node this is like.
+const KUBERNETES: &str = "v1.36.0";
+
+/// The machine and what watches over it.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    pub facts: NodeFacts,
+    pub runtime: Arc<dyn Runtime>,
+    /// Where the node keeps its state: the disk that must not be full.
+    pub data_dir: PathBuf,
+    /// Where the node answers requests for logs and commands, as the API reaches it.
+    pub endpoint: SocketAddr,
+}
+
+impl Machine {
+    pub(crate) fn labels(&self) -> Value {
+        let mut labels = json!({
+            "kubernetes.io/hostname": self.facts.name,
+            "kubernetes.io/os": "linux",
+            "kubernetes.io/arch": architecture(),
+        });
+        labels["beta.kubernetes.io/os"] = json!("linux");
+        labels["beta.kubernetes.io/arch"] = json!(architecture());
+        labels
+    }
+
+    /// The status as it is now, without the times of its conditions.
+    pub(crate) async fn status(&self) -> Value {
+        let version = self.runtime.version().await;
+        let runtime = version.map_or_else(
+            |_| "unknown://".to_owned(),
+            |version| format!("{}://{}", version.name, version.version),
+        );
+        let resources = self.resources();
+        json!({
+            "capacity": resources,
+            "allocatable": resources,
+            "addresses": self.addresses(),
+            "conditions": self.conditions().await,
+            "nodeInfo": node_info(&runtime),
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": self.endpoint.port()}},
+        })
+    }
+
+    fn resources(&self) -> Value {
+        let NodeFacts {
+            cpus, memory_bytes, ..
+        } = &self.facts;
+        let mut resources = json!({
+            "cpu": cpus.to_string(),
+            "memory": format!("{}Ki", memory_bytes / 1024),
+            "pods": MAX_PODS.to_string(),
+        });
+        if let Ok(disk) = rustix::fs::statvfs(&self.data_dir) {
+            let bytes = disk.f_blocks.saturating_mul(disk.f_frsize);
+            resources["ephemeral-storage"] = json!(format!("{}Ki", bytes / 1024));
+        }
+        resources
+    }
+
+    fn addresses(&self) -> Value {
+        json!([
+            {"type": "InternalIP", "address": self.endpoint.ip().to_string()},
+            {"type": "Hostname", "address": self.facts.name},
+        ])
+    }
+
+    async fn conditions(&self) -> Vec<Value> {
+        vec![
+            MEMORY.condition(memory_is_low()),
+            DISK.condition(disk_is_low(&self.data_dir)),
+            PROCESSES.condition(processes_are_low()),
+            self.readiness().await,
+        ]
+    }
+
+    async fn readiness(&self) -> Value {
+        let not_ready = |reason: &str, message: &str| condition("Ready", false, reason, message);
+        match tokio::time::timeout(HEALTH_TIMEOUT, self.runtime.health()).await {
+            Err(_) => not_ready("RuntimeSilent", "the runtime does not answer"),
+            Ok(Err(error)) => not_ready("RuntimeFailed", &error.to_string()),
+            Ok(Ok(health)) => match (health.runtime, health.network) {
+                (Condition::Ready, Condition::Ready) => {
+                    condition("Ready", true, "KubeletReady", "pulselet is posting ready status")
+                }
+                (Condition::NotReady { reason, message }, _)
+                | (_, Condition::NotReady { reason, message }) => not_ready(&reason, &message),
+            },
+        }
+    }
+}
+
+/// Something a node can run out of: a condition with the reasons that clients know, each with what a person reads.
+struct Pressure {
+    kind: &'static str,
+    low: (&'static str, &'static str),
+    enough: (&'static str, &'static str),
+}
+
+const MEMORY: Pressure = Pressure {
+    kind: "MemoryPressure",
+    low: (
+        "KubeletHasInsufficientMemory",
+        "the node has too little memory available",
+    ),
+    enough: (
+        "KubeletHasSufficientMemory",
+        "the node has enough memory available",
+    ),
+};
+const DISK: Pressure = Pressure {
+    kind: "DiskPressure",
+    low: (
+        "KubeletHasDiskPressure",
+        "the node has too little room on its disk",
+    ),
+    enough: ("KubeletHasNoDiskPressure", "the node has enough room on its disk"),
+};
+const PROCESSES: Pressure = Pressure {
+    kind: "PIDPressure",
+    low: (
+        "KubeletHasInsufficientPID",
+        "the node has too few process ids left",
+    ),
+    enough: ("KubeletHasSufficientPID", "the node has enough process ids left"),
+};
+
+impl Pressure {
+    fn condition(&self, is_low: bool) -> Value {
+        let (reason, message) = if is_low { self.low } else { self.enough };
+        condition(self.kind, is_low, reason, message)
+    }
+}
+
+fn condition(kind: &str, status: bool, reason: &str, message: &str) -> Value {
+    json!({
+        "type": kind,
+        "status": if status { "True" } else { "False" },
+        "reason": reason,
+        "message": message,
+    })
+}
+
+/// Adds the times to conditions: now for what has changed since, the old time for what has not.
+pub(crate) fn with_times(conditions: &mut Value, before: &Value, now: Timestamp) {
+    let now = json!(Timestamp::from_second(now.as_second()).unwrap_or(now).to_string());
+    let empty = Vec::new();
+    let before = before.as_array().unwrap_or(&empty);
+    for condition in conditions.as_array_mut().into_iter().flatten() {
+        let same = |old: &&Value| old["type"] == condition["type"] && old["status"] == condition["status"];
+        let since = before
+            .iter()
+            .find(same)
+            .map(|old| old["lastTransitionTime"].clone());
+        condition["lastHeartbeatTime"] = now.clone();
+        condition["lastTransitionTime"] = since.filter(Value::is_string).unwrap_or_else(|| now.clone());
+    }
+}
+
+fn node_info(runtime: &str) -> Value {
+    let uname = rustix::system::uname();
+    json!({
+        "machineID": file("/etc/machine-id"),
+        "systemUUID": file("/sys/class/dmi/id/product_uuid"),
+        "bootID": file("/proc/sys/kernel/random/boot_id"),
+        "kernelVersion": uname.release().to_string_lossy(),
+        "osImage": os_image(),
+        "containerRuntimeVersion": runtime,
+        "kubeletVersion": format!("{KUBERNETES}+pulselet.{}", env!("CARGO_PKG_VERSION")),
+        "kubeProxyVersion": "",
+        "operatingSystem": "linux",
+        "architecture": architecture(),
+    })
+}
+
+/// The architecture by the name that images have.
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+/// The first line of a file; empty where it cannot be read.
+fn file(path: &str) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines().next().unwrap_or_default().trim().to_owned()
+}
+
+fn os_image() -> String {
+    let text = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let name = text.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
+    name.unwrap_or("Linux").trim_matches('"').to_owned()
+}
+
+fn memory_is_low() -> bool {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    available_memory(&text).is_some_and(|bytes| bytes < MEMORY_FLOOR_BYTES)
+}
+
+fn available_memory(meminfo: &str) -> Option<u64> {
+    let line = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kilobytes.saturating_mul(1024))
+}
+
+fn disk_is_low(path: &Path) -> bool {
+    rustix::fs::statvfs(path).is_ok_and(|disk| {
+        disk.f_bavail.saturating_mul(100) < disk.f_blocks.saturating_mul(DISK_FLOOR_PERCENT)
+    })
+}
+
+fn processes_are_low() -> bool {
+    let most: Option<u64> = file("/proc/sys/kernel/pid_max").parse().ok();
+    let load = file("/proc/loadavg");
+    let tasks: Option<u64> = load
+        .split(' ')
+        .nth(3)
+        .and_then(|tasks| tasks.split_once('/')?.1.parse().ok());
+    match (most, tasks) {
+        (Some(most), Some(tasks)) => {
+            most.saturating_sub(tasks).saturating_mul(100) < most * PROCESS_FLOOR_PERCENT
+        }
+        (None, _) | (_, None) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transition_keeps_its_time_until_the_next_one() {
+        let mut conditions = json!([{"type": "Ready", "status": "True"}]);
+        with_times(&mut conditions, &Value::Null, Timestamp::UNIX_EPOCH);
+        let mut later =
+            json!([{"type": "Ready", "status": "True"}, {"type": "DiskPressure", "status": "False"}]);
+        let then = Timestamp::from_second(60).unwrap();
+        with_times(&mut later, &conditions, then);
+        assert_eq!(later[0]["lastTransitionTime"], "1970-01-01T00:00:00Z");
+        assert_eq!(later[0]["lastHeartbeatTime"], "1970-01-01T00:01:00Z");
+        assert_eq!(later[1]["lastTransitionTime"], "1970-01-01T00:01:00Z");
+    }
+
+    #[test]
+    fn memory_is_read_as_the_kernel_writes_it() {
+        let text = "MemTotal:       16 kB\nMemFree: 1 kB\nMemAvailable:    2048 kB\n";
+        assert_eq!(available_memory(text), Some(2 * 1024 * 1024));
+        assert_eq!(available_memory(""), None);
+    }
+}

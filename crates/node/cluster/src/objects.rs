@@ -1,0 +1,97 @@
+//! Config maps, secrets and tokens that the node's pods use, asked for with the node's identity.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use pulselet_agent::{ObjectSource, SourceError, Token, TokenRequest};
+use pulselet_model::openapi::api::core::v1::{ConfigMap, Secret};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::client::{Call, Client, ClientError};
+use crate::paths;
+
+/// The API as a source of objects. Every question goes to the server, so an answer is never old.
+#[derive(Clone, Debug)]
+pub struct ApiObjects {
+    client: Client,
+}
+
+impl ApiObjects {
+    pub fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    async fn find<T: DeserializeOwned>(
+        &self,
+        namespace: &str,
+        resource: &str,
+        name: &str,
+    ) -> Result<Option<Arc<T>>, SourceError> {
+        match self
+            .client
+            .ask(Call::get(paths::named(namespace, resource, name)))
+            .await
+        {
+            Ok(object) => Ok(Some(Arc::new(object))),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(fetch(&error)),
+        }
+    }
+}
+
+fn fetch(error: &ClientError) -> SourceError {
+    SourceError::Fetch {
+        message: error.to_string(),
+    }
+}
+
+#[async_trait]
+impl ObjectSource for ApiObjects {
+    async fn config_map(&self, namespace: &str, name: &str) -> Result<Option<Arc<ConfigMap>>, SourceError> {
+        self.find(namespace, "configmaps", name).await
+    }
+
+    async fn secret(&self, namespace: &str, name: &str) -> Result<Option<Arc<Secret>>, SourceError> {
+        self.find(namespace, "secrets", name).await
+    }
+
+    async fn token(&self, request: &TokenRequest) -> Result<Token, SourceError> {
+        let path = paths::named(&request.namespace, "serviceaccounts", &request.service_account);
+        let body = json!({
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {
+                "audiences": request.audiences,
+                "expirationSeconds": request.expiration_seconds,
+                "boundObjectRef": {
+                    "apiVersion": "v1",
+                    "kind": "Pod",
+                    "name": request.pod_name,
+                    "uid": request.pod_uid,
+                },
+            },
+        });
+        let answer = self
+            .client
+            .ask(Call::create(format!("{path}/token"), &body))
+            .await;
+        let answer: Value = match answer {
+            Err(error) if error.is_not_found() || error.is_not_allowed() => {
+                return Err(SourceError::Unsupported {
+                    what: "tokens of service accounts",
+                });
+            }
+            other => other.map_err(|error| fetch(&error))?,
+        };
+        let text = |field: &str| answer["status"][field].as_str().map(str::to_owned);
+        let expires_at = text("expirationTimestamp").and_then(|at| at.parse::<Timestamp>().ok());
+        match (text("token"), expires_at) {
+            (Some(text), Some(expires_at)) => Ok(Token { text, expires_at }),
+            (None, _) | (_, None) => Err(SourceError::Fetch {
+                message: "the API's answer holds no token".to_owned(),
+            }),
+        }
+    }
+}

@@ -1,0 +1,513 @@
+//! The task that keeps the API's pods and the node's alike.
+//!
+//! It hears of both sides, looks at a pod whenever one of them says that it has changed, and carries out what
+//! [`decide`] says. What must always hold: one request per pod is under way at most, so that a later status never
+//! overtakes an earlier one; whatever failed is looked at again; nothing is ended before the API has listed its pods.
+//! Requests, and so what is remembered while the API is away, are bounded by the number of pods.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
+use std::time::Duration;
+
+use pulselet_agent::{AddError, Feed, Gone, News, NodeHandle, Origin, PodEvent, PodView};
+use pulselet_model::{Pod, PodStatus};
+use serde_json::Value;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior};
+
+use crate::backoff::Backoff;
+use crate::client::{Call, Client, ClientError};
+use crate::decide::{Sight, Step, decide};
+use crate::registration::Registered;
+use crate::watch::Seen;
+use crate::{mirror, paths, status};
+
+/// How often everything is compared although nothing was said.
+const RESYNC: Duration = Duration::from_secs(10);
+/// Requests under way at a time; the others wait their turn.
+const MAX_REQUESTS: usize = 16;
+
+/// namespace/name
+type Label = Arc<str>;
+
+/// What is known about a name, besides what the node says when asked.
+#[derive(Debug, Default)]
+struct Entry {
+    /// The pod as the API has it.
+    api: Option<Arc<Pod>>,
+    /// The uid of the one that was removed at the API while it ran.
+    vanished: Option<String>,
+    /// The uid and the grace period of the last deletion the node was asked for.
+    asked: Option<(String, Option<Duration>)>,
+    /// The uid and a hash of the manifest the node has.
+    handed: Option<(String, u64)>,
+    /// The uid of a pod that has ended here, and how it was.
+    last_words: Option<(String, PodStatus)>,
+    /// The uid and the status that the API has taken. It need not show all of it: it may know fewer fields.
+    acknowledged: Option<(String, PodStatus)>,
+    flight: bool,
+}
+
+/// A request that was answered.
+struct Done {
+    label: Label,
+    uid: String,
+    what: Sent,
+    answer: Result<Option<Box<Pod>>, ClientError>,
+}
+
+enum Sent {
+    Status(Box<PodStatus>),
+    Removal,
+    Mirror,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Pods {
+    client: Client,
+    node: NodeHandle,
+    feed: Feed,
+    registered: watch::Receiver<Option<Registered>>,
+    events: mpsc::Sender<PodEvent>,
+    entries: BTreeMap<Label, Entry>,
+    listed: bool,
+    /// To be looked at as soon as a request may be sent.
+    waiting: BTreeSet<Label>,
+    /// To be looked at again when the pause after a failure is over.
+    failed: BTreeSet<Label>,
+    backoff: Backoff,
+    pause: Option<Instant>,
+    flights: JoinSet<Done>,
+}
+
+impl Pods {
+    pub(crate) fn new(
+        client: Client,
+        node: NodeHandle,
+        feed: Feed,
+        registered: watch::Receiver<Option<Registered>>,
+        events: mpsc::Sender<PodEvent>,
+    ) -> Self {
+        Self {
+            client,
+            node,
+            feed,
+            registered,
+            events,
+            entries: BTreeMap::new(),
+            listed: false,
+            waiting: BTreeSet::new(),
+            failed: BTreeSet::new(),
+            backoff: Backoff::default(),
+            pause: None,
+            flights: JoinSet::new(),
+        }
+    }
+
+    /// Runs until the node is gone.
+    pub(crate) async fn run(mut self, mut seen: mpsc::Receiver<Seen>) {
+        let feed = self.feed.clone();
+        let mut resync = tokio::time::interval(RESYNC);
+        resync.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut registered = self.registered.clone();
+        loop {
+            let pause = self.pause.unwrap_or_else(|| Instant::now() + RESYNC);
+            let looked = tokio::select! {
+                Some(seen) = seen.recv() => self.seen(seen).await,
+                news = feed.next() => self.news(news).await,
+                Some(done) = self.flights.join_next() => match done {
+                    Ok(done) => self.done(done).await,
+                    Err(error) => {
+                        tracing::error!(%error, "a request to the API panicked");
+                        self.look_at_all().await
+                    }
+                },
+                () = tokio::time::sleep_until(pause), if self.pause.is_some() => self.retry().await,
+                Ok(()) = registered.changed() => self.look_at_all().await,
+                _ = resync.tick() => self.look_at_all().await,
+            };
+            if let Err(Gone) = looked {
+                return;
+            }
+        }
+    }
+
+    async fn seen(&mut self, seen: Seen) -> Result<(), Gone> {
+        match seen {
+            Seen::Listed(pods) => {
+                self.listed = true;
+                let mut missing: BTreeSet<Label> = self.entries.keys().cloned().collect();
+                for pod in pods {
+                    missing.remove(&self.note(pod));
+                }
+                for label in missing {
+                    if let Some(entry) = self.entries.get_mut(&label) {
+                        entry.api = None;
+                    }
+                }
+                for entry in self.entries.values_mut() {
+                    entry.acknowledged = None;
+                }
+                self.look_at_all().await
+            }
+            Seen::Changed(pod) => {
+                let label = self.note(*pod);
+                self.look(&label).await
+            }
+            Seen::Gone(pod) => {
+                let label = label(&pod);
+                let entry = self.entries.entry(Arc::clone(&label)).or_default();
+                if entry.api.as_ref().is_some_and(|api| uid(api) == uid(&pod)) {
+                    entry.api = None;
+                }
+                entry.vanished = Some(uid(&pod).to_owned());
+                self.look(&label).await
+            }
+        }
+    }
+
+    /// Remembers a pod of the API, unless a newer version of it is known.
+    fn note(&mut self, pod: Pod) -> Label {
+        let label = label(&pod);
+        let entry = self.entries.entry(Arc::clone(&label)).or_default();
+        let older = |known: &Arc<Pod>| uid(known) == uid(&pod) && version(&pod) < version(known);
+        if !entry.api.as_ref().is_some_and(older) {
+            entry.api = Some(Arc::new(pod));
+        }
+        label
+    }
+
+    async fn news(&mut self, news: News) -> Result<(), Gone> {
+        for event in news.events.into_iter().filter(|event| is_shown(&event.origin)) {
+            // Events are a courtesy: when too many wait, new ones are left out.
+            let _ = self.events.try_send(event);
+        }
+        let mut labels = news.changed;
+        for last in news.departed {
+            labels.insert(self.remember(last));
+        }
+        for label in labels {
+            self.look(&label).await?;
+        }
+        Ok(())
+    }
+
+    /// Keeps how a pod was last until the API knows.
+    fn remember(&mut self, last: PodView) -> Label {
+        let label: Label = format!("{}/{}", last.namespace, last.name).into();
+        if let Some(entry) = self.entries.get_mut(&label) {
+            entry.last_words = Some((last.uid, last.status));
+        }
+        label
+    }
+
+    async fn retry(&mut self) -> Result<(), Gone> {
+        self.pause = None;
+        for label in std::mem::take(&mut self.failed) {
+            self.look(&label).await?;
+        }
+        Ok(())
+    }
+
+    async fn look_at_all(&mut self) -> Result<(), Gone> {
+        let views = self.node.pods().await?;
+        let mut here: BTreeMap<Label, PodView> = views
+            .into_iter()
+            .map(|view| (format!("{}/{}", view.namespace, view.name).into(), view))
+            .collect();
+        let labels: BTreeSet<Label> = self.entries.keys().chain(here.keys()).cloned().collect();
+        for label in labels {
+            let view = here.remove(&label);
+            self.act(&label, view).await?;
+        }
+        Ok(())
+    }
+
+    async fn look(&mut self, label: &Label) -> Result<(), Gone> {
+        let view = self.node.pod(label).await?;
+        self.act(label, view).await
+    }
+
+    /// Decides about one pod and does what follows.
+    async fn act(&mut self, label: &Label, here: Option<PodView>) -> Result<(), Gone> {
+        if here.is_none() {
+            // It may have gone after the last news were read; the API must not forget it before it knows how.
+            for last in self.feed.take_departed() {
+                self.remember(last);
+            }
+        }
+        let entry = self.entries.entry(Arc::clone(label)).or_default();
+        if here.is_none() {
+            entry.asked = None;
+            entry.handed = None;
+        }
+        let api = entry.api.clone();
+        let of_api = |(of, status): &'_ (String, PodStatus)| {
+            let same = api.as_ref().is_some_and(|api| uid(api) == of);
+            same.then(|| status.clone())
+        };
+        let last_words = entry.last_words.as_ref().and_then(of_api);
+        let steps = decide(&Sight {
+            api: api.as_deref(),
+            here: here.as_ref(),
+            last_words: last_words.as_ref(),
+            listed: self.listed,
+            vanished: entry.vanished.as_deref(),
+        });
+        if api.is_none() && here.is_none() && !entry.flight {
+            self.entries.remove(label);
+        }
+        for step in steps {
+            // A request under way or one that was just sent: the rest follows from its answer.
+            if self.step(label, step, api.as_ref(), here.as_ref()).await? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Carries out a step; true if it sends a request, or would if it could.
+    async fn step(
+        &mut self,
+        label: &Label,
+        step: Step,
+        api: Option<&Arc<Pod>>,
+        here: Option<&PodView>,
+    ) -> Result<bool, Gone> {
+        match (step, api, here) {
+            (Step::Run, Some(api), _) => self.add(label, api).await,
+            (Step::Refresh, Some(api), _) => self.refresh(label, api).await.map(|()| false),
+            (Step::End(grace), _, Some(here)) => self.end(label, here, grace).await.map(|()| false),
+            (Step::Report(status), Some(api), _) => Ok(self.report(label, api, status)),
+            (Step::Release, Some(api), _) => {
+                let call = Call::remove(paths::pod(api.namespace(), api.name()), uid(api));
+                self.send(label, uid(api), Sent::Removal, call);
+                Ok(true)
+            }
+            (Step::Publish, _, Some(here)) => self.publish(label, here).await,
+            (Step::Run | Step::Refresh | Step::Report(_) | Step::Release, None, _)
+            | (Step::End(_) | Step::Publish, _, None) => Ok(false),
+        }
+    }
+
+    async fn add(&mut self, label: &Label, api: &Arc<Pod>) -> Result<bool, Gone> {
+        let pod = for_the_node(api);
+        let handed = (uid(api).to_owned(), fingerprint(&pod));
+        let (reason, error) = match self.node.add_pod(pod, Origin::Api).await? {
+            Ok(_) => {
+                if let Some(entry) = self.entries.get_mut(label) {
+                    entry.handed = Some(handed);
+                    entry.asked = None;
+                }
+                return Ok(false);
+            }
+            Err(AddError::ShuttingDown) => return Ok(false),
+            Err(error @ AddError::NameTaken { .. }) => {
+                // It goes away or it does not; that is looked at again and again.
+                tracing::warn!(pod = &**label, %error, "the API's pod cannot be run");
+                return Ok(false);
+            }
+            Err(error @ AddError::Full) => ("OutOfPods", error),
+            Err(error @ AddError::Plan(_)) => ("UnexpectedAdmissionError", error),
+        };
+        tracing::warn!(pod = &**label, %error, "the API's pod is rejected");
+        let status = status::rejected(api, reason, error.to_string());
+        Ok(self.report(label, api, Box::new(status)))
+    }
+
+    /// Gives the node the API's manifest where that has changed.
+    async fn refresh(&mut self, label: &Label, api: &Arc<Pod>) -> Result<(), Gone> {
+        let pod = for_the_node(api);
+        let wanted = (uid(api).to_owned(), fingerprint(&pod));
+        let mut known = self.entries.get(label).and_then(|entry| entry.handed.clone());
+        if known.is_none() {
+            // An earlier agent took it.
+            let kept = self.node.manifest(label).await?;
+            known = kept.map(|kept| (uid(&kept).to_owned(), fingerprint(&for_the_node(&kept))));
+        }
+        if known.as_ref() != Some(&wanted)
+            && let Err(error) = self.node.update_pod(pod).await?
+        {
+            tracing::warn!(pod = &**label, %error, "the changed manifest is not used");
+        }
+        if let Some(entry) = self.entries.get_mut(label) {
+            entry.handed = Some(wanted);
+        }
+        Ok(())
+    }
+
+    async fn end(&mut self, label: &Label, here: &PodView, grace: Option<Duration>) -> Result<(), Gone> {
+        let asked = Some((here.uid.clone(), grace));
+        let Some(entry) = self.entries.get_mut(label) else {
+            return Ok(());
+        };
+        if entry.asked == asked {
+            return Ok(());
+        }
+        entry.asked = asked;
+        // It may have gone by itself.
+        let _ = self.node.delete_exactly(here, grace).await?;
+        Ok(())
+    }
+
+    /// Reports a status unless the API has it; true if that is under way.
+    fn report(&mut self, label: &Label, api: &Arc<Pod>, status: Box<PodStatus>) -> bool {
+        let entry = self.entries.get(label);
+        let acknowledged = entry.and_then(|entry| entry.acknowledged.as_ref());
+        if acknowledged.is_some_and(|(of, known)| of == uid(api) && *known == *status) {
+            return false;
+        }
+        let Some(call) = status::report(api, &status) else {
+            return false;
+        };
+        self.send(label, uid(api), Sent::Status(status), call);
+        true
+    }
+
+    async fn publish(&mut self, label: &Label, here: &PodView) -> Result<bool, Gone> {
+        let Some(registered) = self.registered.borrow().clone() else {
+            return Ok(false);
+        };
+        let Some(pod) = self.node.manifest(label).await? else {
+            return Ok(false);
+        };
+        let object: Value = mirror::object(&pod, here, &registered);
+        let call = Call::create(paths::pods(&here.namespace), &object);
+        self.send(label, &here.uid, Sent::Mirror, call);
+        Ok(true)
+    }
+
+    /// Sends a request, or lets the pod wait for its turn.
+    fn send(&mut self, label: &Label, uid: &str, what: Sent, call: Call) {
+        let Some(entry) = self.entries.get_mut(label) else {
+            return;
+        };
+        if self.failed.contains(label) {
+            return;
+        }
+        if entry.flight || self.flights.len() >= MAX_REQUESTS {
+            self.waiting.insert(Arc::clone(label));
+            return;
+        }
+        entry.flight = true;
+        let (client, label, uid) = (self.client.clone(), Arc::clone(label), uid.to_owned());
+        self.flights.spawn(async move {
+            let answer = match what {
+                Sent::Removal => client.tell(call).await.map(|()| None),
+                Sent::Status(_) | Sent::Mirror => client.ask(call).await.map(Some),
+            };
+            Done {
+                label,
+                uid,
+                what,
+                answer,
+            }
+        });
+    }
+
+    async fn done(&mut self, done: Done) -> Result<(), Gone> {
+        let Done {
+            label,
+            uid: of,
+            what,
+            answer,
+        } = done;
+        let entry = self.entries.entry(Arc::clone(&label)).or_default();
+        entry.flight = false;
+        match answer {
+            Ok(pod) => {
+                self.backoff.reset();
+                match what {
+                    Sent::Status(status) => entry.acknowledged = Some((of, *status)),
+                    Sent::Removal => forget(entry, &of),
+                    Sent::Mirror => {}
+                }
+                if let Some(pod) = pod {
+                    self.note(*pod);
+                }
+                self.waiting.insert(label);
+            }
+            // It is gone, or another by now: the watch says so, too.
+            Err(error) if error.is_not_found() && matches!(what, Sent::Removal) => {
+                forget(entry, &of);
+                self.waiting.insert(label);
+            }
+            Err(error) if error.is_conflict() || error.is_not_found() => {
+                tracing::debug!(pod = &*label, %error, "the API's pod is another by now");
+            }
+            Err(error) => {
+                let pause = self.backoff.next();
+                tracing::warn!(pod = &*label, %error, ?pause, "the API was not told, trying again");
+                self.failed.insert(label);
+                self.pause.get_or_insert_with(|| Instant::now() + pause);
+            }
+        }
+        self.next_in_turn().await
+    }
+
+    /// Looks at pods that waited for a request to end.
+    async fn next_in_turn(&mut self) -> Result<(), Gone> {
+        let waiting = std::mem::take(&mut self.waiting);
+        for label in waiting {
+            if self.flights.len() >= MAX_REQUESTS {
+                self.waiting.insert(label);
+            } else {
+                self.look(&label).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The API has removed this pod.
+fn forget(entry: &mut Entry, of: &str) {
+    entry.api.take_if(|api| uid(api) == of);
+    entry.last_words = None;
+    entry.acknowledged = None;
+}
+
+/// Whether the API knows of such pods.
+fn is_shown(origin: &Origin) -> bool {
+    match origin {
+        Origin::Api | Origin::Manifest { .. } => true,
+        Origin::Run | Origin::Detached => false,
+    }
+}
+
+fn label(pod: &Pod) -> Label {
+    format!("{}/{}", pod.namespace(), pod.name()).into()
+}
+
+fn uid(pod: &Pod) -> &str {
+    pod.metadata.uid.as_deref().unwrap_or_default()
+}
+
+/// How new a version is. Servers say that versions are not numbers, and keep them numbers.
+fn version(pod: &Pod) -> Option<u64> {
+    pod.metadata.resource_version.as_deref()?.parse().ok()
+}
+
+/// The part of a pod that the node needs: not its status, nor who wrote which field.
+fn for_the_node(api: &Pod) -> Pod {
+    let mut pod = api.clone();
+    pod.metadata.managed_fields = None;
+    pod.metadata.resource_version = None;
+    pod.status = PodStatus {
+        qos_class: api.status.qos_class.clone(),
+        ..PodStatus::default()
+    };
+    pod
+}
+
+/// Tells manifests apart.
+fn fingerprint(pod: &Pod) -> u64 {
+    let content = (&pod.metadata.labels, &pod.metadata.annotations, &pod.spec);
+    let mut hasher = DefaultHasher::new();
+    serde_json::to_vec(&content)
+        .expect("a pod is plain data")
+        .hash(&mut hasher);
+    hasher.finish()
+}

@@ -1,0 +1,464 @@
+//! What is at which path, in the form of a kubelet.
+
+use std::sync::Arc;
+
+use hyper::body::Incoming;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use jiff::Timestamp;
+use pulselet_agent::{Gone, LogError, NodeHandle, StreamError};
+use pulselet_runtime::{AttachOptions, ExecOptions, Runtime};
+use serde_json::json;
+use thiserror::Error;
+
+use crate::body::{Body, full, text};
+use crate::command::{self, Ending, Roles, Wanted};
+use crate::forward::{self, Target};
+use crate::link::Link;
+use crate::logs::{self, LogOptions, OptionError, Source};
+use crate::query::Query;
+use crate::server::{Place, Sessions};
+use crate::tls::Client;
+use crate::upgrade::{self, Agreement, Purpose, Speech, UpgradeError};
+
+const JSON: &str = "application/json";
+/// Ports that one client of channels may ask for: two channels each, and a channel's number is a byte.
+const MAX_PORTS: usize = 127;
+
+/// Answers the requests of an endpoint.
+#[derive(Debug)]
+pub(crate) struct Routes {
+    pub(crate) node: NodeHandle,
+    pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) sessions: Sessions,
+}
+
+/// Why a request gets no good answer; worded as a kubelet does where clients see it.
+#[derive(Debug, Error)]
+enum RouteError {
+    #[error("Unauthorized")]
+    Unauthorized,
+    #[error("Forbidden (user={user}, verb={method}, resource=nodes, subresource=proxy)")]
+    Forbidden { user: String, method: Method },
+    #[error("404 page not found")]
+    NoSuchPath,
+    #[error("405: Method Not Allowed")]
+    Method,
+    #[error("pod {0:?} does not exist")]
+    NoSuchPod(String),
+    #[error("container {container:?} not found in pod {pod:?}")]
+    NoSuchContainer { pod: String, container: String },
+    #[error("container not found ({0:?})")]
+    NotRunning(String),
+    #[error("pod not found ({0:?})")]
+    NoSandbox(String),
+    #[error("container {container:?} in pod {pod:?} is waiting to start: {reason}")]
+    Waiting {
+        pod: String,
+        container: String,
+        reason: String,
+    },
+    #[error("previous terminated container {container:?} in pod {pod:?} not found")]
+    NoPrevious { pod: String, container: String },
+    #[error("unable to retrieve container logs for {container:?} in pod {pod:?}: {source}")]
+    ReadLog {
+        pod: String,
+        container: String,
+        source: std::io::Error,
+    },
+    #[error(transparent)]
+    LogOptions(#[from] OptionError),
+    #[error("you must specify at least 1 of stdin, stdout, stderr")]
+    NoStreams,
+    #[error("you must specify a command")]
+    NoCommand,
+    #[error("query parameter \"port\" must be 1 to {MAX_PORTS} numbers from 1 to 65535")]
+    Ports,
+    #[error(transparent)]
+    Upgrade(#[from] UpgradeError),
+    #[error("maximum number of in-flight requests exceeded")]
+    TooMany,
+    #[error("the pods cannot be written as JSON: {0}")]
+    WritePods(#[from] serde_json::Error),
+    #[error(transparent)]
+    Gone(#[from] Gone),
+}
+
+impl RouteError {
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::Unauthorized => StatusCode::UNAUTHORIZED,
+            Self::Forbidden { .. } => StatusCode::FORBIDDEN,
+            Self::NoSuchPath | Self::NoSuchPod(_) | Self::NoSuchContainer { .. } => StatusCode::NOT_FOUND,
+            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Waiting { .. }
+            | Self::NoPrevious { .. }
+            | Self::LogOptions(_)
+            | Self::NoStreams
+            | Self::NoCommand
+            | Self::Ports => StatusCode::BAD_REQUEST,
+            Self::Upgrade(error) => error.status(),
+            Self::TooMany => StatusCode::TOO_MANY_REQUESTS,
+            // A kubelet says 500 for a container that does not run, too.
+            Self::NotRunning(_) | Self::NoSandbox(_) | Self::ReadLog { .. } | Self::WritePods(_) => {
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
+            Self::Gone(_) => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+}
+
+impl Routes {
+    pub(crate) async fn answer(&self, client: &Client, request: Request<Incoming>) -> Response<Body> {
+        let answered = self.route(client, request).await;
+        answered.unwrap_or_else(|error| text(error.status(), &error))
+    }
+
+    async fn route(&self, client: &Client, request: Request<Incoming>) -> Result<Response<Body>, RouteError> {
+        let path = request.uri().path().to_owned();
+        let parts: Vec<&str> = path.split('/').skip(1).collect();
+        authorize(client, request.method(), &path)?;
+        let query = Query::parse(request.uri().query().unwrap_or_default());
+        let reading = request.method() == Method::GET;
+        let streaming = reading || request.method() == Method::POST;
+        match *parts.as_slice() {
+            ["containerLogs", namespace, pod, container] if reading => {
+                self.logs(namespace, pod, container, &query).await
+            }
+            ["exec", namespace, pod, container] | ["exec", namespace, pod, _, container] if streaming => {
+                self.exec(namespace, pod, container, &query, request).await
+            }
+            ["attach", namespace, pod, container] | ["attach", namespace, pod, _, container] if streaming => {
+                self.attach(namespace, pod, container, &query, request).await
+            }
+            ["portForward", namespace, pod] | ["portForward", namespace, pod, _] if streaming => {
+                self.port_forward(namespace, pod, &query, request).await
+            }
+            ["pods"] if reading => self.pods().await,
+            ["containerLogs" | "exec" | "attach" | "portForward", ..] if parts.len() < 3 => {
+                Err(RouteError::NoSuchPath)
+            }
+            ["containerLogs" | "exec" | "attach" | "portForward" | "pods", ..] => Err(RouteError::Method),
+            _ if !reading => Err(RouteError::Method),
+            _ => {
+                let page = self.node.page(&path).await;
+                Ok(full(page.status, page.content_type, page.text))
+            }
+        }
+    }
+
+    async fn pods(&self) -> Result<Response<Body>, RouteError> {
+        let items = self.node.objects().await?;
+        let list = json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items});
+        Ok(full(StatusCode::OK, JSON, serde_json::to_vec(&list)?))
+    }
+
+    async fn logs(
+        &self,
+        namespace: &str,
+        pod: &str,
+        container: &str,
+        query: &Query,
+    ) -> Result<Response<Body>, RouteError> {
+        let options = LogOptions::parse(query, Timestamp::now())?;
+        let (name, previous) = (Some(container.to_owned()), options.previous);
+        let place = match self.node.log(namespace, pod, name, previous).await? {
+            Ok(place) => place,
+            Err(error) => return Err(self.no_log(namespace, pod, container, error).await),
+        };
+        let source = Source {
+            node: self.node.clone(),
+            namespace: namespace.to_owned(),
+            pod: pod.to_owned(),
+            place,
+        };
+        let body = logs::read(source, options)
+            .await
+            .map_err(|source| RouteError::ReadLog {
+                pod: pod.to_owned(),
+                container: container.to_owned(),
+                source,
+            })?;
+        let mut answer = Response::new(body);
+        let kind = hyper::header::HeaderValue::from_static("text/plain");
+        answer.headers_mut().insert(hyper::header::CONTENT_TYPE, kind);
+        Ok(answer)
+    }
+
+    async fn no_log(&self, namespace: &str, pod: &str, container: &str, error: LogError) -> RouteError {
+        let (name, container) = (pod.to_owned(), container.to_owned());
+        match error {
+            LogError::Pod(_) => RouteError::NoSuchPod(name),
+            LogError::NoSuchContainer { .. } | LogError::Ambiguous { .. } => {
+                RouteError::NoSuchContainer { pod: name, container }
+            }
+            LogError::NoPrevious { .. } => RouteError::NoPrevious { pod: name, container },
+            LogError::NotYet { .. } => RouteError::Waiting {
+                reason: self.waiting_reason(namespace, pod, &container).await,
+                pod: name,
+                container,
+            },
+        }
+    }
+
+    async fn waiting_reason(&self, namespace: &str, pod: &str, container: &str) -> String {
+        let pods = self.node.pods().await.unwrap_or_default();
+        let found = pods
+            .iter()
+            .find(|view| view.namespace == namespace && view.name == pod);
+        let statuses = found.into_iter().flat_map(|view| {
+            let status = &view.status;
+            status
+                .init_container_statuses
+                .iter()
+                .chain(&status.container_statuses)
+        });
+        let waiting = statuses
+            .filter(|status| status.name == container)
+            .find_map(|status| status.state.waiting.as_ref()?.reason.clone());
+        waiting.unwrap_or_else(|| "ContainerCreating".to_owned())
+    }
+
+    async fn exec(
+        &self,
+        namespace: &str,
+        pod: &str,
+        container: &str,
+        query: &Query,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, RouteError> {
+        let wanted = wanted(query)?;
+        let command: Vec<String> = query.all("command").map(str::to_owned).collect();
+        if command.is_empty() {
+            return Err(RouteError::NoCommand);
+        }
+        let found = self.node.container(namespace, pod, container).await?;
+        let located = found.map_err(|error| no_stream(pod, container, &error))?;
+        let (agreement, place) = self.agree(&request, Purpose::Command)?;
+        let runtime = Arc::clone(&self.runtime);
+        let options = ExecOptions {
+            command,
+            tty: wanted.tty,
+            stdin: wanted.stdin,
+            stdout: wanted.stdout,
+            stderr: wanted.stderr,
+        };
+        Ok(upgraded(
+            request,
+            agreement,
+            place,
+            move |agreement, link| async move {
+                let starting = async {
+                    let started = runtime.exec(&located.id, &options).await;
+                    started.map_err(|error| format!("error executing command in container: {error}"))
+                };
+                converse(link, &agreement, wanted, Ending::Told, starting).await;
+            },
+        ))
+    }
+
+    async fn attach(
+        &self,
+        namespace: &str,
+        pod: &str,
+        container: &str,
+        query: &Query,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, RouteError> {
+        let wanted = wanted(query)?;
+        let found = self.node.container(namespace, pod, container).await?;
+        let located = found.map_err(|error| no_stream(pod, container, &error))?;
+        let (agreement, place) = self.agree(&request, Purpose::Command)?;
+        let runtime = Arc::clone(&self.runtime);
+        let options = AttachOptions {
+            // Whether there is a terminal was decided when the container was made.
+            tty: located.tty,
+            stdin: wanted.stdin,
+            stdout: wanted.stdout,
+            stderr: wanted.stderr && !located.tty,
+        };
+        Ok(upgraded(
+            request,
+            agreement,
+            place,
+            move |agreement, link| async move {
+                let starting = async {
+                    let started = runtime.attach(&located.id, &options).await;
+                    started.map_err(|error| format!("error attaching to container: {error}"))
+                };
+                converse(link, &agreement, wanted, Ending::Kept, starting).await;
+            },
+        ))
+    }
+
+    async fn port_forward(
+        &self,
+        namespace: &str,
+        pod: &str,
+        query: &Query,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, RouteError> {
+        let sandbox = self.node.sandbox(namespace, pod).await?;
+        let sandbox = sandbox.map_err(|error| no_stream(pod, "", &error))?;
+        let (agreement, place) = self.agree(&request, Purpose::PortForward)?;
+        let ports = match agreement.speech {
+            Speech::Channels(_) => ports(query)?,
+            Speech::Spdy | Speech::Tunnel => Vec::new(),
+        };
+        let target = Target {
+            runtime: Arc::clone(&self.runtime),
+            sandbox,
+            pod: pod.to_owned(),
+        };
+        Ok(upgraded(
+            request,
+            agreement,
+            place,
+            async move |agreement, link| match agreement.speech {
+                Speech::Channels(_) => forward::channels(link, target, &ports).await,
+                Speech::Spdy | Speech::Tunnel => forward::streams(link, target).await,
+            },
+        ))
+    }
+
+    fn agree(&self, request: &Request<Incoming>, purpose: Purpose) -> Result<(Agreement, Place), RouteError> {
+        let agreement = upgrade::negotiate(request.headers(), purpose)?;
+        let place = self.sessions.place().ok_or(RouteError::TooMany)?;
+        Ok((agreement, place))
+    }
+}
+
+/// API servers and administrators may ask everything, whoever else whether the node is there.
+fn authorize(client: &Client, method: &Method, path: &str) -> Result<(), RouteError> {
+    match client {
+        Client::Trusted => Ok(()),
+        Client::Anonymous | Client::Stranger { .. } if path == "/healthz" && method == Method::GET => Ok(()),
+        Client::Anonymous => Err(RouteError::Unauthorized),
+        Client::Stranger { user } => Err(RouteError::Forbidden {
+            user: user.clone(),
+            method: method.clone(),
+        }),
+    }
+}
+
+fn no_stream(pod: &str, container: &str, error: &StreamError) -> RouteError {
+    match error {
+        StreamError::Pod(_) => RouteError::NoSuchPod(pod.to_owned()),
+        StreamError::NoSuchContainer { .. } | StreamError::NotRunning { .. } => {
+            RouteError::NotRunning(container.to_owned())
+        }
+        StreamError::NoSandbox { .. } => RouteError::NoSandbox(pod.to_owned()),
+    }
+}
+
+fn wanted(query: &Query) -> Result<Wanted, RouteError> {
+    let tty = query.flag("tty");
+    let wanted = Wanted {
+        stdin: query.flag("input"),
+        stdout: query.flag("output"),
+        // A terminal has one output.
+        stderr: query.flag("error") && !tty,
+        tty,
+    };
+    if wanted.stdin || wanted.stdout || wanted.stderr {
+        Ok(wanted)
+    } else {
+        Err(RouteError::NoStreams)
+    }
+}
+
+fn ports(query: &Query) -> Result<Vec<u16>, RouteError> {
+    let texts = query.all("port").flat_map(|list| list.split(','));
+    let ports: Option<Vec<u16>> = texts
+        .map(|text| text.parse().ok().filter(|port| *port > 0))
+        .take(MAX_PORTS + 1)
+        .collect();
+    ports
+        .filter(|ports| (1..=MAX_PORTS).contains(&ports.len()))
+        .ok_or(RouteError::Ports)
+}
+
+/// The answer that grants an upgrade; the session begins once it is sent.
+fn upgraded<S>(
+    request: Request<Incoming>,
+    agreement: Agreement,
+    place: Place,
+    session: impl FnOnce(Agreement, Link) -> S + Send + 'static,
+) -> Response<Body>
+where
+    S: Future<Output = ()> + Send,
+{
+    let answer = agreement.answer();
+    place.begin(async move {
+        match hyper::upgrade::on(request).await {
+            Ok(stream) => {
+                let link = agreement.begin(TokioIo::new(stream));
+                session(agreement, link).await;
+            }
+            Err(error) => tracing::debug!(%error, "a client left before its streams began"),
+        }
+    });
+    answer
+}
+
+/// Runs a command once the client has opened its streams.
+async fn converse(
+    mut link: Link,
+    agreement: &Agreement,
+    wanted: Wanted,
+    ending: Ending,
+    starting: impl Future<Output = Result<pulselet_runtime::ExecStreams, String>>,
+) {
+    let roles = match agreement.speech {
+        Speech::Channels(_) => Ok(Roles::channels(wanted)),
+        Speech::Spdy | Speech::Tunnel => Roles::opened(&mut link, wanted, agreement.resizes).await,
+    };
+    match roles {
+        Ok(roles) => command::run(link, roles, agreement.form, ending, starting.await).await,
+        Err(error) => tracing::debug!(%error, "a command was not run"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_are_what_the_query_says() {
+        let parsed = |query: &str| wanted(&Query::parse(query));
+        let all = parsed("input=1&output=1&error=1").unwrap();
+        assert!(all.stdin && all.stdout && all.stderr && !all.tty);
+        let terminal = parsed("input=true&output=1&error=1&tty=1").unwrap();
+        assert!(terminal.tty && !terminal.stderr);
+        assert!(matches!(parsed("tty=1&error=1"), Err(RouteError::NoStreams)));
+        assert!(matches!(parsed("output=0"), Err(RouteError::NoStreams)));
+    }
+
+    #[test]
+    fn ports_are_numbers_and_not_too_many() {
+        let parsed = |query: &str| ports(&Query::parse(query)).ok();
+        assert_eq!(parsed("port=80,443&port=1"), Some(vec![80, 443, 1]));
+        for bad in ["", "port=", "port=0", "port=65536", "port=80,", "port=x"] {
+            assert_eq!(parsed(bad), None, "{bad}");
+        }
+        let many = vec!["1"; MAX_PORTS + 1].join(",");
+        assert_eq!(parsed(&format!("port={many}")), None);
+    }
+
+    #[test]
+    fn only_the_trusted_may_ask() {
+        let stranger = Client::Stranger {
+            user: "system:node:n1".to_owned(),
+        };
+        let status = |client: &Client, path: &str| {
+            authorize(client, &Method::GET, path)
+                .err()
+                .map(|error| error.status().as_u16())
+        };
+        assert_eq!(status(&Client::Trusted, "/pods"), None);
+        assert_eq!(status(&Client::Anonymous, "/pods"), Some(401));
+        assert_eq!(status(&stranger, "/pods"), Some(403));
+        assert_eq!(status(&Client::Anonymous, "/healthz"), None);
+        assert_eq!(status(&stranger, "/healthz"), None);
+    }
+}

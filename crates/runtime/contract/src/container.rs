@@ -1,0 +1,265 @@
+//! Containers: what a runtime is asked to run and what it reports.
+//!
+//! A container here is one life: a restarted container is a new one, with the next attempt.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::{ContainerId, PodIdentity, SandboxId, Signal};
+
+/// What a container that is not privileged does not see, because it would tell about the host. A kubelet hides the same.
+pub const MASKED_PATHS: [&str; 12] = [
+    "/proc/asound",
+    "/proc/acpi",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/sys/firmware",
+    "/sys/devices/virtual/powercap",
+];
+/// What it cannot change, because that would change the host.
+pub const READ_ONLY_PATHS: [&str; 5] = [
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/irq",
+    "/proc/sys",
+    "/proc/sysrq-trigger",
+];
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ContainerConfig {
+    pub pod: PodIdentity,
+    pub name: String,
+    /// The restart count of this life.
+    pub attempt: u32,
+    /// As the pod names it.
+    pub image: String,
+    /// What [`Image::id`](crate::Image::id) said after pulling; empty where images are not used.
+    pub image_id: String,
+    /// Replaces the image's entrypoint; empty keeps it.
+    pub command: Vec<String>,
+    /// Replaces the image's arguments; empty keeps them, unless `command` is given.
+    pub args: Vec<String>,
+    pub working_dir: Option<String>,
+    /// Expanded; the last of equal names wins.
+    pub env: Vec<EnvVar>,
+    pub mounts: Vec<Mount>,
+    pub devices: Vec<Device>,
+    /// The log file, absolute.
+    pub log_path: PathBuf,
+    pub stdin: bool,
+    /// Close stdin when the first attached client leaves.
+    pub stdin_once: bool,
+    pub tty: bool,
+    pub resources: Resources,
+    pub security: SecurityContext,
+    /// None: the image's, else SIGTERM.
+    pub stop_signal: Option<Signal>,
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EnvVar {
+    pub name: String,
+    pub value: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    /// The volume's name in the pod; empty for files the node itself provides.
+    pub volume: String,
+    pub container_path: PathBuf,
+    /// The volume, or a file of the node. Exists.
+    pub host_path: PathBuf,
+    /// What of the volume is mounted: a relative path without `..` that existed when the node looked. Containers that
+    /// share the volume can replace any part of it by a symbolic link, so a runtime that isolates looks it up again
+    /// at the mount, from the volume downwards.
+    pub sub_path: Option<PathBuf>,
+    pub read_only: bool,
+    pub propagation: Propagation,
+}
+
+impl Mount {
+    /// The path on the host, for runtimes whose containers can go anywhere on it.
+    pub fn source(&self) -> PathBuf {
+        match &self.sub_path {
+            Some(path) => self.host_path.join(path),
+            None => self.host_path.clone(),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Propagation {
+    #[default]
+    Private,
+    HostToContainer,
+    Bidirectional,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    pub host_path: PathBuf,
+    pub container_path: PathBuf,
+    /// Of `rwm`.
+    pub permissions: String,
+}
+
+/// Limits as cgroups have them. None: no limit of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Resources {
+    pub cpu_shares: Option<u64>,
+    /// Microseconds per period.
+    pub cpu_quota: Option<i64>,
+    /// Microseconds.
+    pub cpu_period: Option<u64>,
+    /// Bytes.
+    pub memory_limit: Option<u64>,
+    pub pids_limit: Option<u64>,
+    pub cpuset_cpus: Option<String>,
+    pub cpuset_mems: Option<String>,
+    pub oom_score_adj: Option<i32>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent switches under their Kubernetes names"
+)]
+pub struct SecurityContext {
+    pub privileged: bool,
+    pub run_as_user: Option<u32>,
+    /// From the image's USER, where that is a name.
+    pub run_as_username: Option<String>,
+    pub run_as_group: Option<u32>,
+    /// With the pod's fsGroup.
+    pub supplemental_groups: Vec<u32>,
+    pub read_only_root: bool,
+    pub no_new_privs: bool,
+    pub capabilities: Capabilities,
+    pub seccomp: Seccomp,
+    /// procMount Unmasked: no masked and read-only paths.
+    pub unmasked_proc: bool,
+}
+
+/// Changes to the runtime's default set, names without `CAP_`; `ALL` is every capability.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Capabilities {
+    pub add: Vec<String>,
+    pub drop: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Seccomp {
+    #[default]
+    Unconfined,
+    RuntimeDefault,
+    /// A profile file on the host, absolute.
+    Localhost(PathBuf),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerStatus {
+    pub id: ContainerId,
+    pub sandbox: SandboxId,
+    pub pod: PodIdentity,
+    pub name: String,
+    pub attempt: u32,
+    pub created_at: Timestamp,
+    pub state: ContainerState,
+    /// As the pod names it.
+    pub image: String,
+    pub image_id: String,
+    /// The effective signal; none where the runtime does not tell.
+    pub stop_signal: Option<Signal>,
+    pub log_path: PathBuf,
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ContainerState {
+    Created,
+    Running {
+        started_at: Timestamp,
+    },
+    Exited(Exit),
+    /// The runtime cannot tell, for example because the shim does not answer.
+    Unknown,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit {
+    /// None when it never ran.
+    pub started_at: Option<Timestamp>,
+    pub finished_at: Timestamp,
+    /// 128 + n when it was ended by signal n; 255 when nobody saw the end.
+    pub code: i32,
+    pub reason: ExitReason,
+    /// What went wrong, for a person; often empty.
+    pub message: String,
+    /// Whether SIGKILL had to follow the stop signal; none where the runtime does not tell.
+    pub killed_after_grace: Option<bool>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ExitReason {
+    Completed,
+    Error,
+    OomKilled,
+    /// It could not be started; `message` says why.
+    StartError,
+    /// The end was not observed: the shim died, or the machine restarted.
+    Unknown,
+    /// A remote runtime's own word.
+    Other(String),
+}
+
+impl ExitReason {
+    /// The word in a pod's status.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Completed => "Completed",
+            Self::Error => "Error",
+            Self::OomKilled => "OOMKilled",
+            Self::StartError => "StartError",
+            Self::Unknown => "ContainerStatusUnknown",
+            Self::Other(word) => word,
+        }
+    }
+}
+
+/// Which containers to list; an empty filter lists all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ContainerFilter {
+    pub sandbox: Option<SandboxId>,
+    pub pod_uid: Option<String>,
+}
+
+impl ContainerFilter {
+    pub fn matches(&self, status: &ContainerStatus) -> bool {
+        self.sandbox
+            .as_ref()
+            .is_none_or(|sandbox| *sandbox == status.sandbox)
+            && self.pod_uid.as_ref().is_none_or(|uid| *uid == status.pod.uid)
+    }
+}
+
+/// What a container used so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ContainerStats {
+    /// Nanoseconds of CPU since its start.
+    pub cpu_nanos: u64,
+    /// Bytes that cannot be reclaimed easily.
+    pub memory_working_set: u64,
+    /// Bytes in all, caches included.
+    pub memory_usage: u64,
+}

@@ -1,0 +1,161 @@
+//! What Pulselet asks of a container runtime, in the verbs of CRI.
+//!
+//! The [`Runtime`] trait is the only door between the node and whatever runs containers: host processes, the built-in
+//! OCI containers, or a CRI server. The types say what a pod wants, fully resolved: volumes are host paths, variables
+//! are expanded, names of users and ports are numbers wherever the node could know them.
+//!
+//! What holds for every implementation:
+//! - Every verb may be called again. Stopping or removing what is gone succeeds; asking about it is
+//!   [`Error::NotFound`].
+//! - Objects outlive the caller. Dropping a future ends the waiting, never the work that has begun.
+//! - Status is what was observed. A container for which a signal was sent is running until its exit was seen.
+//! - Events are hints that something changed. A receiver that missed some is told to look again.
+//!
+//! Policy (grace periods, hooks, restarts, back-off) is the node's; deadlines handed to a runtime are kept by it, also
+//! when the caller dies.
+
+mod container;
+mod error;
+mod event;
+mod exec;
+mod id;
+mod image;
+pub mod log;
+mod sandbox;
+
+use std::{fmt, time::Duration};
+
+pub use async_trait::async_trait;
+pub use container::{
+    Capabilities, ContainerConfig, ContainerFilter, ContainerState, ContainerStats, ContainerStatus, Device,
+    EnvVar, Exit, ExitReason, MASKED_PATHS, Mount, Propagation, READ_ONLY_PATHS, Resources, Seccomp,
+    SecurityContext,
+};
+pub use error::{BoxError, Error, ObjectKind, Operation, Result};
+pub use event::{ContainerEvent, EVENT_BUFFER, EventHub, EventKind, Events, RuntimeEvent};
+pub use exec::{
+    AttachOptions, Duplex, DuplexStream, ExecOptions, ExecOutcome, ExecOutput, ExecRequest, ExecStreams,
+    PROBE_OUTPUT_LIMIT, ReadStream, TerminalSize, WriteStream,
+};
+pub use id::{ContainerId, SandboxId};
+pub use image::{Credentials, Image, ImageError, ImageErrorKind};
+pub use pulselet_vocabulary::{ParseSignalError, Signal};
+pub use sandbox::{
+    Dns, Namespaces, PidNamespace, PodIdentity, PortMapping, Protocol, SandboxConfig, SandboxState,
+    SandboxStatus,
+};
+
+/// What runs containers.
+#[async_trait]
+pub trait Runtime: fmt::Debug + Send + Sync {
+    /// Name, version and abilities. Cheap; a remote runtime may answer from what it learned when connecting.
+    async fn version(&self) -> Result<Version>;
+
+    /// Whether containers can be started now.
+    async fn health(&self) -> Result<Health>;
+
+    /// Makes the place that the containers of a pod share, with its network.
+    async fn run_sandbox(&self, config: &SandboxConfig) -> Result<SandboxId>;
+
+    /// Kills what still runs in the sandbox and takes its network away.
+    async fn stop_sandbox(&self, id: &SandboxId) -> Result<()>;
+
+    /// Stops the sandbox and forgets it with all of its containers. Logs stay.
+    async fn remove_sandbox(&self, id: &SandboxId) -> Result<()>;
+
+    async fn sandbox_status(&self, id: &SandboxId) -> Result<SandboxStatus>;
+
+    /// All sandboxes that belong to Pulselet, also those an earlier agent made.
+    async fn list_sandboxes(&self) -> Result<Vec<SandboxStatus>>;
+
+    /// Prepares a container without running it. A container of the same name and attempt in the same sandbox is
+    /// [`Error::AlreadyExists`].
+    async fn create_container(&self, sandbox: &SandboxId, config: &ContainerConfig) -> Result<ContainerId>;
+
+    /// Runs a created container. [`Error::CannotRun`] when its command cannot be executed; the container then counts
+    /// as exited.
+    async fn start_container(&self, id: &ContainerId) -> Result<()>;
+
+    /// Sends the container's stop signal, after `grace` SIGKILL to all that is left, and returns when the exit was
+    /// observed. Grace zero is SIGKILL at once. Calling again while a stop is under way can shorten it, never
+    /// lengthen it, and sends no second stop signal. A created container that never ran is made exited.
+    async fn stop_container(&self, id: &ContainerId, grace: Duration) -> Result<()>;
+
+    /// Forgets a container, killing it first if it still runs. Its log stays.
+    async fn remove_container(&self, id: &ContainerId) -> Result<()>;
+
+    async fn container_status(&self, id: &ContainerId) -> Result<ContainerStatus>;
+
+    /// Containers of Pulselet that match, also those an earlier agent made.
+    async fn list_containers(&self, filter: &ContainerFilter) -> Result<Vec<ContainerStatus>>;
+
+    async fn container_stats(&self, id: &ContainerId) -> Result<ContainerStats>;
+
+    /// Runs a command in a running container to its end or to the timeout, when its whole process tree is killed.
+    /// [`Error::CannotRun`] when the command cannot be executed.
+    async fn exec_sync(&self, id: &ContainerId, request: &ExecRequest) -> Result<ExecOutput>;
+
+    /// Runs a command in a running container with its streams connected to the caller.
+    async fn exec(&self, id: &ContainerId, options: &ExecOptions) -> Result<ExecStreams>;
+
+    /// Connects to the streams of the main process of a running container.
+    async fn attach(&self, id: &ContainerId, options: &AttachOptions) -> Result<ExecStreams>;
+
+    /// Connects to a TCP port on the pod's loopback address.
+    async fn port_forward(&self, id: &SandboxId, port: u16) -> Result<DuplexStream>;
+
+    /// Makes the container's log be opened anew under its path, after someone moved the file away.
+    async fn reopen_log(&self, id: &ContainerId) -> Result<()>;
+
+    /// Fetches an image if it is not there and returns what it is.
+    async fn pull_image(&self, reference: &str, credentials: Option<&Credentials>) -> Result<Image>;
+
+    /// None when the image is not there.
+    async fn image_status(&self, reference: &str) -> Result<Option<Image>>;
+
+    async fn list_images(&self) -> Result<Vec<Image>>;
+
+    async fn remove_image(&self, reference: &str) -> Result<()>;
+
+    /// Container events from now on.
+    fn events(&self) -> Events;
+}
+
+/// What a runtime is and what it can do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Version {
+    /// As it calls itself, for example `containerd`.
+    pub name: String,
+    pub version: String,
+    pub features: Features,
+}
+
+/// Abilities on which the node's behaviour depends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent abilities, each asked for by name"
+)]
+pub struct Features {
+    /// Honours [`ContainerConfig::stop_signal`] and reports the effective signal.
+    pub stop_signal: bool,
+    /// [`Runtime::events`] reports changes at once; otherwise the node has to list.
+    pub events: bool,
+    /// Uses images. Host processes do not.
+    pub images: bool,
+    /// [`Exit::killed_after_grace`] is known.
+    pub kill_reporting: bool,
+}
+
+/// The conditions a node reports about its runtime.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Health {
+    pub runtime: Condition,
+    pub network: Condition,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Condition {
+    Ready,
+    NotReady { reason: String, message: String },
+}

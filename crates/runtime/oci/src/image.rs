@@ -1,0 +1,238 @@
+//! Images as containers are made of them: the built-in one, and those of the store.
+
+use std::{
+    collections::BTreeSet,
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use pulselet_image::{
+    Auth, CredentialsError, Digest, DockerConfig, ImageStore, ParseReferenceError, Progress, Reference,
+    StoreError,
+};
+use pulselet_runtime::{Credentials, Image, ImageError, ImageErrorKind, Mount, Propagation};
+
+/// The host's own files under a throw-away layer, for machines without a registry. Its containers can read what the
+/// host's root file system has.
+pub const HOST_IMAGE: &str = "pulselet.local/host";
+
+/// Where containers of the built-in image find the program itself.
+const PROGRAM_PATH: &str = "/usr/local/bin/pulselet";
+
+/// What a container takes from its image.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Template {
+    /// Directories, the lowest first.
+    pub(crate) layers: Vec<PathBuf>,
+    pub(crate) hidden: Vec<PathBuf>,
+    pub(crate) mounts: Vec<Mount>,
+    pub(crate) entrypoint: Vec<String>,
+    pub(crate) cmd: Vec<String>,
+    /// `NAME=value`
+    pub(crate) env: Vec<String>,
+    pub(crate) working_dir: Option<String>,
+    pub(crate) user: Option<String>,
+    pub(crate) stop_signal: Option<String>,
+    /// Paths that its containers can write to in any case.
+    pub(crate) volumes: Vec<String>,
+}
+
+/// All images there are. What is not async may block.
+#[derive(Debug)]
+pub(crate) struct Images {
+    pub(crate) store: ImageStore,
+    /// What the built-in image does not show.
+    pub(crate) data_dir: PathBuf,
+    /// What it has.
+    pub(crate) program: PathBuf,
+}
+
+impl Images {
+    /// What a container of this image is made of. `id` is what the image was when it was pulled; empty: whatever it is
+    /// now.
+    pub(crate) fn template(&self, reference: &str, id: &str) -> Result<Template, ImageError> {
+        if is_host_image(reference) {
+            return Ok(host_template(&self.data_dir, &self.program));
+        }
+        let wanted = if id.is_empty() { reference } else { id };
+        let image = self.find(wanted)?.ok_or_else(|| ImageError {
+            reference: reference.to_owned(),
+            kind: ImageErrorKind::NotFound,
+            message: format!("image {reference:?} is not there"),
+        })?;
+        let config = image.config;
+        Ok(Template {
+            layers: image.layers,
+            entrypoint: config.entrypoint,
+            cmd: config.cmd,
+            env: config.env,
+            working_dir: config.working_dir,
+            user: config.user,
+            stop_signal: config.stop_signal,
+            volumes: config.volumes,
+            ..Template::default()
+        })
+    }
+
+    /// None when it is not there.
+    pub(crate) fn status(&self, reference: &str) -> Result<Option<Image>, ImageError> {
+        if is_host_image(reference) {
+            return Ok(Some(host_image()));
+        }
+        Ok(self.find(reference)?.map(listed))
+    }
+
+    pub(crate) fn list(&self) -> Result<Vec<Image>, ImageError> {
+        let stored = self.store.list().map_err(|error| image_error("", &error))?;
+        Ok([host_image()]
+            .into_iter()
+            .chain(stored.into_iter().map(listed))
+            .collect())
+    }
+
+    /// One that is not there is no error.
+    pub(crate) fn remove(&self, reference: &str, in_use: &BTreeSet<Digest>) -> Result<(), ImageError> {
+        match self.store.remove(reference, in_use) {
+            Ok(_) | Err(StoreError::NotFound { .. }) => Ok(()),
+            Err(error) => Err(image_error(reference, &error)),
+        }
+    }
+
+    /// Asks the image's registry and fetches what is not here. Without credentials, those of docker's own file are
+    /// used.
+    pub(crate) async fn pull(
+        &self,
+        reference: &str,
+        credentials: Option<&Credentials>,
+    ) -> Result<Image, ImageError> {
+        if is_host_image(reference) {
+            return Ok(host_image());
+        }
+        let error = |kind, message: String| ImageError {
+            reference: reference.to_owned(),
+            kind,
+            message,
+        };
+        let parsed: Reference = reference
+            .parse()
+            .map_err(|wrong: ParseReferenceError| error(ImageErrorKind::InvalidName, wrong.to_string()))?;
+        let auth = match credentials {
+            Some(Credentials::Basic { username, password }) => Auth::Basic {
+                username: username.clone(),
+                password: password.clone(),
+            },
+            Some(Credentials::IdentityToken(token)) => Auth::IdentityToken(token.clone()),
+            Some(Credentials::RegistryToken(token)) => Auth::RegistryToken(token.clone()),
+            None => stored_auth(&parsed)
+                .await
+                .map_err(|wrong| error(ImageErrorKind::Pull, wrong.to_string()))?,
+        };
+        let silent: Progress = Arc::new(|_| ());
+        match self.store.pull(&parsed, auth, silent).await {
+            Ok(image) => Ok(listed(image)),
+            Err(wrong) if wrong.is_not_found() => Err(error(ImageErrorKind::NotFound, wrong.to_string())),
+            Err(wrong) => Err(error(ImageErrorKind::Pull, wrong.to_string())),
+        }
+    }
+
+    fn find(&self, reference: &str) -> Result<Option<pulselet_image::Image>, ImageError> {
+        self.store
+            .resolve(reference)
+            .map_err(|error| image_error(reference, &error))
+    }
+}
+
+/// The images that containers below a runtime's root were made from, whether or not an agent runs there.
+pub fn images_in_use(root: &Path) -> io::Result<BTreeSet<Digest>> {
+    let records = pulselet_shim_client::container_records(root)?;
+    Ok(records
+        .iter()
+        .filter_map(|record| record.config.image_id.parse().ok())
+        .collect())
+}
+
+/// A small file that is read seldom: no need for another thread.
+async fn stored_auth(reference: &Reference) -> Result<Auth, CredentialsError> {
+    match DockerConfig::default_path() {
+        Some(path) => DockerConfig::read(&path)?.auth(reference.registry()).await,
+        None => Ok(Auth::Anonymous),
+    }
+}
+
+fn image_error(reference: &str, error: &StoreError) -> ImageError {
+    let kind = match error {
+        StoreError::Reference(_) | StoreError::Ambiguous { .. } => ImageErrorKind::InvalidName,
+        StoreError::NotFound { .. } => ImageErrorKind::NotFound,
+        StoreError::InUse { .. } => ImageErrorKind::InUse,
+        StoreError::Open { .. }
+        | StoreError::Lock(_)
+        | StoreError::Index(_)
+        | StoreError::ReadConfig { .. }
+        | StoreError::CorruptConfig { .. }
+        | StoreError::Document(_)
+        | StoreError::Stage(_)
+        | StoreError::Publish { .. }
+        | StoreError::Remove { .. } => ImageErrorKind::Pull,
+    };
+    ImageError {
+        reference: reference.to_owned(),
+        kind,
+        message: error.to_string(),
+    }
+}
+
+/// An image of the store as runtimes list it.
+fn listed(image: pulselet_image::Image) -> Image {
+    // A group may follow the user.
+    let user = image.config.user.as_deref().unwrap_or_default();
+    let user = user.split(':').next().unwrap_or_default();
+    let uid = if user.is_empty() {
+        Some(0)
+    } else {
+        user.parse().ok()
+    };
+    let texts = |references: &[Reference]| references.iter().map(ToString::to_string).collect();
+    Image {
+        id: image.id.to_string(),
+        tags: texts(&image.references),
+        digests: texts(&image.digests),
+        size: image.size,
+        username: (uid.is_none()).then(|| user.to_owned()),
+        uid,
+        stop_signal: image.config.stop_signal,
+        stop_signal_known: true,
+    }
+}
+
+/// The built-in image: `data_dir` is not shown in it, `program` is.
+fn host_template(data_dir: &Path, program: &Path) -> Template {
+    Template {
+        layers: vec![PathBuf::from("/")],
+        hidden: vec![data_dir.to_owned()],
+        mounts: vec![Mount {
+            volume: String::new(),
+            container_path: PROGRAM_PATH.into(),
+            host_path: program.to_owned(),
+            sub_path: None,
+            read_only: true,
+            propagation: Propagation::Private,
+        }],
+        ..Template::default()
+    }
+}
+
+/// The built-in image as runtimes list images.
+fn host_image() -> Image {
+    Image {
+        id: HOST_IMAGE.to_owned(),
+        tags: vec![format!("{HOST_IMAGE}:latest")],
+        stop_signal_known: true,
+        uid: Some(0),
+        ..Image::default()
+    }
+}
+
+fn is_host_image(reference: &str) -> bool {
+    reference.strip_suffix(":latest").unwrap_or(reference) == HOST_IMAGE
+}

@@ -1,0 +1,421 @@
+//! [`OciRuntime`]: the runtime's verbs for containers.
+
+mod sandboxes;
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use pulselet_image::ImageStore;
+use pulselet_runtime::{
+    AttachOptions, BoxError, Condition, ContainerConfig, ContainerFilter, ContainerId, ContainerStats,
+    ContainerStatus, Credentials, DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest,
+    ExecStreams, Features, Health, Image, ImageError, Operation, Result, Runtime, SandboxConfig, SandboxId,
+    SandboxStatus, Version, async_trait,
+};
+use pulselet_shim_client::{ContainerRecord, Kind, SandboxRecord, ShimCommand, Shims};
+
+use crate::{
+    cgroup::{Cgroup, Hierarchies},
+    cni::Cni,
+    image::Images,
+    launch::Launch,
+    network::{Network, NetworkOptions},
+    resolve::{Parts, stop_signal},
+    sandbox, seal,
+    user::{self, GROUP_FILE, PASSWD_FILE},
+};
+
+/// Where and how containers are run.
+#[derive(Debug, Clone)]
+pub struct OciOptions {
+    /// The runtime's own directory. Only one runtime at a time may use it; the caller sees to that.
+    pub root: PathBuf,
+    /// What containers of the built-in image do not see: the agent's data, `root` included.
+    pub data_dir: PathBuf,
+    pub shim: ShimCommand,
+    /// The program that the built-in image has.
+    pub program: PathBuf,
+    pub images: ImageStore,
+    pub network: NetworkOptions,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("containers need root; use sudo, or --runtime process")]
+    NotRoot,
+    #[error("cannot make {path}: {source}", path = path.display())]
+    MakeRoot { path: PathBuf, source: io::Error },
+    #[error("containers need cgroups: {0}")]
+    Cgroups(#[source] BoxError),
+    #[error("cannot protect {path} from containers: {source}", path = path.display())]
+    Seal { path: PathBuf, source: io::Error },
+    #[error("cannot clean up what an earlier agent left: {0}")]
+    CleanUp(#[source] BoxError),
+    #[error(transparent)]
+    Records(#[from] pulselet_shim_client::OpenError),
+}
+
+/// Containers of images. Clones are the same runtime.
+#[derive(Debug, Clone)]
+pub struct OciRuntime(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    shim: ShimCommand,
+    shims: Shims,
+    cgroups: Cgroups,
+    images: Images,
+    network: Network,
+    cni: Cni,
+}
+
+/// The cgroups of one runtime: `pulselet-<tag>/<sandbox>/<container>`, the tag made from the root's path.
+#[derive(Debug, Clone)]
+struct Cgroups {
+    hierarchies: Hierarchies,
+    base: PathBuf,
+}
+
+impl Cgroups {
+    fn container_path(&self, sandbox: &SandboxId, id: &str) -> PathBuf {
+        self.base.join(sandbox.as_str()).join(id)
+    }
+
+    fn container(&self, record: &ContainerRecord) -> Cgroup {
+        self.hierarchies
+            .cgroup(&self.container_path(&record.sandbox, record.id.as_str()))
+    }
+
+    fn sandbox(&self, id: &SandboxId) -> Cgroup {
+        self.hierarchies.cgroup(&self.base.join(id.as_str()))
+    }
+
+    fn pod_process(&self, id: &SandboxId) -> PathBuf {
+        self.container_path(id, "pod")
+    }
+
+    fn all(&self) -> Cgroup {
+        self.hierarchies.cgroup(&self.base)
+    }
+}
+
+impl Kind for Cgroups {
+    fn kill_leftovers(&self, record: &ContainerRecord, _dir: &Path) -> bool {
+        self.container(record).kill() == 0
+    }
+
+    fn clean_up(&self, record: &ContainerRecord, _dir: &Path) {
+        self.container(record).remove();
+    }
+}
+
+impl OciRuntime {
+    /// Opens the root, adopts what is there and removes what belongs to nothing any more.
+    pub async fn open(options: OciOptions) -> std::result::Result<Self, OpenError> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(OpenError::NotRoot);
+        }
+        let prepared = tokio::task::spawn_blocking(move || prepare(options));
+        let (options, shim, cgroups) = prepared.await.expect("preparing does not panic")?;
+        let kind = Arc::new(cgroups.clone());
+        let shims = Shims::open(&options.root, shim.clone(), kind).await?;
+        let network = Network::new(&options.network);
+        let runtime = Self(Arc::new(Inner {
+            images: Images {
+                store: options.images,
+                data_dir: options.data_dir,
+                program: options.program,
+            },
+            shim,
+            shims,
+            cgroups,
+            network,
+            cni: Cni::new(options.network.cni),
+        }));
+        runtime.0.detach_forgotten().await;
+        let inner = Arc::clone(&runtime.0);
+        let cleaned = tokio::task::spawn_blocking(move || inner.clean_up()).await;
+        cleaned
+            .expect("cleaning up does not panic")
+            .map_err(|error| OpenError::CleanUp(error.into()))?;
+        let inner = Arc::clone(&runtime.0);
+        // Nobody has to wait for it: it changes nothing.
+        tokio::spawn(async move { inner.check_adopted().await });
+        Ok(runtime)
+    }
+}
+
+/// What has to be known before the records are read.
+fn prepare(mut options: OciOptions) -> std::result::Result<(OciOptions, ShimCommand, Cgroups), OpenError> {
+    let made = std::fs::create_dir_all(&options.root).and_then(|()| options.root.canonicalize());
+    let path = options.root.clone();
+    options.root = made.map_err(|source| OpenError::MakeRoot { path, source })?;
+    let absolute = std::path::absolute(&options.data_dir);
+    options.data_dir = absolute.map_err(|source| OpenError::MakeRoot {
+        path: options.data_dir.clone(),
+        source,
+    })?;
+    let hierarchies = Hierarchies::find().map_err(|error| OpenError::Cgroups(error.into()))?;
+    let base = PathBuf::from(format!("pulselet-{:016x}", tag(&options.root)));
+    let cgroups = Cgroups { hierarchies, base };
+    let program = seal::read_only_program(&options.shim.program).map_err(|source| OpenError::Seal {
+        path: options.shim.program.clone(),
+        source,
+    })?;
+    let shim = ShimCommand {
+        program,
+        args: options.shim.args.clone(),
+    };
+    sandbox::unmount_forgotten(&options.root).map_err(|error| OpenError::CleanUp(error.into()))?;
+    Ok((options, shim, cgroups))
+}
+
+/// A number for a path that no other build computes differently (FNV-1a).
+fn tag(path: &Path) -> u64 {
+    path.as_os_str()
+        .as_encoded_bytes()
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        })
+}
+
+impl OciRuntime {
+    async fn blocking<E: Into<BoxError> + Send + 'static>(
+        &self,
+        operation: Operation,
+        work: impl FnOnce(&Inner) -> std::result::Result<(), E> + Send + 'static,
+    ) -> Result<()> {
+        let inner = Arc::clone(&self.0);
+        match tokio::task::spawn_blocking(move || work(&inner)).await {
+            Ok(result) => result.map_err(|error| Error::failed(operation, error)),
+            Err(error) => Err(Error::failed(operation, error)),
+        }
+    }
+
+    /// Refuses a user whom the image does not have, unless the pod mounts files that may have him.
+    async fn check_user(&self, launch: &Launch) -> Result<()> {
+        let covers = |file: &str| {
+            let mut mounts = launch.mounts.iter();
+            mounts.any(|mount| Path::new(file).starts_with(&mount.container_path))
+        };
+        if covers(PASSWD_FILE) || covers(GROUP_FILE) {
+            return Ok(());
+        }
+        let (choice, layers) = (launch.user.clone(), launch.root.layers.clone());
+        self.blocking(Operation::CreateContainer, move |_| {
+            user::check_in_layers(&choice, &layers)
+        })
+        .await
+    }
+
+    /// Asks about images, which means reading files.
+    async fn ask_images<T: Send + 'static>(
+        &self,
+        operation: Operation,
+        question: impl FnOnce(&Images) -> std::result::Result<T, ImageError> + Send + 'static,
+    ) -> Result<T> {
+        let inner = Arc::clone(&self.0);
+        match tokio::task::spawn_blocking(move || question(&inner.images)).await {
+            Ok(answer) => Ok(answer?),
+            Err(error) => Err(Error::failed(operation, error)),
+        }
+    }
+}
+
+/// Runs work that goes on when the caller stops waiting.
+async fn detached<T: Send + 'static>(
+    operation: Operation,
+    work: impl Future<Output = Result<T>> + Send + 'static,
+) -> Result<T> {
+    tokio::spawn(work)
+        .await
+        .unwrap_or_else(|error| Err(Error::failed(operation, error)))
+}
+
+#[async_trait]
+impl Runtime for OciRuntime {
+    async fn version(&self) -> Result<Version> {
+        let features = Features {
+            stop_signal: true,
+            events: true,
+            images: true,
+            kill_reporting: true,
+        };
+        Ok(Version {
+            name: "pulselet".into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            features,
+        })
+    }
+
+    async fn health(&self) -> Result<Health> {
+        let network = match self.0.cni.health() {
+            Ok(()) => Condition::Ready,
+            Err(error) => Condition::NotReady {
+                reason: "NetworkPluginNotReady".into(),
+                message: error.to_string(),
+            },
+        };
+        Ok(Health {
+            runtime: Condition::Ready,
+            network,
+        })
+    }
+
+    async fn run_sandbox(&self, config: &SandboxConfig) -> Result<SandboxId> {
+        let (runtime, config) = (self.clone(), config.clone());
+        detached(Operation::RunSandbox, async move {
+            runtime.run_sandbox_to_the_end(config).await
+        })
+        .await
+    }
+
+    async fn stop_sandbox(&self, id: &SandboxId) -> Result<()> {
+        let (runtime, id) = (self.clone(), id.clone());
+        detached(Operation::StopSandbox, async move {
+            runtime.stop_sandbox_to_the_end(&id).await
+        })
+        .await
+    }
+
+    async fn remove_sandbox(&self, id: &SandboxId) -> Result<()> {
+        let (runtime, id) = (self.clone(), id.clone());
+        detached(Operation::RemoveSandbox, async move {
+            runtime.remove_sandbox_to_the_end(&id).await
+        })
+        .await
+    }
+
+    async fn sandbox_status(&self, id: &SandboxId) -> Result<SandboxStatus> {
+        Ok(self.0.shims.sandbox(id)?.status())
+    }
+
+    async fn list_sandboxes(&self) -> Result<Vec<SandboxStatus>> {
+        let all = self.0.shims.sandboxes();
+        Ok(all.iter().map(SandboxRecord::status).collect())
+    }
+
+    async fn create_container(&self, sandbox: &SandboxId, config: &ContainerConfig) -> Result<ContainerId> {
+        let record = self.0.shims.sandbox(sandbox)?;
+        let (reference, image_id) = (config.image.clone(), config.image_id.clone());
+        let template = self
+            .ask_images(Operation::CreateContainer, move |images| {
+                images.template(&reference, &image_id)
+            })
+            .await?;
+        let mut launch = Parts {
+            config,
+            image: &template,
+            sandbox: &record.config,
+            sandbox_dir: &self.0.shims.sandbox_dir(sandbox),
+            cgroup: self.0.cgroups.base.join(sandbox.as_str()),
+        }
+        .launch()?;
+        self.check_user(&launch).await?;
+        let prepare = move |dir: &Path| {
+            launch.cgroup.path.extend(dir.file_name());
+            launch.write(dir).map_err(BoxError::from)
+        };
+        self.0
+            .shims
+            .create_container(sandbox, config, stop_signal(config, &template), prepare)
+            .await
+    }
+
+    async fn start_container(&self, id: &ContainerId) -> Result<()> {
+        self.0.shims.start_container(id).await
+    }
+
+    async fn stop_container(&self, id: &ContainerId, grace: Duration) -> Result<()> {
+        self.0.shims.stop_container(id, grace).await
+    }
+
+    async fn remove_container(&self, id: &ContainerId) -> Result<()> {
+        self.0.shims.remove_container(id).await
+    }
+
+    async fn container_status(&self, id: &ContainerId) -> Result<ContainerStatus> {
+        self.0.shims.container_status(id)
+    }
+
+    async fn list_containers(&self, filter: &ContainerFilter) -> Result<Vec<ContainerStatus>> {
+        Ok(self.0.shims.list_containers(filter))
+    }
+
+    async fn container_stats(&self, id: &ContainerId) -> Result<ContainerStats> {
+        let sandbox = self.0.shims.container_status(id)?.sandbox;
+        let path = self.0.cgroups.container_path(&sandbox, id.as_str());
+        // Reads a few files that the kernel has in memory.
+        let stats = self.0.cgroups.hierarchies.cgroup(&path).stats();
+        stats.ok_or(Error::WrongState {
+            operation: Operation::ContainerStats,
+            id: id.to_string(),
+            state: "not running",
+        })
+    }
+
+    async fn exec_sync(&self, id: &ContainerId, request: &ExecRequest) -> Result<ExecOutput> {
+        self.0.shims.exec_sync(id, request).await
+    }
+
+    async fn exec(&self, id: &ContainerId, options: &ExecOptions) -> Result<ExecStreams> {
+        self.0.shims.exec(id, options).await
+    }
+
+    async fn attach(&self, id: &ContainerId, options: &AttachOptions) -> Result<ExecStreams> {
+        self.0.shims.attach(id, options).await
+    }
+
+    async fn port_forward(&self, id: &SandboxId, port: u16) -> Result<DuplexStream> {
+        let record = self.0.shims.sandbox(id)?;
+        let dir = self.0.shims.sandbox_dir(id);
+        let connect = move || sandbox::connect(&dir, record.config.namespaces.host_network, port);
+        let failed = |error: BoxError| Error::failed(Operation::PortForward, error);
+        let stream = tokio::task::spawn_blocking(connect)
+            .await
+            .map_err(|error| failed(error.into()))?
+            .map_err(|error| failed(error.into()))?;
+        let stream = tokio::net::TcpStream::from_std(stream).map_err(|error| failed(error.into()))?;
+        Ok(Box::new(stream))
+    }
+
+    async fn reopen_log(&self, id: &ContainerId) -> Result<()> {
+        self.0.shims.reopen_log(id).await
+    }
+
+    async fn pull_image(&self, reference: &str, credentials: Option<&Credentials>) -> Result<Image> {
+        Ok(self.0.images.pull(reference, credentials).await?)
+    }
+
+    async fn image_status(&self, reference: &str) -> Result<Option<Image>> {
+        let reference = reference.to_owned();
+        self.ask_images(Operation::ImageStatus, move |images| images.status(&reference))
+            .await
+    }
+
+    async fn list_images(&self) -> Result<Vec<Image>> {
+        self.ask_images(Operation::List, Images::list).await
+    }
+
+    async fn remove_image(&self, reference: &str) -> Result<()> {
+        let containers = self.0.shims.list_containers(&ContainerFilter::default());
+        let in_use = containers
+            .iter()
+            .filter_map(|container| container.image_id.parse().ok())
+            .collect();
+        let reference = reference.to_owned();
+        self.ask_images(Operation::RemoveImage, move |images| {
+            images.remove(&reference, &in_use)
+        })
+        .await
+    }
+
+    fn events(&self) -> Events {
+        self.0.shims.events()
+    }
+}

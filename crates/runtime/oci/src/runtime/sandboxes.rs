@@ -1,0 +1,283 @@
+//! Sandboxes, from their record to what the machine has of them, and back.
+//!
+//! A sandbox is recorded before anything of it is made, and ready only when all of it is. What an agent that was killed
+//! left of one that is not ready is taken away at the next start, or when the sandbox is removed.
+
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, UdpSocket},
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use pulselet_runtime::{Error, Operation, PidNamespace, Result, SandboxConfig, SandboxId, SandboxState};
+use pulselet_shim::Handshake;
+use pulselet_shim_client::{SandboxRecord, ShimCommand};
+
+use super::{Inner, OciRuntime};
+use crate::{
+    cgroup::CgroupError,
+    cni::{self, CniError, Target},
+    network::PodAddresses,
+    sandbox::{self, Plan, SandboxError},
+};
+
+/// How long a pod's first process may take to be gone after it was killed.
+const KILL_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The addresses of a sandbox on the bridge. `dir` is the sandbox's.
+fn bridge_addresses(record: &SandboxRecord, dir: &Path) -> Option<PodAddresses> {
+    if record.config.namespaces.host_network || cni::is_attached(dir) {
+        return None;
+    }
+    PodAddresses::among(&record.addresses)
+}
+
+/// The address under which this machine talks to others; nothing is sent to find it.
+fn host_address() -> IpAddr {
+    let somewhere = (Ipv4Addr::new(192, 0, 2, 1), 9);
+    let address = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
+        .and_then(|socket| socket.connect(somewhere).and_then(|()| socket.local_addr()))
+        .map(|address| address.ip());
+    address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+}
+
+/// All of these may block.
+impl Inner {
+    /// Takes away what an agent that was killed has left of sandboxes and containers that are gone or half made.
+    pub(super) fn clean_up(&self) -> std::result::Result<(), SandboxError> {
+        let sandboxes = self.shims.sandboxes();
+        for record in &sandboxes {
+            let dir = self.shims.sandbox_dir(&record.id);
+            match (record.state, bridge_addresses(record, &dir)) {
+                (SandboxState::Ready, Some(addresses)) => {
+                    let forwards = sandbox::forwards(&record.config, addresses.v4);
+                    self.network.adopt(&record.id, forwards);
+                }
+                (SandboxState::Ready, None) => {}
+                (SandboxState::NotReady, _) => sandbox::unmount_all(&dir)?,
+            }
+        }
+        self.network.remove_strays()?;
+        let known: Vec<&str> = sandboxes.iter().map(|record| record.id.as_str()).collect();
+        for name in self.cgroups.all().children() {
+            if !known.contains(&name.as_str()) {
+                let id = SandboxId::new(name);
+                self.kill_pod_process(&id);
+                self.cgroups.sandbox(&id).remove();
+            }
+        }
+        if sandboxes.is_empty() {
+            self.cgroups.all().remove();
+        }
+        Ok(())
+    }
+
+    fn make_sandbox(&self, record: &SandboxRecord) -> std::result::Result<(), MakeError> {
+        let cgroup = self.cgroups.sandbox(&record.id);
+        cgroup.create()?;
+        cgroup.limit_pod(&record.config.resources)?;
+        let dir = self.shims.sandbox_dir(&record.id);
+        if self.wants_plugins(&record.config) {
+            self.cni.choose(&dir)?;
+        }
+        let plan = Plan {
+            id: &record.id,
+            dir: &dir,
+            config: &record.config,
+            addresses: bridge_addresses(record, &dir),
+            network: &self.network,
+        };
+        plan.make()?;
+        if record.config.namespaces.pid == PidNamespace::Pod {
+            self.start_pod_process(&record.id)?;
+        }
+        Ok(())
+    }
+
+    fn start_pod_process(&self, id: &SandboxId) -> std::result::Result<(), MakeError> {
+        let ShimCommand { program, args } = &self.shim;
+        let output = Command::new(program)
+            .args(args)
+            .arg(self.shims.sandbox_dir(id))
+            .arg(self.cgroups.pod_process(id))
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .output()
+            .map_err(MakeError::RunPodProcess)?;
+        match serde_json::from_slice(&output.stdout) {
+            Ok(Handshake::Started { .. }) => Ok(()),
+            Ok(Handshake::Failed { detail } | Handshake::CannotRun { message: detail }) => {
+                Err(MakeError::PodProcess { detail })
+            }
+            Ok(Handshake::AlreadyStarted) | Err(_) => Err(MakeError::PodProcess {
+                detail: "it gave no report".to_owned(),
+            }),
+        }
+    }
+
+    /// What runs in a sandbox's cgroups without a shim: a pod's first process.
+    fn kill_pod_process(&self, id: &SandboxId) {
+        let cgroup = self.cgroups.hierarchies.cgroup(&self.cgroups.pod_process(id));
+        if !cgroup.kill_until_empty(KILL_PATIENCE) {
+            tracing::warn!(sandbox = %id, "its first process cannot be killed");
+        }
+        cgroup.remove();
+    }
+
+    fn take_down_sandbox(&self, record: &SandboxRecord) -> std::result::Result<(), SandboxError> {
+        self.kill_pod_process(&record.id);
+        let dir = self.shims.sandbox_dir(&record.id);
+        if bridge_addresses(record, &dir).is_some() {
+            self.network.disconnect(&record.id)?;
+        }
+        sandbox::unmount_all(&dir)?;
+        self.remove_cgroups(&record.id);
+        Ok(())
+    }
+
+    /// Whether a new sandbox gets its network from plugins.
+    fn wants_plugins(&self, config: &SandboxConfig) -> bool {
+        self.cni.is_wanted() && !config.namespaces.host_network
+    }
+
+    /// Takes away the networks of sandboxes that are gone or half made. One whose plugins fail now is tried again when
+    /// it is removed: it is in nobody's way.
+    pub(super) async fn detach_forgotten(&self) {
+        for record in self.shims.sandboxes() {
+            let dir = self.shims.sandbox_dir(&record.id);
+            if record.state == SandboxState::NotReady
+                && let Err(error) = self.cni.delete(target(&record, &dir)).await
+            {
+                tracing::warn!(sandbox = %record.id, %error, "its network cannot be removed");
+            }
+        }
+    }
+
+    /// Asks the plugins about the sandboxes that an earlier agent made, and tells what they say.
+    pub(super) async fn check_adopted(&self) {
+        for record in self.shims.sandboxes() {
+            let dir = self.shims.sandbox_dir(&record.id);
+            if record.state == SandboxState::Ready
+                && let Err(error) = self.cni.check(target(&record, &dir)).await
+                && cni::is_attached(&dir)
+            {
+                let pod = format!("{}/{}", record.config.pod.namespace, record.config.pod.name);
+                tracing::warn!(pod, %error, "its network is not as it was made; delete the pod to have it made again");
+            }
+        }
+    }
+
+    fn remove_cgroups(&self, sandbox: &SandboxId) {
+        self.cgroups.sandbox(sandbox).remove();
+        // Only when it is empty.
+        self.cgroups.all().remove_if_empty();
+    }
+}
+
+fn target<'a>(record: &'a SandboxRecord, dir: &'a Path) -> Target<'a> {
+    Target {
+        id: &record.id,
+        dir,
+        config: &record.config,
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum MakeError {
+    #[error("cannot run the pod's first process: {0}")]
+    RunPodProcess(io::Error),
+    #[error("the pod's first process cannot start: {detail}")]
+    PodProcess { detail: String },
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+    #[error("failed to set up the network of the pod: {0}")]
+    Network(#[from] CniError),
+}
+
+impl OciRuntime {
+    pub(super) async fn run_sandbox_to_the_end(&self, config: SandboxConfig) -> Result<SandboxId> {
+        let operation = Operation::RunSandbox;
+        let network = &self.0.network;
+        let host_network = config.namespaces.host_network;
+        let by_plugins = self.0.wants_plugins(&config);
+        let addresses = |taken: &[IpAddr]| {
+            if host_network {
+                return Ok(vec![host_address()]);
+            }
+            if by_plugins {
+                return Ok(Vec::new());
+            }
+            let full = || {
+                Error::failed(
+                    operation,
+                    format!("all addresses of {} are taken", network.subnet),
+                )
+            };
+            let free = network.free_addresses(taken);
+            free.map(PodAddresses::list).ok_or_else(full)
+        };
+        let shims = &self.0.shims;
+        let id = shims
+            .add_sandbox(config, SandboxState::NotReady, addresses)
+            .await?;
+        if let Err(error) = self.make_sandbox(&id).await {
+            if let Err(second) = self.remove_sandbox_to_the_end(&id).await {
+                tracing::warn!(sandbox = %id, error = %second, "a sandbox that could not be made cannot be removed");
+            }
+            return Err(error);
+        }
+        Ok(id)
+    }
+
+    async fn make_sandbox(&self, id: &SandboxId) -> Result<()> {
+        let operation = Operation::RunSandbox;
+        let shims = &self.0.shims;
+        let record = shims.sandbox(id)?;
+        let same = record.clone();
+        self.blocking(operation, move |inner| inner.make_sandbox(&same))
+            .await?;
+        let failed = |error: MakeError| Error::failed(operation, error);
+        let dir = shims.sandbox_dir(id);
+        let added = self.0.cni.add(target(&record, &dir)).await;
+        let added = added.map_err(|error| failed(error.into()))?;
+        if !added.is_empty() {
+            sandbox::write_hosts(&dir, &record.config, &added).map_err(|error| failed(error.into()))?;
+        }
+        let ready = |record: &mut SandboxRecord| {
+            record.addresses.extend(added);
+            record.state = SandboxState::Ready;
+        };
+        shims.update_sandbox(operation, id, ready).await.map(drop)
+    }
+
+    pub(super) async fn stop_sandbox_to_the_end(&self, id: &SandboxId) -> Result<()> {
+        let operation = Operation::StopSandbox;
+        let shims = &self.0.shims;
+        let Ok(record) = shims.sandbox(id) else {
+            return Ok(());
+        };
+        shims.stop_sandbox(id).await?;
+        let dir = shims.sandbox_dir(id);
+        let deleted = self.0.cni.delete(target(&record, &dir)).await;
+        deleted.map_err(|error| Error::failed(operation, error))?;
+        self.blocking(operation, move |inner| inner.take_down_sandbox(&record))
+            .await
+    }
+
+    pub(super) async fn remove_sandbox_to_the_end(&self, id: &SandboxId) -> Result<()> {
+        self.stop_sandbox_to_the_end(id).await?;
+        self.0.shims.forget_sandbox(id).await?;
+        // A shim that an agent before us had spawned may have come late and made its cgroup once more. It is gone
+        // with its container's record, and none comes now.
+        let id = id.clone();
+        self.blocking(Operation::RemoveSandbox, move |inner| {
+            inner.remove_cgroups(&id);
+            Ok::<_, SandboxError>(())
+        })
+        .await
+    }
+}

@@ -1,0 +1,374 @@
+//! What the containers of a pod share: namespaces pinned by mounts, /dev/shm, and the files that name the pod.
+//!
+//! ```text
+//! sandboxes/<id>/net, ipc, uts, pid         the pins
+//!                shm/                       a file system in memory
+//!                hosts, hostname, resolv.conf
+//! ```
+//! No process keeps them alive (but where a pod shares its processes, which need a first one). Making and taking down
+//! may be cut off anywhere and done again.
+
+use std::{
+    fs::{self, File},
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream},
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use pulselet_runtime::{Dns, SandboxConfig, SandboxId};
+use pulselet_sys::unshare_namespaces;
+use rustix::{
+    mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount},
+    system::sethostname,
+    thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space},
+};
+
+use crate::network::{self, Forward, Network, NetworkError, PodAddresses};
+
+pub(crate) const NETWORK: &str = "net";
+pub(crate) const IPC: &str = "ipc";
+pub(crate) const UTS: &str = "uts";
+pub(crate) const PROCESSES: &str = "pid";
+pub(crate) const SHM: &str = "shm";
+pub(crate) const HOSTS: &str = "hosts";
+pub(crate) const HOSTNAME: &str = "hostname";
+pub(crate) const RESOLV_CONF: &str = "resolv.conf";
+
+/// Everything that may be mounted in a sandbox's directory.
+const MOUNTS: [&str; 5] = [NETWORK, IPC, UTS, PROCESSES, SHM];
+
+/// Settings below /proc/sys that belong to a pod's own namespaces and cannot harm the machine: Kubernetes' safe set and
+/// what else is namespaced.
+const NAMESPACED_SYSCTLS: [&str; 5] = ["net.", "kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue."];
+
+/// Mounts of one path on top of each other that are taken away; a killed agent leaves one.
+const MAX_STACKED: usize = 8;
+
+/// A program in the pod that does not accept within this is not listening.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SandboxError {
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+    #[error("cannot make namespaces: {0}")]
+    Unshare(io::Error),
+    #[error("cannot pin a namespace at {path}: {source}", path = path.display())]
+    Pin { path: PathBuf, source: io::Error },
+    #[error("cannot set the host name {name:?}: {source}")]
+    Hostname { name: String, source: io::Error },
+    #[error("sysctl {name:?} is not one that a pod may set")]
+    ForbiddenSysctl { name: String },
+    #[error("cannot set sysctl {name} to {value:?}: {source}")]
+    Sysctl {
+        name: String,
+        value: String,
+        source: io::Error,
+    },
+    #[error("cannot write {path}: {source}", path = path.display())]
+    WriteFile { path: PathBuf, source: io::Error },
+    #[error("cannot mount {path}: {source}", path = path.display())]
+    MountShm { path: PathBuf, source: io::Error },
+    #[error("cannot unmount {path}: {source}", path = path.display())]
+    Unmount { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+}
+
+/// A sandbox to be made.
+pub(crate) struct Plan<'a> {
+    pub(crate) id: &'a SandboxId,
+    pub(crate) dir: &'a Path,
+    pub(crate) config: &'a SandboxConfig,
+    /// None where the sandbox is not on the bridge.
+    pub(crate) addresses: Option<PodAddresses>,
+    pub(crate) network: &'a Network,
+}
+
+impl Plan<'_> {
+    /// Makes everything. May block, for milliseconds.
+    pub(crate) fn make(&self) -> Result<(), SandboxError> {
+        check_sysctls(self.config)?;
+        if let Some(addresses) = self.addresses {
+            self.network
+                .register(self.id, forwards(self.config, addresses.v4))?;
+        }
+        self.write_files()?;
+        if !self.config.namespaces.host_ipc {
+            mount_shm(&self.dir.join(SHM))?;
+        }
+        // Namespaces are those of a thread; this one must keep its own.
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new()
+                .name("sandbox".into())
+                .spawn_scoped(scope, || self.make_namespaces())
+                .map_err(SandboxError::Thread)?;
+            thread.join().expect("making namespaces does not panic")
+        })
+    }
+
+    fn make_namespaces(&self) -> Result<(), SandboxError> {
+        let own = &self.config.namespaces;
+        let mut flags = UnshareFlags::empty();
+        let mut pins = Vec::new();
+        if !own.host_network {
+            flags |= UnshareFlags::NEWNET | UnshareFlags::NEWUTS;
+            pins.extend([NETWORK, UTS]);
+        }
+        if !own.host_ipc {
+            flags |= UnshareFlags::NEWIPC;
+            pins.push(IPC);
+        }
+        let host = network::Socket::open()?;
+        unshare_namespaces(flags).map_err(SandboxError::Unshare)?;
+        for name in pins {
+            pin(&self.dir.join(name), name)?;
+        }
+        if !own.host_network {
+            self.name_host()?;
+            let namespace = File::open(self.dir.join(NETWORK)).map_err(|source| SandboxError::Pin {
+                path: self.dir.join(NETWORK),
+                source,
+            })?;
+            if self.addresses.is_some() {
+                self.network.connect(&host, self.id, namespace.as_fd())?;
+            }
+            network::configure_pod(self.network.subnet, self.addresses)?;
+        }
+        set_sysctls(self.config)
+    }
+
+    fn name_host(&self) -> Result<(), SandboxError> {
+        let name = &self.config.hostname;
+        sethostname(name.as_bytes()).map_err(|errno| SandboxError::Hostname {
+            name: name.clone(),
+            source: errno.into(),
+        })
+    }
+
+    fn write_files(&self) -> Result<(), SandboxError> {
+        let addresses = self.addresses.map(PodAddresses::list).unwrap_or_default();
+        write_hosts(self.dir, self.config, &addresses)?;
+        let hostname = if self.config.namespaces.host_network {
+            read_host("/etc/hostname")
+        } else {
+            format!("{}\n", self.config.hostname)
+        };
+        write_file(self.dir, HOSTNAME, &hostname)?;
+        let resolver = match &self.config.dns {
+            Some(dns) => resolv_conf(dns),
+            None => read_host("/etc/resolv.conf"),
+        };
+        write_file(self.dir, RESOLV_CONF, &resolver)
+    }
+}
+
+/// The pod's own names, for containers whose mounts have no file of the node for that.
+pub(crate) fn write_hosts(
+    dir: &Path,
+    config: &SandboxConfig,
+    addresses: &[IpAddr],
+) -> Result<(), SandboxError> {
+    let text = if config.namespaces.host_network {
+        read_host("/etc/hosts")
+    } else {
+        hosts(&config.hostname, addresses)
+    };
+    write_file(dir, HOSTS, &text)
+}
+
+fn read_host(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+fn write_file(dir: &Path, name: &str, text: &str) -> Result<(), SandboxError> {
+    let path = dir.join(name);
+    fs::write(&path, text).map_err(|source| SandboxError::WriteFile { path, source })
+}
+
+/// The host's ports that lead to the pod.
+pub(crate) fn forwards(config: &SandboxConfig, pod: Ipv4Addr) -> Vec<Forward> {
+    let mappings = config.port_mappings.iter().cloned();
+    mappings.map(|mapping| Forward { mapping, pod }).collect()
+}
+
+/// Lets go of everything that is mounted.
+pub(crate) fn unmount_all(dir: &Path) -> Result<(), SandboxError> {
+    MOUNTS.iter().try_for_each(|name| unmount_stack(&dir.join(name)))
+}
+
+fn unmount_stack(path: &Path) -> Result<(), SandboxError> {
+    for _ in 0..MAX_STACKED {
+        match unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+            Ok(()) => {}
+            // Nothing is mounted there, or nothing is there.
+            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => break,
+            Err(errno) => {
+                return Err(SandboxError::Unmount {
+                    path: path.to_owned(),
+                    source: errno.into(),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Below a runtime's root: lets go of what is mounted in directories that are no sandboxes (any more), so that they can
+/// be removed.
+pub(crate) fn unmount_forgotten(root: &Path) -> Result<(), SandboxError> {
+    for entry in fs::read_dir(root.join("sandboxes"))
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        if !entry.path().join(pulselet_shim_client::SANDBOX_FILE).exists() {
+            unmount_all(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Connects to a port on the pod's loopback address, of IPv4 or else of IPv6.
+pub(crate) fn connect(dir: &Path, host_network: bool, port: u16) -> io::Result<TcpStream> {
+    let [v4, v6] = [
+        SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+        SocketAddr::from((Ipv6Addr::LOCALHOST, port)),
+    ];
+    let dial = || {
+        if !host_network {
+            let namespace = File::open(dir.join(NETWORK))?;
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+        }
+        let stream = match TcpStream::connect_timeout(&v4, CONNECT_PATIENCE) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                TcpStream::connect_timeout(&v6, CONNECT_PATIENCE).map_err(|_| error)?
+            }
+            connected => connected?,
+        };
+        stream.set_nonblocking(true)?;
+        Ok(stream)
+    };
+    // In a thread of its own, because its namespace changes; a socket stays where it was made.
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new()
+            .name("port-forward".into())
+            .spawn_scoped(scope, dial)?;
+        thread.join().expect("connecting does not panic")
+    })
+}
+
+/// A namespace lives as long as its file is mounted somewhere.
+fn pin(path: &Path, kind: &str) -> Result<(), SandboxError> {
+    let failed = |source: io::Error| SandboxError::Pin {
+        path: path.to_owned(),
+        source,
+    };
+    File::create(path).map_err(failed)?;
+    let source = format!("/proc/thread-self/ns/{kind}");
+    mount_bind(source, path).map_err(|errno| failed(errno.into()))
+}
+
+fn mount_shm(path: &Path) -> Result<(), SandboxError> {
+    let failed = |source: io::Error| SandboxError::MountShm {
+        path: path.to_owned(),
+        source,
+    };
+    fs::create_dir_all(path).map_err(failed)?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount("tmpfs", path, "tmpfs", flags, Some(c"mode=1777,size=65536k")).map_err(|errno| failed(errno.into()))
+}
+
+fn check_sysctls(config: &SandboxConfig) -> Result<(), SandboxError> {
+    let allowed = |name: &str| {
+        let dotted = name.replace('/', ".");
+        let group = NAMESPACED_SYSCTLS
+            .iter()
+            .find(|group| dotted.starts_with(**group));
+        let namespaces = &config.namespaces;
+        let own = match group {
+            Some(&"net.") => !namespaces.host_network,
+            Some(_) => !namespaces.host_ipc,
+            None => false,
+        };
+        own && !dotted.split('.').any(str::is_empty)
+    };
+    match config.sysctls.keys().find(|name| !allowed(name)) {
+        Some(name) => Err(SandboxError::ForbiddenSysctl { name: name.clone() }),
+        None => Ok(()),
+    }
+}
+
+/// In the namespaces of the calling thread.
+fn set_sysctls(config: &SandboxConfig) -> Result<(), SandboxError> {
+    for (name, value) in &config.sysctls {
+        let path = Path::new("/proc/sys").join(name.replace('.', "/"));
+        fs::write(path, value).map_err(|source| SandboxError::Sysctl {
+            name: name.clone(),
+            value: value.clone(),
+            source,
+        })?;
+    }
+    Ok(())
+}
+
+fn hosts(name: &str, addresses: &[IpAddr]) -> String {
+    let mut text = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n".to_owned();
+    text.extend(addresses.iter().map(|address| format!("{address}\t{name}\n")));
+    text
+}
+
+fn resolv_conf(dns: &Dns) -> String {
+    let mut lines = Vec::new();
+    if !dns.searches.is_empty() {
+        lines.push(format!("search {}", dns.searches.join(" ")));
+    }
+    lines.extend(dns.servers.iter().map(|server| format!("nameserver {server}")));
+    if !dns.options.is_empty() {
+        lines.push(format!("options {}", dns.options.join(" ")));
+    }
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resolver_settings_are_written_as_resolvers_read_them() {
+        let dns = Dns {
+            servers: vec!["10.0.0.10".into(), "1.1.1.1".into()],
+            searches: vec!["a.local".into(), "local".into()],
+            options: vec!["ndots:5".into()],
+        };
+        assert_eq!(
+            resolv_conf(&dns),
+            "search a.local local\nnameserver 10.0.0.10\nnameserver 1.1.1.1\noptions ndots:5\n"
+        );
+        assert_eq!(resolv_conf(&Dns::default()), "");
+    }
+
+    #[test]
+    fn only_what_is_the_pods_own_may_be_set() {
+        let check = |name: &str, host_network| {
+            let mut config = SandboxConfig::default();
+            config.namespaces.host_network = host_network;
+            config.sysctls.insert(name.into(), "1".into());
+            check_sysctls(&config).is_ok()
+        };
+        assert!(check("net.ipv4.ip_unprivileged_port_start", false));
+        assert!(check("kernel.shm_rmid_forced", true));
+        for (name, host_network) in [
+            ("net.ipv4.ip_forward", true),
+            ("kernel.panic", false),
+            ("vm.swappiness", false),
+            ("net...kernel.panic", false),
+            ("net./../kernel/panic", false),
+        ] {
+            assert!(!check(name, host_network), "{name}");
+        }
+    }
+}

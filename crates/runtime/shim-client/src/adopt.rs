@@ -1,0 +1,192 @@
+//! Learning the truth about a container from its shim and from what that has left.
+//!
+//! The shim is asked first. If it is not there, the records tell: an exit is an exit; a life without an exit and
+//! without a shim ended unseen, with 255, and whatever of it still runs is killed; no life at all means that it was
+//! never started.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use pulselet_runtime::{ContainerState, EventHub, Exit, ExitReason};
+use pulselet_shim::{
+    protocol::{Reply, Request},
+    record::{self, Life},
+};
+
+use crate::{
+    client::{Client, ClientError},
+    container::Container,
+    kind::Kind,
+    store::{ContainerRecord, StoreError},
+};
+
+/// What an end that nobody saw is reported as.
+const UNSEEN_CODE: i32 = 255;
+
+/// Before the second look at a shim that lives but does not listen: it is starting or leaving. Each further wait is
+/// twice as long, up to [`LOOK_LATER`].
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// Between two looks at a shim that has not listened for a while. Something is wrong with it.
+const LOOK_LATER: Duration = Duration::from_secs(1);
+
+/// Rounds of killing what a lost shim left behind, with [`LOOK_AGAIN`] between them: three seconds.
+const LEFTOVER_ROUNDS: usize = 600;
+
+/// What the files say while no shim answers.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Trace {
+    NeverStarted,
+    /// The shim lives: it is about to listen, or to leave.
+    ShimBusy,
+    Exited(Exit),
+    /// The shim is gone without a word.
+    Lost,
+}
+
+pub(crate) fn read_trace(dir: &Path) -> Result<Trace, StoreError> {
+    // The lock before the records: once it is free they do not change any more.
+    let lock = match record::try_lock(dir) {
+        Ok(lock) => lock,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Trace::Lost),
+        Err(source) => {
+            return Err(StoreError::List {
+                path: dir.to_owned(),
+                source,
+            });
+        }
+    };
+    if let Some(exit) = record::read_exit(dir)? {
+        return Ok(Trace::Exited(exit));
+    }
+    Ok(match (lock, record::read_life(dir)?) {
+        (None, _) => Trace::ShimBusy,
+        (Some(_), None) => Trace::NeverStarted,
+        (Some(_), Some(_)) => Trace::Lost,
+    })
+}
+
+/// A container that was there before this agent, as far as files can tell.
+pub(crate) fn load(
+    record: ContainerRecord,
+    dir: PathBuf,
+    boot_id: &str,
+    events: &EventHub,
+) -> Result<Container, StoreError> {
+    let same_boot = record.boot_id == boot_id;
+    let state = match read_trace(&dir)? {
+        Trace::Exited(exit) => ContainerState::Exited(exit),
+        Trace::NeverStarted | Trace::ShimBusy | Trace::Lost if !same_boot => {
+            let exit = unseen_exit(None, "the machine was restarted");
+            record::write_exit(&dir, &exit)?;
+            ContainerState::Exited(exit)
+        }
+        Trace::NeverStarted => ContainerState::Created,
+        Trace::ShimBusy | Trace::Lost => ContainerState::Unknown,
+    };
+    Ok(Container::new(record, dir, state, events.clone()))
+}
+
+/// Follows a container to its end. Returns early only if it turns out never to have been started.
+pub(crate) async fn watch(container: Arc<Container>, kind: Arc<dyn Kind>) {
+    let mut wait = LOOK_AGAIN;
+    loop {
+        match follow_shim(&container).await {
+            Ok(exit) => return container.exited(exit),
+            Err(error) => {
+                tracing::debug!(container = %container.record.id, %error, "the shim does not answer");
+            }
+        }
+        match look(&container).await {
+            Ok(Trace::Exited(exit)) => return container.exited(exit),
+            Ok(Trace::NeverStarted) => return container.never_started(),
+            Ok(Trace::Lost) => return container.exited(bury(&container, &kind).await),
+            Ok(Trace::ShimBusy) => {
+                tokio::time::sleep(wait).await;
+                wait = (2 * wait).min(LOOK_LATER);
+            }
+            Err(error) => {
+                tracing::warn!(container = %container.record.id, %error, "its records cannot be read");
+                return container.exited(bury(&container, &kind).await);
+            }
+        }
+    }
+}
+
+/// Returns the exit once it has happened.
+async fn follow_shim(container: &Container) -> Result<Exit, ClientError> {
+    let mut client = Client::connect(&container.dir).await?;
+    let mut reply = client.ask(&Request::Subscribe).await?;
+    loop {
+        match reply {
+            Reply::Running { started_at, .. } => container.started(started_at),
+            Reply::Exited(exit) => return Ok(exit),
+            // Not among the answers to this request; there may be better ones.
+            Reply::Done
+            | Reply::ExecDone { .. }
+            | Reply::Streaming
+            | Reply::CannotRun { .. }
+            | Reply::Refused(_) => {}
+        }
+        reply = client.reply().await?;
+    }
+}
+
+async fn look(container: &Container) -> Result<Trace, StoreError> {
+    let dir = container.dir.clone();
+    tokio::task::spawn_blocking(move || read_trace(&dir))
+        .await
+        .expect("reading records does not panic")
+}
+
+/// Kills what is left of a container whose shim is gone, and records an end in its place.
+async fn bury(container: &Arc<Container>, kind: &Arc<dyn Kind>) -> Exit {
+    kill_leftovers(container, kind).await;
+    let started_at = match record::read_life(&container.dir) {
+        Ok(Some(Life::Running { started_at, .. })) => Some(started_at),
+        Ok(Some(Life::Launching) | None) | Err(_) => None,
+    };
+    let exit = unseen_exit(started_at, "the container's shim was killed");
+    let (dir, record) = (container.dir.clone(), exit.clone());
+    let written = tokio::task::spawn_blocking(move || record::write_exit(&dir, &record)).await;
+    if let Ok(Err(error)) = written {
+        // The next agent will come to the same conclusion.
+        tracing::warn!(container = %container.record.id, %error, "its end cannot be recorded");
+    }
+    exit
+}
+
+/// What is reported when nobody saw the end.
+fn unseen_exit(started_at: Option<Timestamp>, message: &str) -> Exit {
+    Exit {
+        started_at,
+        finished_at: Timestamp::now(),
+        code: UNSEEN_CODE,
+        reason: ExitReason::Unknown,
+        message: message.to_owned(),
+        killed_after_grace: None,
+    }
+}
+
+async fn kill_leftovers(container: &Arc<Container>, kind: &Arc<dyn Kind>) {
+    for _ in 0..LEFTOVER_ROUNDS {
+        let (container, kind) = (Arc::clone(container), Arc::clone(kind));
+        let round = move || {
+            let gone = kind.kill_leftovers(&container.record, &container.dir);
+            if gone {
+                kind.clean_up(&container.record, &container.dir);
+            }
+            gone
+        };
+        if tokio::task::spawn_blocking(round).await.unwrap_or(false) {
+            return;
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+    tracing::warn!(container = %container.record.id, "some of its processes cannot be killed");
+}

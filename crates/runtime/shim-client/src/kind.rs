@@ -1,0 +1,16 @@
+//! In what the containers of the built-in runtimes differ for the agent.
+
+use std::{fmt, path::Path};
+
+use crate::store::ContainerRecord;
+
+/// One kind of container with a shim. All of it may block, and may be called again after it has succeeded.
+pub trait Kind: fmt::Debug + Send + Sync + 'static {
+    /// Sends SIGKILL to what still runs of a container whose shim is gone. Returns whether nothing is left; otherwise
+    /// it is called again in a moment.
+    fn kill_leftovers(&self, record: &ContainerRecord, dir: &Path) -> bool;
+
+    /// Takes away what a container without processes has left outside of its directory. Usually its shim has done
+    /// that.
+    fn clean_up(&self, record: &ContainerRecord, dir: &Path);
+}

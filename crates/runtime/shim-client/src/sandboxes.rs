@@ -1,0 +1,178 @@
+//! The records of sandboxes, and what is done to all containers of one.
+
+use std::{net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use pulselet_runtime::{
+    ContainerState, Error, ObjectKind, Operation, Result, SandboxConfig, SandboxId, SandboxState,
+    SandboxStatus,
+};
+use tokio::task::JoinSet;
+
+use crate::{
+    container::Container,
+    lifecycle::{Inner, blocking, detached},
+    shims::Shims,
+    store::{SandboxRecord, new_id},
+};
+
+impl Shims {
+    /// Records a sandbox. `addresses` chooses the pod's, given all that are taken; nobody else chooses meanwhile.
+    pub async fn add_sandbox(
+        &self,
+        config: SandboxConfig,
+        state: SandboxState,
+        addresses: impl FnOnce(&[IpAddr]) -> Result<Vec<IpAddr>>,
+    ) -> Result<SandboxId> {
+        let operation = Operation::RunSandbox;
+        let id = SandboxId::new(new_id().map_err(|error| Error::failed(operation, error))?);
+        let record = self.0.known(|known| {
+            let same = |other: &SandboxRecord| {
+                other.config.pod.uid == config.pod.uid && other.config.attempt == config.attempt
+            };
+            if let Some(other) = known.sandboxes.values().find(|other| same(other)) {
+                return Err(Error::AlreadyExists {
+                    kind: ObjectKind::Sandbox,
+                    id: other.id.to_string(),
+                });
+            }
+            let taken: Vec<IpAddr> = known
+                .sandboxes
+                .values()
+                .flat_map(|sandbox| sandbox.addresses.iter().copied())
+                .collect();
+            let record = SandboxRecord {
+                id: id.clone(),
+                boot_id: self.0.store.boot_id.clone(),
+                created_at: Timestamp::now(),
+                state,
+                addresses: addresses(&taken)?,
+                config,
+            };
+            known.sandboxes.insert(id.clone(), record.clone());
+            Ok(record)
+        })?;
+        let inner = Arc::clone(&self.0);
+        detached(operation, async move {
+            let store = inner.store.clone();
+            let written = blocking(operation, move || store.put_sandbox(&record)).await;
+            if written.is_err() {
+                inner.known(|known| known.sandboxes.remove(&id));
+            }
+            written.map(|()| id)
+        })
+        .await
+    }
+
+    /// Changes the record. Returns whether there is such a sandbox.
+    pub async fn update_sandbox(
+        &self,
+        operation: Operation,
+        id: &SandboxId,
+        change: impl FnOnce(&mut SandboxRecord),
+    ) -> Result<bool> {
+        let Some(record) = self.0.known(|known| {
+            let sandbox = known.sandboxes.get_mut(id)?;
+            change(sandbox);
+            Some(sandbox.clone())
+        }) else {
+            return Ok(false);
+        };
+        let store = self.0.store.clone();
+        blocking(operation, move || store.put_sandbox(&record)).await?;
+        Ok(true)
+    }
+
+    /// Lets no container run in the sandbox any more: none that runs, none that would be made.
+    pub async fn stop_sandbox(&self, id: &SandboxId) -> Result<()> {
+        let (shims, id) = (self.clone(), id.clone());
+        detached(Operation::StopSandbox, async move {
+            let found = shims
+                .update_sandbox(Operation::StopSandbox, &id, |record| {
+                    record.state = SandboxState::NotReady;
+                })
+                .await?;
+            if found {
+                shims.kill_containers(&id).await
+            } else {
+                Ok(())
+            }
+        })
+        .await
+    }
+
+    async fn kill_containers(&self, sandbox: &SandboxId) -> Result<()> {
+        self.for_each_container(sandbox, |inner, container| async move {
+            match container.state() {
+                ContainerState::Created | ContainerState::Exited(_) => Ok(()),
+                ContainerState::Running { .. } | ContainerState::Unknown => {
+                    inner.stop(&container, Duration::ZERO).await
+                }
+            }
+        })
+        .await
+    }
+
+    /// Forgets the containers of the sandbox, and then the sandbox itself.
+    pub async fn forget_sandbox(&self, id: &SandboxId) -> Result<()> {
+        let (shims, id) = (self.clone(), id.clone());
+        detached(Operation::RemoveSandbox, async move {
+            let remove = |inner: Arc<Inner>, container| async move { inner.remove(container).await };
+            shims.for_each_container(&id, remove).await?;
+            let (store, removed) = (shims.0.store.clone(), id.clone());
+            blocking(Operation::RemoveSandbox, move || store.remove_sandbox(&removed)).await?;
+            shims.0.known(|known| known.sandboxes.remove(&id));
+            Ok(())
+        })
+        .await
+    }
+
+    pub fn sandbox(&self, id: &SandboxId) -> Result<SandboxRecord> {
+        self.0
+            .known(|known| known.sandboxes.get(id).cloned())
+            .ok_or_else(|| Error::no_sandbox(id))
+    }
+
+    pub fn sandboxes(&self) -> Vec<SandboxRecord> {
+        self.0.known(|known| known.sandboxes.values().cloned().collect())
+    }
+
+    pub fn sandbox_dir(&self, id: &SandboxId) -> PathBuf {
+        self.0.store.sandbox_dir(id)
+    }
+
+    /// Does something to all containers of a sandbox at once, to the end for each, and returns the first error.
+    async fn for_each_container<F, Fut>(&self, sandbox: &SandboxId, action: F) -> Result<()>
+    where
+        F: Fn(Arc<Inner>, Arc<Container>) -> Fut,
+        Fut: Future<Output = Result<()>> + Send + 'static,
+    {
+        // A pod has few containers: the API bounds it by the size of a manifest.
+        let mut tasks = JoinSet::new();
+        for container in self
+            .0
+            .all_containers()
+            .into_iter()
+            .filter(|container| container.record.sandbox == *sandbox)
+        {
+            tasks.spawn(action(Arc::clone(&self.0), container));
+        }
+        let results = tasks.join_all().await;
+        results.into_iter().collect()
+    }
+}
+
+impl SandboxRecord {
+    pub fn status(&self) -> SandboxStatus {
+        SandboxStatus {
+            id: self.id.clone(),
+            pod: self.config.pod.clone(),
+            attempt: self.config.attempt,
+            state: self.state,
+            created_at: self.created_at,
+            addresses: self.addresses.clone(),
+            labels: self.config.labels.clone(),
+            annotations: self.config.annotations.clone(),
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! The directories below the root, and the records the agent keeps in them.
+//!
+//! ```text
+//! sandboxes/<id>/sandbox.json     what was asked for; its state and addresses
+//! containers/<id>/container.json  what was asked for
+//!                 life.json, exit.json, shim.lock, shim.sock    the shim's
+//! ```
+//! In both, the kind of container may keep more. A directory counts from the moment its record is in it, and is renamed before it is removed: whenever the agent dies,
+//! the next one finds whole objects, and remains it can delete.
+
+use std::{
+    fs, io,
+    net::IpAddr,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+};
+
+use jiff::Timestamp;
+use pulselet_runtime::{
+    BoxError, ContainerConfig, ContainerId, SandboxConfig, SandboxId, SandboxState, Signal,
+};
+use pulselet_shim::record::{self, Durability, RecordError};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+pub use pulselet_shim::record::CONTAINER_FILE;
+pub const SANDBOX_FILE: &str = "sandbox.json";
+
+/// Bytes of randomness in an id.
+const ID_BYTES: usize = 16;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerRecord {
+    pub id: ContainerId,
+    pub sandbox: SandboxId,
+    /// In which boot of the machine it was made.
+    pub boot_id: String,
+    pub created_at: Timestamp,
+    /// The effective one.
+    pub stop_signal: Signal,
+    pub config: ContainerConfig,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxRecord {
+    pub id: SandboxId,
+    pub boot_id: String,
+    pub created_at: Timestamp,
+    pub state: SandboxState,
+    /// The pod's; taken as long as the sandbox is there.
+    pub addresses: Vec<IpAddr>,
+    pub config: SandboxConfig,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StoreError {
+    #[error("cannot make {path}: {source}")]
+    MakeDirectory { path: PathBuf, source: io::Error },
+    #[error("cannot read {path}: {source}")]
+    List { path: PathBuf, source: io::Error },
+    #[error("cannot remove {path}: {source}")]
+    Remove { path: PathBuf, source: io::Error },
+    #[error("cannot prepare {path}: {source}")]
+    Prepare { path: PathBuf, source: BoxError },
+    #[error("cannot tell which boot of the machine this is: {0}")]
+    BootId(io::Error),
+    #[error("no random numbers: {0}")]
+    Random(io::Error),
+    #[error(transparent)]
+    Record(#[from] RecordError),
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Store {
+    sandboxes: PathBuf,
+    containers: PathBuf,
+    pub(crate) boot_id: String,
+}
+
+/// A directory with its record; none where that cannot be read.
+pub(crate) struct Found<T> {
+    pub(crate) dir: PathBuf,
+    pub(crate) record: Result<T, RecordError>,
+}
+
+impl Store {
+    /// Makes the directories if they are missing and deletes remains.
+    pub(crate) fn open(root: &Path) -> Result<Self, StoreError> {
+        let root = std::path::absolute(root).map_err(|source| StoreError::MakeDirectory {
+            path: root.to_owned(),
+            source,
+        })?;
+        let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").map_err(StoreError::BootId)?;
+        let store = Self {
+            sandboxes: root.join("sandboxes"),
+            containers: root.join("containers"),
+            boot_id: boot_id.trim().to_owned(),
+        };
+        make_private_directory(&store.sandboxes)?;
+        make_private_directory(&store.containers)?;
+        delete_remains(&store.sandboxes, SANDBOX_FILE)?;
+        delete_remains(&store.containers, CONTAINER_FILE)?;
+        Ok(store)
+    }
+
+    pub(crate) fn container_dir(&self, id: &ContainerId) -> PathBuf {
+        self.containers.join(id.as_str())
+    }
+
+    pub(crate) fn sandbox_dir(&self, id: &SandboxId) -> PathBuf {
+        self.sandboxes.join(id.as_str())
+    }
+
+    /// The record comes last: what `prepare` makes in the directory is there when the container is.
+    pub(crate) fn put_container(
+        &self,
+        record: &ContainerRecord,
+        prepare: impl FnOnce(&Path) -> Result<(), BoxError>,
+    ) -> Result<(), StoreError> {
+        let dir = self.container_dir(&record.id);
+        make_private_directory(&dir)?;
+        prepare(&dir).map_err(|source| StoreError::Prepare {
+            path: dir.clone(),
+            source,
+        })?;
+        Ok(record::write(&dir, CONTAINER_FILE, record, Durability::Process)?)
+    }
+
+    pub(crate) fn put_sandbox(&self, record: &SandboxRecord) -> Result<(), StoreError> {
+        let dir = self.sandbox_dir(&record.id);
+        make_private_directory(&dir)?;
+        Ok(record::write(&dir, SANDBOX_FILE, record, Durability::Process)?)
+    }
+
+    pub(crate) fn containers(&self) -> Result<Vec<Found<ContainerRecord>>, StoreError> {
+        found(&self.containers, CONTAINER_FILE)
+    }
+
+    pub(crate) fn sandboxes(&self) -> Result<Vec<Found<SandboxRecord>>, StoreError> {
+        found(&self.sandboxes, SANDBOX_FILE)
+    }
+
+    pub(crate) fn remove_container(&self, id: &ContainerId) -> Result<(), StoreError> {
+        remove(&self.container_dir(id), CONTAINER_FILE)
+    }
+
+    /// Removes a directory whose record cannot be read.
+    pub(crate) fn remove_damaged_container(dir: &Path) -> Result<(), StoreError> {
+        remove(dir, CONTAINER_FILE)
+    }
+
+    /// As for containers.
+    pub(crate) fn remove_damaged_sandbox(dir: &Path) -> Result<(), StoreError> {
+        remove(dir, SANDBOX_FILE)
+    }
+
+    pub(crate) fn remove_sandbox(&self, id: &SandboxId) -> Result<(), StoreError> {
+        remove(&self.sandbox_dir(id), SANDBOX_FILE)
+    }
+}
+
+/// The containers below a root, for somebody who is not their agent: nothing is changed. A root that is not there has
+/// none.
+pub fn container_records(root: &Path) -> io::Result<Vec<ContainerRecord>> {
+    let containers = root.join("containers");
+    if !containers.try_exists()? {
+        return Ok(Vec::new());
+    }
+    let found = found(&containers, CONTAINER_FILE).map_err(io::Error::other)?;
+    found
+        .into_iter()
+        .map(|found| found.record.map_err(io::Error::other))
+        .collect()
+}
+
+/// An id that no other object ever had.
+pub(crate) fn new_id() -> Result<String, StoreError> {
+    let mut bytes = [0_u8; ID_BYTES];
+    let mut filled = 0;
+    while filled < ID_BYTES {
+        let rest = &mut bytes[filled..];
+        filled += rustix::rand::getrandom(rest, rustix::rand::GetRandomFlags::empty())
+            .map_err(|errno| StoreError::Random(errno.into()))?;
+    }
+    Ok(bytes
+        .iter()
+        .fold(String::with_capacity(2 * ID_BYTES), |mut id, byte| {
+            id.push(char::from_digit(u32::from(byte >> 4), 16).expect("four bits are a digit"));
+            id.push(char::from_digit(u32::from(byte & 15), 16).expect("four bits are a digit"));
+            id
+        }))
+}
+
+fn remove(dir: &Path, record: &str) -> Result<(), StoreError> {
+    let gone = |result: io::Result<()>| match result {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    };
+    gone(fs::remove_file(dir.join(record)))
+        .and_then(|()| gone(fs::remove_dir_all(dir)))
+        .map_err(|source| StoreError::Remove {
+            path: dir.to_owned(),
+            source,
+        })
+}
+
+/// Deletes what an agent was removing, or had only begun to make, when it died.
+fn delete_remains(parent: &Path, record: &str) -> Result<(), StoreError> {
+    for dir in directories(parent)?
+        .iter()
+        .filter(|dir| !dir.join(record).exists())
+    {
+        if let Err(error) = fs::remove_dir_all(dir) {
+            // They are in nobody's way, and the next start tries again.
+            tracing::warn!(dir = %dir.display(), %error, "remains cannot be deleted");
+        }
+    }
+    Ok(())
+}
+
+fn make_private_directory(path: &Path) -> Result<(), StoreError> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(|source| StoreError::MakeDirectory {
+            path: path.to_owned(),
+            source,
+        })
+}
+
+fn found<T: DeserializeOwned>(parent: &Path, name: &str) -> Result<Vec<Found<T>>, StoreError> {
+    let read = |dir: PathBuf| {
+        let record = record::read(&dir, name).transpose()?;
+        Some(Found { dir, record })
+    };
+    Ok(directories(parent)?.into_iter().filter_map(read).collect())
+}
+
+fn directories(parent: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    let failed = |source| StoreError::List {
+        path: parent.to_owned(),
+        source,
+    };
+    let mut directories = Vec::new();
+    for entry in fs::read_dir(parent).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        if entry.file_type().map_err(failed)?.is_dir() {
+            directories.push(entry.path());
+        }
+    }
+    Ok(directories)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sandbox(store: &Store, id: &str) -> SandboxRecord {
+        SandboxRecord {
+            id: SandboxId::new(id),
+            boot_id: store.boot_id.clone(),
+            created_at: Timestamp::UNIX_EPOCH,
+            state: SandboxState::Ready,
+            addresses: Vec::new(),
+            config: SandboxConfig::default(),
+        }
+    }
+
+    #[test]
+    fn ids_are_long_and_differ() {
+        let (a, b) = (new_id().expect("random"), new_id().expect("random"));
+        assert_eq!(a.len(), 32);
+        assert_ne!(a, b);
+        assert!(a.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    }
+
+    #[test]
+    fn directories_without_a_record_go_at_the_next_start() {
+        let root = tempfile::tempdir().expect("a directory");
+        let store = Store::open(root.path()).expect("opens");
+        let record = sandbox(&store, "whole");
+        store.put_sandbox(&record).expect("writes");
+        fs::create_dir(store.sandboxes.join("half")).expect("makes");
+        fs::create_dir_all(store.containers.join("half/y")).expect("makes");
+        let store = Store::open(root.path()).expect("opens again");
+        let found: Vec<_> = store
+            .sandboxes()
+            .expect("lists")
+            .into_iter()
+            .map(|f| f.record.expect("reads"))
+            .collect();
+        assert_eq!(found, [record]);
+        assert!(!store.sandboxes.join("half").exists());
+        assert!(!store.containers.join("half").exists());
+    }
+
+    #[test]
+    fn records_are_read_without_an_agent() {
+        let root = tempfile::tempdir().expect("a directory");
+        assert_eq!(container_records(root.path()).expect("reads"), []);
+        let store = Store::open(root.path()).expect("opens");
+        fs::create_dir(store.containers.join("half")).expect("makes");
+        let record = ContainerRecord {
+            id: ContainerId::new("whole"),
+            sandbox: SandboxId::new("a"),
+            boot_id: store.boot_id.clone(),
+            created_at: Timestamp::UNIX_EPOCH,
+            stop_signal: Signal::TERM,
+            config: ContainerConfig::default(),
+        };
+        store.put_container(&record, |_| Ok(())).expect("writes");
+        assert_eq!(container_records(root.path()).expect("reads"), [record]);
+        assert!(store.containers.join("half").exists(), "nothing is changed");
+    }
+
+    #[test]
+    fn removing_what_is_gone_is_no_error() {
+        let root = tempfile::tempdir().expect("a directory");
+        let store = Store::open(root.path()).expect("opens");
+        store.put_sandbox(&sandbox(&store, "a")).expect("writes");
+        store.remove_sandbox(&SandboxId::new("a")).expect("removes");
+        store.remove_sandbox(&SandboxId::new("a")).expect("is gone");
+        assert_eq!(fs::read_dir(&store.sandboxes).expect("lists").count(), 0);
+    }
+}

@@ -1,0 +1,575 @@
+//! The shim's loop: one poll, then whatever became possible.
+//!
+//! The lifecycle is [`Phase`]; it moves forward only. Everything that takes time (a stop's grace, killing what is left,
+//! an exit that could not be written yet) is a phase with the instant of its next step.
+
+use std::{
+    collections::HashSet,
+    fs::File,
+    io,
+    os::unix::net::UnixListener,
+    path::Path,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use pulselet_runtime::{Exit, ExitReason, log::LogStream};
+use pulselet_sys::{ChildSignals, Fork, Pid, fork, send_signal};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    process::{WaitOptions, WaitStatus, getpid, wait},
+};
+
+use crate::{
+    connection::Connection,
+    launch::Launcher,
+    output::Streams,
+    protocol::{Channel, Refusal, Reply, Request, StreamCall},
+    record::{self, RecordError, SOCKET_FILE},
+    startup::ShimConfig,
+    supervise::{self, Job},
+    tree,
+};
+
+/// Clients served at once; more wait in the listener's queue. The agent uses one, and one per command.
+const MAX_CLIENTS: usize = 64;
+
+/// Commands run at once in one container: three probes and two hooks, with room for people.
+const MAX_EXECS: usize = 32;
+
+/// Bytes an attached client may be behind before it is dropped, so that it cannot hold the container's output up.
+const MAX_ATTACH_BACKLOG: usize = 512 * 1024;
+
+/// Between two rounds of killing what is left. A killed process is usually gone after a fraction of this.
+const KILL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// How long after the end a supervisor may take to tell its client.
+const SUPERVISOR_PATIENCE: Duration = Duration::from_secs(1);
+
+/// After this the exit is told although something is left that the kernel cannot kill now (a hung disk). Killing goes
+/// on.
+const KILL_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Between two tries to write the exit to a disk that is full.
+const RECORD_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long a client has to take the last words of a leaving shim.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// A longer grace is taken as this: a century is for ever, and fits a clock.
+const MAX_GRACE: Duration = Duration::from_hours(100 * 365 * 24);
+
+pub(crate) struct Shim<L> {
+    pub(crate) config: ShimConfig,
+    pub(crate) launcher: L,
+    pub(crate) listener: UnixListener,
+    pub(crate) signals: ChildSignals,
+    pub(crate) streams: Streams,
+    pub(crate) main: Pid,
+    pub(crate) started_at: Timestamp,
+    /// Held as long as this process lives.
+    pub(crate) lock: File,
+    pub(crate) phase: Phase,
+    pub(crate) clients: Vec<Client>,
+    /// Supervisors of commands, our children.
+    pub(crate) execs: HashSet<Pid>,
+    /// Commands asked for in this turn.
+    pub(crate) jobs: Vec<(Connection, Job)>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Phase {
+    Running,
+    /// The stop signal was sent.
+    Stopping {
+        deadline: Instant,
+    },
+    /// SIGKILL was sent to everything; the main process has not been waited for yet.
+    Killing {
+        after_grace: bool,
+        next: Instant,
+    },
+    Ending(Ending),
+}
+
+/// The main process is gone.
+#[derive(Debug)]
+pub(crate) struct Ending {
+    exit: Exit,
+    recorded: bool,
+    told: bool,
+    since: Instant,
+    next: Instant,
+}
+
+pub(crate) struct Client {
+    connection: Connection,
+    role: Role,
+}
+
+enum Role {
+    Asking,
+    Answered,
+    Subscriber,
+    Attached(StreamCall),
+}
+
+/// What a poll was for.
+#[derive(Debug, Clone, Copy)]
+enum Slot {
+    Signals,
+    Listener,
+    Output(LogStream),
+    Input,
+    Client(usize),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Again,
+    Over,
+}
+
+impl<L: Launcher> Shim<L> {
+    pub(crate) fn run(mut self) -> ExitCode {
+        loop {
+            if self.turn() == Turn::Over {
+                return self.leave();
+            }
+            while let Some((mut connection, job)) = self.jobs.pop() {
+                let shim = getpid();
+                match fork() {
+                    Ok(Fork::Parent { child }) => drop(self.execs.insert(child)),
+                    Ok(Fork::Child) => return supervise::run(shim, self.into_launcher(), connection, job),
+                    Err(error) => connection.send(&Reply::Refused(Refusal::Failed {
+                        detail: error.to_string(),
+                    })),
+                }
+            }
+        }
+    }
+
+    /// In a copy of this process: lets go of everything else, all descriptors among it.
+    fn into_launcher(self) -> L {
+        self.launcher
+    }
+
+    fn turn(&mut self) -> Turn {
+        for (slot, events) in self.wait_for_events() {
+            match slot {
+                Slot::Signals => self.signals.clear(),
+                Slot::Listener => self.accept(),
+                Slot::Output(stream) => self.pump(stream),
+                Slot::Input => self.streams.push_typed(),
+                Slot::Client(index) => self.serve(index, events),
+            }
+        }
+        self.clients.retain(|client| !client.connection.ended());
+        let children_left = self.reap();
+        self.advance(Instant::now(), children_left)
+    }
+
+    fn wait_for_events(&self) -> Vec<(Slot, PollFlags)> {
+        let (slots, mut fds): (Vec<Slot>, Vec<PollFd<'_>>) = self.watched().into_iter().unzip();
+        let timeout = self
+            .next_step()
+            .map(|at| timespec(at.saturating_duration_since(Instant::now())));
+        // Interrupted, or short of memory for a moment: the next turn asks again.
+        if poll(&mut fds, timeout.as_ref()).is_err() {
+            return Vec::new();
+        }
+        let ready = slots
+            .into_iter()
+            .zip(&fds)
+            .filter(|(_, fd)| !fd.revents().is_empty());
+        ready.map(|(slot, fd)| (slot, fd.revents())).collect()
+    }
+
+    /// Everything that may wake the loop.
+    fn watched(&self) -> Vec<(Slot, PollFd<'_>)> {
+        let mut watched = vec![(Slot::Signals, PollFd::new(&self.signals, PollFlags::IN))];
+        if self.clients.len() < MAX_CLIENTS {
+            watched.push((Slot::Listener, PollFd::new(&self.listener, PollFlags::IN)));
+        }
+        for stream in [LogStream::Stdout, LogStream::Stderr] {
+            if let Some(fd) = self.streams.source(stream) {
+                watched.push((Slot::Output(stream), PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+            }
+        }
+        if let Some(fd) = self.streams.sink() {
+            watched.push((Slot::Input, PollFd::from_borrowed_fd(fd, PollFlags::OUT)));
+        }
+        for (index, client) in self.clients.iter().enumerate() {
+            let reading = !matches!(client.role, Role::Attached(_)) || self.streams.can_take_typed();
+            let interest = client.connection.interest(reading);
+            watched.push((Slot::Client(index), PollFd::new(&client.connection, interest)));
+        }
+        watched
+    }
+
+    fn next_step(&self) -> Option<Instant> {
+        match &self.phase {
+            Phase::Running => None,
+            Phase::Stopping { deadline } => Some(*deadline),
+            Phase::Killing { next, .. } => Some(*next),
+            Phase::Ending(ending) => Some(ending.next),
+        }
+    }
+
+    fn accept(&mut self) {
+        // A client that is gone again is none.
+        if let Ok((socket, _)) = self.listener.accept()
+            && let Ok(connection) = Connection::new(socket)
+        {
+            self.clients.push(Client {
+                connection,
+                role: Role::Asking,
+            });
+        }
+    }
+
+    fn pump(&mut self, stream: LogStream) {
+        let clients = &mut self.clients;
+        self.streams.pump(stream, |data| tee(clients, stream, data));
+    }
+
+    fn serve(&mut self, index: usize, events: PollFlags) {
+        let client = &mut self.clients[index];
+        if events.contains(PollFlags::OUT) {
+            client.connection.flush();
+        }
+        if !events.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
+            return;
+        }
+        client.connection.fill();
+        loop {
+            match self.clients[index].connection.next_frame() {
+                Ok(None) => break,
+                Ok(Some(frame)) => self.frame(index, &frame),
+                Err(error) => {
+                    self.refuse(
+                        index,
+                        Refusal::Malformed {
+                            detail: error.to_string(),
+                        },
+                    );
+                    self.clients[index].connection.hang_up();
+                    break;
+                }
+            }
+        }
+        if self.clients[index].connection.ended() {
+            self.detached(index);
+        }
+    }
+
+    fn frame(&mut self, index: usize, frame: &[u8]) {
+        match &self.clients[index].role {
+            Role::Asking => match serde_json::from_slice(frame) {
+                Ok(request) => self.answer(index, request),
+                Err(error) => self.refuse(
+                    index,
+                    Refusal::Malformed {
+                        detail: error.to_string(),
+                    },
+                ),
+            },
+            Role::Answered | Role::Subscriber => {}
+            Role::Attached(call) => match Channel::split(frame) {
+                Some((Channel::Stdin, data)) if call.stdin => self.streams.type_in(data),
+                Some((Channel::StdinEnd, _)) if call.stdin && self.config.stdin_once => {
+                    self.streams.end_stdin();
+                }
+                Some((Channel::Resize, data)) => {
+                    if let Ok(size) = serde_json::from_slice(data) {
+                        self.streams.resize(size);
+                    }
+                }
+                Some((
+                    Channel::Stdin | Channel::StdinEnd | Channel::Stdout | Channel::Stderr | Channel::Exit,
+                    _,
+                ))
+                | None => {}
+            },
+        }
+    }
+
+    fn answer(&mut self, index: usize, request: Request) {
+        self.clients[index].role = Role::Answered;
+        let reply = match request {
+            Request::Subscribe => {
+                self.clients[index].role = Role::Subscriber;
+                Reply::Running {
+                    pid: self.main.as_raw_nonzero().get(),
+                    started_at: self.started_at,
+                }
+            }
+            Request::Stop { grace_ms } => {
+                self.stop(Duration::from_millis(grace_ms).min(MAX_GRACE));
+                Reply::Done
+            }
+            Request::Exec(call) => return self.start_job(index, Job::Exec(call)),
+            Request::ExecStream(call) => return self.start_job(index, Job::Stream(call)),
+            Request::Attach(call) => {
+                self.clients[index].role = Role::Attached(call);
+                Reply::Streaming
+            }
+            Request::ReopenLog => match self.streams.reopen_log() {
+                Ok(()) => Reply::Done,
+                Err(error) => Reply::Refused(Refusal::Failed {
+                    detail: error.to_string(),
+                }),
+            },
+        };
+        self.clients[index].connection.send(&reply);
+    }
+
+    fn start_job(&mut self, index: usize, job: Job) {
+        match self.phase {
+            Phase::Killing { .. } | Phase::Ending(_) => return self.refuse(index, Refusal::Ended),
+            Phase::Running | Phase::Stopping { .. } => {}
+        }
+        if self.execs.len() + self.jobs.len() >= MAX_EXECS {
+            return self.refuse(index, Refusal::TooManyExecs);
+        }
+        // The conversation goes on in the copy of this process that will run the command.
+        match self.clients[index].connection.hand_over() {
+            Ok(connection) => self.jobs.push((connection, job)),
+            Err(error) => self.refuse(
+                index,
+                Refusal::Failed {
+                    detail: error.to_string(),
+                },
+            ),
+        }
+    }
+
+    fn refuse(&mut self, index: usize, refusal: Refusal) {
+        self.clients[index].role = Role::Answered;
+        self.clients[index].connection.send(&Reply::Refused(refusal));
+    }
+
+    fn detached(&mut self, index: usize) {
+        if let Role::Attached(call) = &self.clients[index].role
+            && call.stdin
+            && self.config.stdin_once
+        {
+            self.streams.end_stdin();
+        }
+    }
+
+    fn stop(&mut self, grace: Duration) {
+        let now = Instant::now();
+        match &mut self.phase {
+            Phase::Running => {
+                let signal = self.config.stop_signal;
+                if grace.is_zero() || signal.is_kill() {
+                    self.kill(false);
+                } else {
+                    // The main process is ours and not waited for, so the number cannot be another's. The grace runs
+                    // also when the signal could not be sent.
+                    let _ = send_signal(self.main, signal.number());
+                    self.phase = Phase::Stopping {
+                        deadline: now + grace,
+                    };
+                }
+            }
+            Phase::Stopping { deadline } => *deadline = (*deadline).min(now + grace),
+            Phase::Killing { .. } | Phase::Ending(_) => {}
+        }
+    }
+
+    fn kill(&mut self, after_grace: bool) {
+        self.kill_round();
+        self.phase = Phase::Killing {
+            after_grace,
+            next: Instant::now() + KILL_INTERVAL,
+        };
+    }
+
+    /// Supervisors are spared for a while: their commands are killed, and they tell their clients so and leave.
+    fn kill_round(&mut self) {
+        self.launcher.kill_all();
+        let patient = match &self.phase {
+            Phase::Running | Phase::Stopping { .. } | Phase::Killing { .. } => true,
+            Phase::Ending(ending) => ending.since.elapsed() < SUPERVISOR_PATIENCE,
+        };
+        let nobody = HashSet::new();
+        tree::kill_descendants(getpid(), if patient { &self.execs } else { &nobody });
+    }
+
+    /// Waits for all that have ended. Returns whether children are left.
+    fn reap(&mut self) -> bool {
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) if pid == self.main => self.main_ended(status),
+                Ok(Some((pid, _))) => drop(self.execs.remove(&pid)),
+                Ok(None) => return true,
+                Err(Errno::INTR) => {}
+                Err(_) => return false,
+            }
+        }
+    }
+
+    fn main_ended(&mut self, status: WaitStatus) {
+        // What is left may not be below this process, and then nobody else would notice it.
+        self.launcher.kill_all();
+        let now = Instant::now();
+        let code = exit_code(status);
+        let after_grace = matches!(
+            self.phase,
+            Phase::Killing {
+                after_grace: true,
+                ..
+            }
+        );
+        let reason = match code {
+            _ if self.launcher.oom_killed() => ExitReason::OomKilled,
+            0 => ExitReason::Completed,
+            _ => ExitReason::Error,
+        };
+        let exit = Exit {
+            started_at: Some(self.started_at),
+            finished_at: Timestamp::now(),
+            code,
+            reason,
+            message: String::new(),
+            killed_after_grace: Some(after_grace && status.signaled()),
+        };
+        let recorded = write_exit(&exit);
+        self.phase = Phase::Ending(Ending {
+            exit,
+            recorded,
+            told: false,
+            since: now,
+            next: now,
+        });
+    }
+
+    /// The step that is due, if any.
+    fn advance(&mut self, now: Instant, children_left: bool) -> Turn {
+        match &mut self.phase {
+            Phase::Running => {}
+            Phase::Stopping { deadline } => {
+                if now >= *deadline {
+                    self.kill(true);
+                }
+            }
+            Phase::Killing { next, .. } => {
+                if now >= *next {
+                    *next = now + KILL_INTERVAL;
+                    self.kill_round();
+                }
+            }
+            Phase::Ending(ending) => {
+                if children_left {
+                    let due = now >= ending.next;
+                    let hung = now.duration_since(ending.since) > KILL_PATIENCE;
+                    if due {
+                        ending.next = now + KILL_INTERVAL;
+                        self.kill_round();
+                    }
+                    if hung {
+                        self.tell();
+                    }
+                } else {
+                    self.tell();
+                    return self.try_to_finish(now);
+                }
+            }
+        }
+        Turn::Again
+    }
+
+    /// Tells everybody how the container ended, once.
+    fn tell(&mut self) {
+        let Phase::Ending(ending) = &mut self.phase else {
+            return;
+        };
+        if ending.told {
+            return;
+        }
+        ending.told = true;
+        let clients = &mut self.clients;
+        self.streams.drain(|stream, data| tee(clients, stream, data));
+        for client in &mut self.clients {
+            match client.role {
+                Role::Subscriber => client.connection.send(&Reply::Exited(ending.exit.clone())),
+                Role::Attached(_) => {
+                    client
+                        .connection
+                        .send_stream(Channel::Exit, ending.exit.code.to_string().as_bytes());
+                }
+                Role::Asking | Role::Answered => {}
+            }
+        }
+    }
+
+    fn try_to_finish(&mut self, now: Instant) -> Turn {
+        let Phase::Ending(ending) = &mut self.phase else {
+            return Turn::Again;
+        };
+        if !ending.recorded && now >= ending.next {
+            ending.recorded = write_exit(&ending.exit);
+            ending.next = now + RECORD_INTERVAL;
+        }
+        if ending.recorded { Turn::Over } else { Turn::Again }
+    }
+
+    fn leave(mut self) -> ExitCode {
+        self.launcher.clean_up();
+        // Nobody is to connect from now on; who does finds the record.
+        let _ = std::fs::remove_file(SOCKET_FILE);
+        for client in self.clients {
+            client.connection.finish(LAST_WORDS);
+        }
+        drop(self.lock);
+        ExitCode::SUCCESS
+    }
+}
+
+/// Copies output to the attached clients that want it.
+fn tee(clients: &mut [Client], stream: LogStream, data: &[u8]) {
+    for client in clients {
+        let Role::Attached(call) = &client.role else {
+            continue;
+        };
+        let (wanted, channel) = match stream {
+            LogStream::Stdout => (call.stdout, Channel::Stdout),
+            LogStream::Stderr => (call.stderr, Channel::Stderr),
+        };
+        if wanted && client.connection.backlog() > MAX_ATTACH_BACKLOG {
+            client.connection.hang_up();
+        } else if wanted {
+            client.connection.send_stream(channel, data);
+        }
+    }
+}
+
+/// Whether there is nothing more to write: it is written, or the container's directory was removed under us.
+fn write_exit(exit: &Exit) -> bool {
+    match record::write_exit(Path::new("."), exit) {
+        Ok(()) => true,
+        Err(RecordError::Write { source, .. }) => source.kind() == io::ErrorKind::NotFound,
+        Err(RecordError::Read { .. } | RecordError::Parse { .. }) => false,
+    }
+}
+
+/// As shells have it: 128 + n for signal n.
+pub(crate) fn exit_code(status: WaitStatus) -> i32 {
+    status
+        .exit_status()
+        .or_else(|| status.terminating_signal().map(|signal| 128 + signal))
+        .unwrap_or(255)
+}
+
+/// A little more than the duration, so that what is due then is due when the poll returns.
+pub(crate) fn timespec(duration: Duration) -> Timespec {
+    let rounded = duration + Duration::from_micros(1);
+    Timespec {
+        tv_sec: i64::try_from(rounded.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: rounded.subsec_nanos().into(),
+    }
+}

@@ -1,0 +1,254 @@
+//! How a shim comes to be: from the agent's child to a daemon with a running container.
+//!
+//! The agent starts it with a pipe as stdout, reads one [`Handshake`] from it and waits for the process, which leaves a
+//! copy of itself behind. Whatever becomes of the agent in between, the container's one life begins at most once: the
+//! lock and the life record see to that.
+
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    os::unix::net::UnixListener,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use jiff::Timestamp;
+use pulselet_runtime::{Exit, ExitReason, Signal};
+use pulselet_sys::{ChildSignals, Fork, block_termination, close_on_exec_from, fork};
+use rustix::{
+    fs::Mode,
+    process::{chdir, getpid, set_child_subreaper, setsid, umask},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    launch::{LaunchError, Launcher},
+    log_file::LogFile,
+    output::{StreamOptions, Streams},
+    protocol::to_json,
+    record::{self, Life, RecordError, SOCKET_FILE},
+    shim::{Phase, Shim},
+};
+
+/// What containerd reports for a container that could not be started.
+const START_ERROR_CODE: i32 = 128;
+
+/// The mask a container's processes start with, as in other runtimes.
+const CONTAINER_UMASK: u32 = 0o022;
+
+/// What a shim needs to know besides how to launch.
+#[derive(Debug, Clone)]
+pub struct ShimConfig {
+    /// The container's directory, absolute.
+    pub dir: PathBuf,
+    pub log_path: PathBuf,
+    /// Bytes.
+    pub log_file_size: u64,
+    pub log_files: u32,
+    /// The effective one.
+    pub stop_signal: Signal,
+    pub stdin: bool,
+    pub stdin_once: bool,
+    pub tty: bool,
+}
+
+/// What the agent learns about the start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Handshake {
+    Started {
+        pid: i32,
+        started_at: Timestamp,
+    },
+    /// The container's own fault; its exit is recorded.
+    CannotRun {
+        message: String,
+    },
+    /// It has been started before.
+    AlreadyStarted,
+    /// The machine's fault; the container has not begun its life and may be started again.
+    Failed {
+        detail: String,
+    },
+}
+
+#[derive(Debug, thiserror::Error)]
+enum StartError {
+    #[error("the container was started before")]
+    AlreadyStarted,
+    #[error("the container was removed")]
+    Removed,
+    #[error("{0}")]
+    CannotRun(String),
+    #[error("cannot {step}: {source}")]
+    Setup { step: &'static str, source: io::Error },
+    #[error(transparent)]
+    Record(#[from] RecordError),
+}
+
+/// Becomes the shim of the container and returns when that has ended; at once in the process the agent waits for.
+pub fn run<L: Launcher>(config: ShimConfig, launcher: L) -> ExitCode {
+    let lock = match prepare(&config.dir) {
+        Ok(lock) => lock,
+        Err(error) => return report_failure(error),
+    };
+    match fork() {
+        Ok(Fork::Parent { .. }) => return ExitCode::SUCCESS,
+        Ok(Fork::Child) => {}
+        Err(source) => return report_failure(StartError::Setup { step: "fork", source }),
+    }
+    match start(config, launcher, lock) {
+        Ok(shim) => {
+            let pid = shim.main.as_raw_nonzero().get();
+            report(&Handshake::Started {
+                pid,
+                started_at: shim.started_at,
+            });
+            // The agent reads until nobody has the pipe open any more.
+            let _ = release_streams();
+            shim.run()
+        }
+        Err(error) => report_failure(error),
+    }
+}
+
+/// Makes sure that this is the container's first start.
+fn prepare(dir: &Path) -> Result<File, StartError> {
+    let setup = |step| move |source| StartError::Setup { step, source };
+    close_on_exec_from(3).map_err(setup("close inherited descriptors"))?;
+    // From here on relative paths are in the directory, however long its own path is.
+    chdir(dir).map_err(|errno| StartError::Setup {
+        step: "enter the container's directory",
+        source: errno.into(),
+    })?;
+    let here = Path::new(".");
+    let lock = record::try_lock(here)
+        .map_err(setup("lock"))?
+        .ok_or(StartError::AlreadyStarted)?;
+    // Looked at under the lock, which whoever removes a container takes first.
+    if !here.join(record::CONTAINER_FILE).exists() {
+        return Err(StartError::Removed);
+    }
+    if record::read_life(here)?.is_some() || record::read_exit(here)?.is_some() {
+        return Err(StartError::AlreadyStarted);
+    }
+    Ok(lock)
+}
+
+fn start<L: Launcher>(config: ShimConfig, mut launcher: L, lock: File) -> Result<Shim<L>, StartError> {
+    let setup = |step| move |source| StartError::Setup { step, source };
+    let system = |step| {
+        move |errno: rustix::io::Errno| StartError::Setup {
+            step,
+            source: errno.into(),
+        }
+    };
+    setsid().map_err(system("begin a session"))?;
+    set_child_subreaper(Some(getpid())).map_err(system("become a subreaper"))?;
+    block_termination().map_err(setup("block signals"))?;
+    let signals = ChildSignals::new().map_err(setup("watch for children"))?;
+    let listener = listen().map_err(setup("listen"))?;
+    let log = LogFile::open(&config.log_path, config.log_file_size, config.log_files)
+        .map_err(setup("open the log"))?;
+    let options = StreamOptions {
+        stdin: config.stdin,
+        tty: config.tty,
+    };
+    let (streams, child_streams) = Streams::open(options, log).map_err(setup("make streams"))?;
+    record::write_life(Path::new("."), Life::Launching)?;
+    let main = match launcher.launch(child_streams) {
+        Ok(main) => main,
+        Err(error) => return Err(not_launched(&mut launcher, error)),
+    };
+    let started_at = Timestamp::now();
+    let shim = Shim {
+        config,
+        launcher,
+        listener,
+        signals,
+        streams,
+        main,
+        started_at,
+        lock,
+        phase: Phase::Running,
+        clients: Vec::new(),
+        execs: std::collections::HashSet::new(),
+        jobs: Vec::new(),
+    };
+    // Should this fail, the record says Launching, which to an agent without a shim means the same.
+    let _ = record::write_life(
+        Path::new("."),
+        Life::Running {
+            pid: main.as_raw_nonzero().get(),
+            started_at,
+        },
+    );
+    Ok(shim)
+}
+
+/// The container's fault is its end; the machine's leaves it as it was.
+fn not_launched<L: Launcher>(launcher: &mut L, error: LaunchError) -> StartError {
+    launcher.clean_up();
+    let _ = fs::remove_file(SOCKET_FILE);
+    match error {
+        LaunchError::CannotRun(message) => {
+            let exit = Exit {
+                started_at: None,
+                finished_at: Timestamp::now(),
+                code: START_ERROR_CODE,
+                reason: ExitReason::StartError,
+                message: message.clone(),
+                killed_after_grace: None,
+            };
+            match record::write_exit(Path::new("."), &exit) {
+                Ok(()) => StartError::CannotRun(message),
+                Err(error) => error.into(),
+            }
+        }
+        LaunchError::Spawn(source) => {
+            let _ = fs::remove_file(record::LIFE_FILE);
+            StartError::Setup {
+                step: "start a process",
+                source,
+            }
+        }
+    }
+}
+
+/// The socket is this user's alone. The mask is process-wide, but nobody else is here.
+fn listen() -> io::Result<UnixListener> {
+    match fs::remove_file(SOCKET_FILE) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    umask(Mode::from_raw_mode(0o177));
+    let listener = UnixListener::bind(SOCKET_FILE);
+    umask(Mode::from_raw_mode(CONTAINER_UMASK));
+    let listener = listener?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+fn report_failure(error: StartError) -> ExitCode {
+    report(&match error {
+        StartError::AlreadyStarted => Handshake::AlreadyStarted,
+        StartError::CannotRun(message) => Handshake::CannotRun { message },
+        StartError::Removed | StartError::Setup { .. } | StartError::Record(_) => Handshake::Failed {
+            detail: error.to_string(),
+        },
+    });
+    ExitCode::FAILURE
+}
+
+/// Tells the agent, on stdout. If it is gone nobody reads it, and nothing depends on that.
+pub fn report(handshake: &Handshake) {
+    let mut stdout = io::stdout();
+    let _ = stdout.write_all(&to_json(handshake));
+    let _ = stdout.flush();
+}
+
+fn release_streams() -> io::Result<()> {
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    Ok(())
+}
