@@ -16,10 +16,7 @@ use jiff::Timestamp;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use containerd::Containerd;
-
-#[path = "../../runtime/cri-client/tests/it/containerd.rs"]
-mod containerd;
+use pulselet_testing::containerd::{self, Containerd};
 
 /// Runs of what is measured once per run.
 const RUNS: usize = 15;

@@ -1,6 +1,7 @@
 //! Runs the built command and looks at what comes out; also its smallest commands.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 /// One run of `pulselet`, reduced to what users and scripts see.
@@ -107,4 +108,16 @@ fn an_unknown_gate_lists_the_known_ones() {
     ]);
     assert_eq!(run.code, Some(2));
     assert!(run.stderr.contains("SubSecondProbes") && run.stderr.contains("ContainerStopSignals"));
+}
+
+/// Loads an image of a shell into a data directory, with a stop signal of its own. False if this machine has nothing to
+/// make it of.
+pub(crate) fn load_shell_image(data_dir: &Path, name: &str, stop_signal: Option<&str>) -> bool {
+    let Some(archive) = pulselet_testing::image_archive::shell_image(name, stop_signal) else {
+        return false;
+    };
+    let data_dir = data_dir.to_str().expect("a plain path");
+    let load = pulselet_with_stdin(&["image", "load", "-", "--data-dir", data_dir], &archive);
+    assert_eq!(load.code, Some(0), "{load:?}");
+    true
 }

@@ -7,8 +7,6 @@
 
 mod bad_input;
 mod commands;
-#[path = "../../../runtime/cri-client/tests/it/containerd.rs"]
-mod containerd;
 mod cri;
 mod durability;
 mod handlers;

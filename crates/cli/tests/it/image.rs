@@ -11,9 +11,7 @@ use tempfile::TempDir;
 use crate::command::{Run, pulselet, pulselet_with_stdin};
 
 fn root() -> bool {
-    let root = rustix::process::geteuid().is_root();
-    assert!(root || std::env::var_os("CI").is_none(), "this test needs root");
-    root
+    pulselet_testing::requires("root", pulselet_testing::is_root())
 }
 
 fn tar(files: &[(&str, &[u8])]) -> Vec<u8> {

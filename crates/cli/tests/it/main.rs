@@ -2,7 +2,6 @@
 
 mod api;
 mod architecture;
-mod busybox;
 mod check;
 mod command;
 mod e2e;

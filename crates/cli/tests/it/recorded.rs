@@ -318,8 +318,7 @@ fn begins_after_deletion(pod: &Recorded, life: &Life) -> bool {
 
 #[test]
 fn recorded_pods_have_the_same_story_here() {
-    let root = rustix::process::geteuid().is_root();
-    assert!(root || std::env::var_os("CI").is_none(), "this test needs root");
+    let root = pulselet_testing::requires("root", pulselet_testing::is_root());
     let pods = recordings();
     let Some(agent) = root.then(|| Agent::start(&pods)).flatten() else {
         return;

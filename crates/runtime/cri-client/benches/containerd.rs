@@ -12,10 +12,7 @@ use pulselet_runtime::{
     SandboxId,
 };
 
-use containerd::{Containerd, IMAGE};
-
-#[path = "../tests/it/containerd.rs"]
-mod containerd;
+use pulselet_testing::containerd::{self, Containerd, IMAGE};
 
 const STARTS: u32 = 20;
 const COMMANDS: u32 = 100;

@@ -27,27 +27,18 @@ enum Program {
 /// All kubectls there are. In CI all must be there.
 fn programs() -> Vec<Program> {
     let mut programs = Vec::new();
-    let must_be_there = |what: &str, there: bool| {
-        assert!(
-            there || std::env::var_os("CI").is_none(),
-            "{what} is needed in CI"
-        );
-        if !there {
-            eprintln!("skipped: there is no {what}");
-        }
-    };
     let recent = std::env::var_os("PULSELET_KUBECTL").unwrap_or_else(|| "kubectl".into());
     let recent = Command::new(recent)
         .args(["version", "--client"])
         .output()
         .is_ok();
-    must_be_there("kubectl", recent);
-    if recent {
+    if pulselet_testing::requires("kubectl", recent) {
         programs.extend([Program::Recent, Program::RecentOverSpdy]);
     }
     let old = std::env::var_os("PULSELET_OLD_KUBECTL");
-    must_be_there("kubectl 1.20 (PULSELET_OLD_KUBECTL)", old.is_some());
-    programs.extend(old.map(Program::Old));
+    if pulselet_testing::requires("kubectl 1.20 (PULSELET_OLD_KUBECTL)", old.is_some()) {
+        programs.extend(old.map(Program::Old));
+    }
     programs
 }
 
@@ -290,14 +281,11 @@ async fn what_pods_and_nodes_use_is_shown() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_python_client_lists_watches_creates_and_executes() {
-    let Some(python) = std::env::var_os("PULSELET_PYTHON") else {
-        assert!(
-            std::env::var_os("CI").is_none(),
-            "a Python with the client (PULSELET_PYTHON) is needed in CI"
-        );
-        eprintln!("skipped: there is no Python with the client (PULSELET_PYTHON)");
+    let python = std::env::var_os("PULSELET_PYTHON");
+    if !pulselet_testing::requires("a Python with the client (PULSELET_PYTHON)", python.is_some()) {
         return;
-    };
+    }
+    let python = python.expect("just looked");
     let cluster = Cluster::new().await;
     let output = Command::new(python)
         .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/client.py"))

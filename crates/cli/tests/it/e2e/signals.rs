@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::harness::in_order;
 use super::world::{World, e2e, probe, with};
-use crate::busybox::load;
+use crate::command::load_shell_image as load;
 
 /// Exits with the number of the signal it gets, and is ready when it can.
 fn trapping(world: &World) -> Value {

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::{Life, Milestone, Recorded};
-use crate::busybox;
+use crate::command::load_shell_image;
 
 pub(super) const NAMESPACE: &str = "diff";
 const WORKLOAD: &str = include_str!("../../data/recorded-workload.sh");
@@ -135,7 +135,7 @@ impl Agent {
             ("docker.io/library/busybox:1.35", None),
             ("lab.local/stopusr2:1", Some("SIGUSR2")),
         ] {
-            if !busybox::load(directory.path(), name, signal) {
+            if !load_shell_image(directory.path(), name, signal) {
                 return None;
             }
         }

@@ -1,6 +1,5 @@
 //! The runtime against servers: one of the tests' own, for what real ones seldom do, and a real containerd.
 
-mod containerd;
 mod real;
 mod server;
 mod wire;

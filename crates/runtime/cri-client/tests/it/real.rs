@@ -10,8 +10,8 @@ use pulselet_runtime::{
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::containerd::{self, Containerd, IMAGE};
 use crate::world::{code, container, event, eventually, open, sandbox};
+use pulselet_testing::containerd::{self, Containerd, IMAGE};
 
 /// Longer than any test; a container that is told to stop leaves before.
 const GRACE: Duration = Duration::from_mins(10);

@@ -9,7 +9,7 @@ use pulselet_runtime::{
     Runtime, RuntimeEvent, SandboxConfig,
 };
 
-use crate::containerd::IMAGE;
+use pulselet_testing::containerd::IMAGE;
 
 /// How long anything may take to happen; nothing takes a tenth of it on an idle machine.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);

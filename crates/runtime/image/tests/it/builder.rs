@@ -9,9 +9,7 @@ use tempfile::TempDir;
 
 /// Whether this test can do its work: as root only. In CI a test that cannot run has failed.
 pub(crate) fn root() -> bool {
-    let root = rustix::process::geteuid().is_root();
-    assert!(root || std::env::var_os("CI").is_none(), "this test needs root");
-    root
+    pulselet_testing::requires("root", pulselet_testing::is_root())
 }
 
 /// A tar stream in the making.

@@ -1,8 +1,5 @@
 //! A runtime on a directory and a bridge of its own, and a way to see whether it left anything behind.
 
-#[path = "../../../shim-client/tests/shared/looking.rs"]
-mod looking;
-
 use std::{
     collections::BTreeSet,
     fs,
@@ -20,9 +17,10 @@ use pulselet_runtime::{
 use pulselet_runtime_oci::{
     CniOptions, HOST_IMAGE, NetworkOptions, OciOptions, OciRuntime, ShimCommand, Subnet,
 };
+use pulselet_testing::containers;
 use tempfile::TempDir;
 
-pub(crate) use looking::{FOREVER, eventually, is_alive, main_pid, parent_of, shell};
+pub(crate) use pulselet_testing::containers::{FOREVER, eventually, is_alive, main_pid, parent_of, shell};
 
 /// Where scripts leave what the test wants to know.
 const SHARED: &str = "/shared";
@@ -88,11 +86,9 @@ impl Drop for Home {
     }
 }
 
-/// Whether tests that need root can run. With `CI` they have to.
+/// Whether tests that need root can run.
 pub(crate) fn can_run() -> bool {
-    let root = rustix::process::geteuid().is_root();
-    assert!(root || std::env::var_os("CI").is_none(), "these tests need root");
-    root
+    pulselet_testing::requires("root", pulselet_testing::is_root())
 }
 
 /// A sandbox on the host's network: all that most tests need.
@@ -216,20 +212,20 @@ impl World {
     }
 
     pub(crate) async fn status(&self, id: &ContainerId) -> ContainerStatus {
-        looking::status(&self.runtime, id).await
+        containers::status(&self.runtime, id).await
     }
 
     pub(crate) async fn wait_for_exit(&self, id: &ContainerId) -> Exit {
-        looking::exit_of(&self.runtime, id).await
+        containers::exit_of(&self.runtime, id).await
     }
 
     /// The text of a file that a script writes below /shared, once it is there with its newline.
     pub(crate) async fn file(&self, name: &str) -> String {
-        looking::text_of(&self.shared(name)).await
+        containers::text_of(&self.shared(name)).await
     }
 
     pub(crate) async fn exec(&self, id: &ContainerId, script: &str) -> (ExecOutcome, String) {
-        looking::exec(&self.runtime, id, script).await
+        containers::exec(&self.runtime, id, script).await
     }
 
     pub(crate) fn traces(&self) -> BTreeSet<String> {

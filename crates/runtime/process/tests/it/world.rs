@@ -1,8 +1,5 @@
 //! A runtime on a directory of its own, and small ways to ask about processes.
 
-#[path = "../../../shim-client/tests/shared/looking.rs"]
-mod looking;
-
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -14,9 +11,10 @@ use pulselet_runtime::{
 };
 use pulselet_runtime_process::{CONTAINER_ID_VARIABLE, ProcessRuntime, ShimCommand};
 use pulselet_shim::processes_with_variable;
+use pulselet_testing::containers;
 use tempfile::TempDir;
 
-pub(crate) use looking::{FOREVER, eventually, is_alive, main_pid, parent_of, shell};
+pub(crate) use pulselet_testing::containers::{FOREVER, eventually, is_alive, main_pid, parent_of, shell};
 
 pub(crate) struct World {
     pub(crate) runtime: ProcessRuntime,
@@ -116,20 +114,20 @@ impl World {
     }
 
     pub(crate) async fn status(&self, id: &ContainerId) -> ContainerStatus {
-        looking::status(&self.runtime, id).await
+        containers::status(&self.runtime, id).await
     }
 
     pub(crate) async fn wait_for_exit(&self, id: &ContainerId) -> Exit {
-        looking::exit_of(&self.runtime, id).await
+        containers::exit_of(&self.runtime, id).await
     }
 
     /// The text of a file that a script writes, once it is there with its newline.
     pub(crate) async fn file(&self, name: &str) -> String {
-        looking::text_of(&self.path(name)).await
+        containers::text_of(&self.path(name)).await
     }
 
     pub(crate) async fn exec(&self, id: &ContainerId, script: &str) -> (ExecOutcome, String) {
-        looking::exec(&self.runtime, id, script).await
+        containers::exec(&self.runtime, id, script).await
     }
 
     /// Removes everything and makes sure that nothing is left.

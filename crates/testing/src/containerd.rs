@@ -10,45 +10,43 @@ use std::time::{Duration, Instant};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
-use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 
+use crate::image_archive::{self, ImageArchive};
+use crate::requirement::{has_program, is_root, requires};
+
 /// An image of links into `/usr`, which pods mount from the host, and of the program that holds sandboxes.
-pub(crate) const IMAGE: &str = "pulselet.test/host:1";
+pub const IMAGE: &str = "pulselet.test/host:1";
 /// How long containerd may take to answer; on an idle machine a tenth of a second.
 const PATIENCE: Duration = Duration::from_mins(1);
 const LOOK: Duration = Duration::from_millis(20);
 /// Where Debian puts CNI plugins, and where everybody else does.
 const CNI: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
 
-pub(crate) struct Containerd {
+#[derive(Debug)]
+pub struct Containerd {
     directory: TempDir,
     child: Option<Child>,
     bridge: String,
 }
 
-/// Whether this machine can run one. In CI what cannot be tested is a failure.
-pub(crate) fn is_usable() -> bool {
-    let in_path = |program: &str| {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        std::env::split_paths(&path).any(|directory| directory.join(program).exists())
-    };
-    let missing = [
-        (in_path("containerd"), "containerd"),
-        (in_path("runc"), "runc"),
-        (in_path("ip"), "iproute2"),
-        (Path::new("/bin/busybox").exists(), "busybox-static"),
+/// Whether this machine can run one; if not, the test is reported as skipped.
+#[must_use]
+pub fn is_usable() -> bool {
+    let needs = [
+        (has_program("containerd"), "containerd"),
+        (has_program("runc"), "runc"),
+        (has_program("ip"), "iproute2"),
+        (has_program("/bin/busybox"), "busybox-static"),
         (cni().is_some(), "containernetworking-plugins"),
-        (rustix::process::geteuid().is_root(), "root"),
+        (is_root(), "root"),
     ];
-    let missing: Vec<_> = missing
+    let missing: Vec<_> = needs
         .iter()
-        .filter(|(there, _)| !there)
-        .map(|(_, name)| name)
+        .filter(|(is_there, _)| !is_there)
+        .map(|(_, name)| *name)
         .collect();
-    let in_ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
-    assert!(missing.is_empty() || !in_ci, "this test needs {missing:?}");
-    missing.is_empty()
+    requires(&missing.join(", "), missing.is_empty())
 }
 
 fn cni() -> Option<&'static str> {
@@ -58,7 +56,7 @@ fn cni() -> Option<&'static str> {
 
 impl Containerd {
     /// Starts one that has [`IMAGE`].
-    pub(crate) fn start() -> Self {
+    pub fn start() -> Self {
         let directory = tempfile::Builder::new().prefix("pulselet-ctd-").tempdir();
         let mut containerd = Self {
             directory: directory.expect("a directory"),
@@ -71,7 +69,7 @@ impl Containerd {
         containerd
     }
 
-    pub(crate) fn socket(&self) -> PathBuf {
+    pub fn socket(&self) -> PathBuf {
         self.path("containerd.sock")
     }
 
@@ -117,7 +115,7 @@ impl Containerd {
     }
 
     /// Starts the daemon, and waits until it answers.
-    pub(crate) fn resume(&mut self) {
+    pub fn resume(&mut self) {
         let log = fs::File::options()
             .create(true)
             .append(true)
@@ -145,19 +143,19 @@ impl Containerd {
     }
 
     /// Kills the daemon, and nothing that it runs.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().expect("it is ours");
             child.wait().expect("it has ended");
         }
     }
 
-    pub(crate) fn log(&self) -> String {
+    pub fn log(&self) -> String {
         fs::read_to_string(self.path("log")).unwrap_or_default()
     }
 
     /// containerd's own client.
-    pub(crate) fn ctr(&self, args: &[&str]) -> Command {
+    pub fn ctr(&self, args: &[&str]) -> Command {
         let mut command = Command::new("ctr");
         command
             .arg("--address")
@@ -169,7 +167,7 @@ impl Containerd {
     }
 
     /// Makes an image of that name, with a stop signal of its own.
-    pub(crate) fn import(&self, name: &str, stop_signal: Option<&str>) {
+    pub fn import(&self, name: &str, stop_signal: Option<&str>) {
         let mut ctr = self.ctr(&["images", "import", "-"]);
         let mut child = ctr.stdin(Stdio::piped()).spawn().expect("ctr starts");
         let mut stdin = child.stdin.take().expect("piped");
@@ -179,7 +177,7 @@ impl Containerd {
     }
 
     /// The first processes of all its containers, those of sandboxes included.
-    pub(crate) fn first_processes(&self) -> Vec<Pid> {
+    pub fn first_processes(&self) -> Vec<Pid> {
         let tasks = self.path("state/io.containerd.runtime.v2.task/k8s.io");
         let tasks = fs::read_dir(tasks).into_iter().flatten().flatten();
         tasks
@@ -189,7 +187,7 @@ impl Containerd {
     }
 
     /// The daemon and its shims: they name its directory.
-    pub(crate) fn processes(&self) -> Vec<Pid> {
+    pub fn processes(&self) -> Vec<Pid> {
         let directory = self.directory.path().as_os_str().as_encoded_bytes();
         let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
         processes
@@ -229,49 +227,18 @@ impl Drop for Containerd {
     }
 }
 
-/// An image as `docker save` would write it.
+/// An image of links into the host's `/usr` that runs nothing but busybox by itself.
 fn archive(name: &str, stop_signal: Option<&str>) -> Vec<u8> {
-    let busybox = fs::read("/bin/busybox").expect("checked before");
-    let mut layer = tar::Builder::new(Vec::new());
-    append(&mut layer, "busybox", &busybox);
-    for link in ["bin", "sbin", "lib", "lib64"] {
-        let mut header = tar::Header::new_gnu();
-        header.set_size(0);
-        header.set_entry_type(tar::EntryType::Symlink);
-        layer
-            .append_link(&mut header, link, format!("usr/{link}"))
-            .expect("it fits");
-    }
-    let layer = layer.into_inner().expect("it is in memory");
-    let digest = Sha256::digest(&layer)
-        .iter()
-        .fold("sha256:".to_owned(), |text, byte| format!("{text}{byte:02x}"));
-    let architecture = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    };
-    let config = json!({
-        "architecture": architecture,
-        "os": "linux",
-        "config": {
+    let links = ["bin", "sbin", "lib", "lib64"].map(|link| (link.to_owned(), format!("usr/{link}")));
+    let archive = ImageArchive {
+        name,
+        program: "busybox",
+        links: links.into(),
+        config: json!({
             "Entrypoint": ["/busybox", "tail", "-f", "/dev/null"],
             "Env": ["PATH=/usr/bin:/bin"],
             "StopSignal": stop_signal,
-        },
-        "rootfs": {"type": "layers", "diff_ids": [digest]},
-    });
-    let manifest = json!([{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]);
-    let mut tar = tar::Builder::new(Vec::new());
-    append(&mut tar, "manifest.json", manifest.to_string().as_bytes());
-    append(&mut tar, "config.json", config.to_string().as_bytes());
-    append(&mut tar, "layer.tar", &layer);
-    tar.into_inner().expect("it is in memory")
-}
-
-fn append(tar: &mut tar::Builder<Vec<u8>>, path: &str, content: &[u8]) {
-    let mut header = tar::Header::new_gnu();
-    header.set_size(content.len() as u64);
-    header.set_mode(0o755);
-    tar.append_data(&mut header, path, content).expect("it fits");
+        }),
+    };
+    archive.pack(&image_archive::busybox().expect("checked before"))
 }

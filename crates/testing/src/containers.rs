@@ -8,9 +8,9 @@ use pulselet_runtime::{
 use pulselet_shim::record;
 
 /// Longer than anything takes on a loaded machine; a test that reaches it has failed.
-pub(crate) const FOREVER: Duration = Duration::from_mins(1);
+pub const FOREVER: Duration = Duration::from_mins(1);
 
-pub(crate) fn shell(script: &str) -> ExecRequest {
+pub fn shell(script: &str) -> ExecRequest {
     ExecRequest {
         command: vec!["sh".into(), "-c".into(), script.into()],
         timeout: Some(FOREVER),
@@ -19,7 +19,7 @@ pub(crate) fn shell(script: &str) -> ExecRequest {
 }
 
 /// Asks until there is an answer.
-pub(crate) async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+pub async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let answer = tokio::time::timeout(FOREVER, async {
         loop {
             if let Some(answer) = ask().await {
@@ -31,12 +31,12 @@ pub(crate) async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Opti
     answer.await.unwrap_or_else(|_| panic!("not in time: {what}"))
 }
 
-pub(crate) async fn status(runtime: &impl Runtime, id: &ContainerId) -> ContainerStatus {
+pub async fn status(runtime: &impl Runtime, id: &ContainerId) -> ContainerStatus {
     let status = runtime.container_status(id).await;
     status.expect("the container is known")
 }
 
-pub(crate) async fn exit_of(runtime: &impl Runtime, id: &ContainerId) -> Exit {
+pub async fn exit_of(runtime: &impl Runtime, id: &ContainerId) -> Exit {
     eventually("the container exits", async || {
         match status(runtime, id).await.state {
             ContainerState::Exited(exit) => Some(exit),
@@ -46,7 +46,7 @@ pub(crate) async fn exit_of(runtime: &impl Runtime, id: &ContainerId) -> Exit {
     .await
 }
 
-pub(crate) async fn exec(runtime: &impl Runtime, id: &ContainerId, script: &str) -> (ExecOutcome, String) {
+pub async fn exec(runtime: &impl Runtime, id: &ContainerId, script: &str) -> (ExecOutcome, String) {
     let output = runtime.exec_sync(id, &shell(script)).await;
     let output = output.expect("the command runs");
     let text = String::from_utf8_lossy(&output.output).into_owned();
@@ -54,7 +54,7 @@ pub(crate) async fn exec(runtime: &impl Runtime, id: &ContainerId, script: &str)
 }
 
 /// The text of a file that a script writes, once it is there with its newline.
-pub(crate) async fn text_of(path: &Path) -> String {
+pub async fn text_of(path: &Path) -> String {
     let text = eventually("the file is written", async || {
         fs::read_to_string(path).ok().filter(|text| text.ends_with('\n'))
     });
@@ -62,14 +62,14 @@ pub(crate) async fn text_of(path: &Path) -> String {
 }
 
 /// Whether a process is there and not just waiting to be reaped.
-pub(crate) fn is_alive(pid: &str) -> bool {
+pub fn is_alive(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ")
         .is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
 /// The process id, on the host, of a running container's main process.
-pub(crate) fn main_pid(container_dir: &Path) -> String {
+pub fn main_pid(container_dir: &Path) -> String {
     match record::read_life(container_dir)
         .expect("reads")
         .expect("it has begun")
@@ -79,7 +79,7 @@ pub(crate) fn main_pid(container_dir: &Path) -> String {
     }
 }
 
-pub(crate) fn parent_of(pid: &str) -> String {
+pub fn parent_of(pid: &str) -> String {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process is there");
     let (_, rest) = stat.rsplit_once(") ").expect("a stat line");
     rest.split(' ').nth(1).expect("a parent").to_owned()

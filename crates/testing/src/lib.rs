@@ -1,0 +1,20 @@
+//! What tests of several crates share. Nothing of it is in the program.
+//!
+//! - [`requirement`]: what a test needs of the machine, and how it is reported when that is missing;
+//! - [`containers`]: small ways to look at containers that have a shim;
+//! - [`containerd`]: a containerd of a test's own;
+//! - [`image_archive`]: an image to run offline, made of Debian's static busybox.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a helper that cannot go on fails its test"
+)]
+
+pub mod containerd;
+pub mod containers;
+pub mod image_archive;
+pub mod requirement;
+
+pub use requirement::{is_root, requires};
