@@ -89,6 +89,8 @@ pub(crate) struct Network {
     pub(crate) subnet: Subnet,
     /// Whether pods get IPv6 addresses too.
     ipv6: bool,
+    /// The address that was given last. The next one is given after it.
+    given: Mutex<Option<Ipv4Addr>>,
     /// Locked while the bridge or the firewall's rules change.
     state: Mutex<State>,
 }
@@ -156,15 +158,23 @@ impl Network {
             bridge: options.bridge.clone(),
             subnet,
             ipv6: has_ipv6(),
+            given: Mutex::default(),
             state: Mutex::default(),
         }
     }
 
     /// The next free addresses.
     pub(crate) fn free_addresses(&self, taken: &[IpAddr]) -> Option<PodAddresses> {
-        let v4 = self.subnet.free_address(taken)?;
+        let mut given = self.given.lock().expect("no holder panics");
+        let v4 = self.subnet.free_address(taken, *given)?;
+        *given = Some(v4);
         let v6 = self.ipv6.then(|| self.subnet.v6(v4));
         Some(PodAddresses { v4, v6 })
+    }
+
+    /// Goes on where an earlier agent was, as far as records tell.
+    pub(crate) fn give_after(&self, last: Option<Ipv4Addr>) {
+        *self.given.lock().expect("no holder panics") = last;
     }
 
     /// Counts a sandbox as a user of the bridge, which is made if it is missing, and opens its ports.

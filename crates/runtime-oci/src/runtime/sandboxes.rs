@@ -48,6 +48,7 @@ impl Inner {
     /// Takes away what an agent that was killed has left of sandboxes and containers that are gone or half made.
     pub(super) fn clean_up(&self) -> std::result::Result<(), SandboxError> {
         let sandboxes = self.monitored.sandboxes();
+        self.network.give_after(self.newest_address(&sandboxes));
         for record in &sandboxes {
             let dir = self.monitored.sandbox_dir(&record.id);
             match (record.state, bridge_addresses(record, &dir)) {
@@ -72,6 +73,15 @@ impl Inner {
             self.cgroups.all().remove();
         }
         Ok(())
+    }
+
+    /// The address that was given last of those that are recorded.
+    fn newest_address(&self, sandboxes: &[SandboxRecord]) -> Option<Ipv4Addr> {
+        let given = sandboxes.iter().filter_map(|record| {
+            let dir = self.monitored.sandbox_dir(&record.id);
+            bridge_addresses(record, &dir).map(|addresses| (record.created_at, addresses.v4))
+        });
+        given.max().map(|(_, address)| address)
     }
 
     fn make_sandbox(&self, record: &SandboxRecord) -> std::result::Result<(), MakeError> {
