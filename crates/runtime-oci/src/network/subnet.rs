@@ -1,4 +1,4 @@
-//! Addresses of pods: a range, and the next free one in it.
+//! Addresses of pods: a range, the next free one in it, and what follows from an address.
 
 use std::{
     collections::HashSet,
@@ -8,6 +8,8 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+
+use super::netlink::MacAddress;
 
 /// A range of IPv4 addresses, `10.88.0.0/16`. The first is the bridge's, the others are for pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +28,9 @@ pub(crate) const V6_PREFIX: u8 = 64;
 
 /// The first four bytes of IPv6 addresses of pods: of the addresses that anybody may use for himself.
 const V6_START: u32 = 0xfd70_6c74;
+
+/// The first two bytes of hardware addresses of pods and their bridge: for one machine, not given by a manufacturer.
+const MAC_START: [u8; 2] = [0x02, 0x70];
 
 /// Room for the whole machine's pods, and for at least five.
 const PREFIXES: std::ops::RangeInclusive<u8> = 8..=29;
@@ -88,6 +93,14 @@ impl Subnet {
             *link != own_link && prefix > 0 && self.overlaps(Self { base, prefix })
         })
     }
+}
+
+/// The hardware address that belongs to an IPv4 address, and so to the IPv6 address that belongs to that. Who remembers
+/// it of a pod that is gone still reaches the next one that has the address.
+pub(crate) fn mac_of(address: Ipv4Addr) -> MacAddress {
+    let [first, second] = MAC_START;
+    let [a, b, c, d] = address.octets();
+    [first, second, a, b, c, d]
 }
 
 fn mask(prefix: u8) -> u32 {
@@ -172,6 +185,14 @@ mod tests {
         for given in [[10, 1, 2, 1], [10, 1, 2, 73], [10, 1, 2, 79], [255; 4], [0; 4]] {
             assert_eq!(after(given), Some([10, 1, 2, 74].into()), "{given:?}");
         }
+    }
+
+    #[test]
+    fn every_address_has_one_hardware_address_of_this_machine_alone() {
+        let mac = mac_of(Ipv4Addr::new(10, 88, 2, 200));
+        assert_eq!(mac, [0x02, 0x70, 10, 88, 2, 200]);
+        assert_eq!(mac[0] & 0b01, 0, "is one receiver's");
+        assert_eq!(mac[0] & 0b10, 0b10, "is no manufacturer's");
     }
 
     #[test]

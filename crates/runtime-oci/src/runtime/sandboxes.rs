@@ -139,8 +139,8 @@ impl Inner {
     fn take_down_sandbox(&self, record: &SandboxRecord) -> std::result::Result<(), SandboxError> {
         self.kill_pod_process(&record.id);
         let dir = self.monitored.sandbox_dir(&record.id);
-        if bridge_addresses(record, &dir).is_some() {
-            self.network.disconnect(&record.id)?;
+        if let Some(addresses) = bridge_addresses(record, &dir) {
+            self.network.disconnect(&record.id, addresses)?;
         }
         sandbox::unmount_all(&dir)?;
         self.remove_cgroups(&record.id);
