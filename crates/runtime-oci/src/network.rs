@@ -216,9 +216,11 @@ impl Network {
             mac: mac_of(addresses.v4),
             namespace,
         };
-        let pair = host.0.add_pair(&link_name(id), bridge, &peer);
+        let link = link_name(id);
+        let pair = host.0.add_pair(&link, bridge, &peer);
         pair.map_err(NetworkError::Pair)?;
         configure_pod(self.subnet, addresses)?;
+        host.0.settle(&link).map_err(NetworkError::Pair)?;
         // Only now does the pod answer: who asked before may have heard nothing.
         forget_neighbours(&host.0, bridge, addresses);
         Ok(())

@@ -132,6 +132,13 @@ impl Netlink {
         self.exchange(message).map(drop)
     }
 
+    /// Makes the kernel act at once on a link whose other end has just come up, which it does before it tells of the link.
+    /// Otherwise a worker does it a moment later, and what comes meanwhile does not pass the bridge. Kernels before 6.8
+    /// leave it to the worker.
+    pub(crate) fn settle(&self, name: &str) -> io::Result<()> {
+        self.link(name).map(drop)
+    }
+
     /// From then on it stays, whatever happens to the links in a bridge.
     pub(crate) fn set_mac(&self, link: u32, mac: MacAddress) -> io::Result<()> {
         let mut message = Message::new(RTM_NEWLINK, 0);
