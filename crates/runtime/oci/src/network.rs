@@ -2,8 +2,13 @@
 //!
 //! An address belongs to a sandbox as long as the sandbox's record says so; there is no other list that could differ
 //! from it. Where the machine has IPv6 a pod has an address of each kind; over IPv6 it reaches other pods and the host,
-//! and not the world: for that this machine would have to route, which changes how it gets its own address. The bridge and the firewall's rules are there while some sandbox uses them. Everything has a name made
-//! from a sandbox's id or from the settings, so that what a killed agent left is recognised and removed.
+//! and not the world: for that this machine would have to route, which changes how it gets its own address. The bridge
+//! and the firewall's rules are there while some sandbox uses them. Everything has a name made from a sandbox's id or
+//! from the settings, so that what a killed agent left is recognised and removed.
+//!
+//! A new pod is reached at once, also where another was a moment ago: addresses are given in turn, a hardware address
+//! follows from the address, the bridge's too, and the host forgets what it learned of an address when the address
+//! changes hands.
 
 mod firewall;
 mod netlink;
@@ -23,12 +28,15 @@ use pulselet_runtime::{PortMapping, Protocol, SandboxId};
 use crate::cni::CniOptions;
 use firewall::FirewallError;
 pub(crate) use firewall::Forward;
-use netlink::Netlink;
-use subnet::V6_PREFIX;
+use netlink::{Netlink, Peer};
 pub use subnet::{InvalidSubnet, Subnet};
+use subnet::{V6_PREFIX, mac_of};
 
 /// What the pod sees its link as.
 const POD_LINK: &str = "eth0";
+
+/// The index of the loopback link, which is the first one of every network namespace.
+const LOOPBACK: u32 = 1;
 
 /// Before the name of the host's end of a pair of links; twelve digits of the sandbox's id follow, which makes the
 /// longest name that the kernel takes.
@@ -67,7 +75,7 @@ impl Default for NetworkOptions {
 pub(crate) enum NetworkError {
     #[error("cannot talk to the kernel about networks: {0}")]
     OpenSocket(io::Error),
-    #[error("cannot make the bridge {bridge}: {source}")]
+    #[error("cannot set up the bridge {bridge}: {source}")]
     Bridge { bridge: String, source: io::Error },
     #[error("cannot make a link for the pod: {0}")]
     Pair(io::Error),
@@ -89,6 +97,8 @@ pub(crate) struct Network {
     pub(crate) subnet: Subnet,
     /// Whether pods get IPv6 addresses too.
     ipv6: bool,
+    /// The address that was given last. The next one is given after it.
+    given: Mutex<Option<Ipv4Addr>>,
     /// Locked while the bridge or the firewall's rules change.
     state: Mutex<State>,
 }
@@ -156,15 +166,23 @@ impl Network {
             bridge: options.bridge.clone(),
             subnet,
             ipv6: has_ipv6(),
+            given: Mutex::default(),
             state: Mutex::default(),
         }
     }
 
     /// The next free addresses.
     pub(crate) fn free_addresses(&self, taken: &[IpAddr]) -> Option<PodAddresses> {
-        let v4 = self.subnet.free_address(taken)?;
+        let mut given = self.given.lock().expect("no holder panics");
+        let v4 = self.subnet.free_address(taken, *given)?;
+        *given = Some(v4);
         let v6 = self.ipv6.then(|| self.subnet.v6(v4));
         Some(PodAddresses { v4, v6 })
+    }
+
+    /// Goes on where an earlier agent was, as far as records tell.
+    pub(crate) fn give_after(&self, last: Option<Ipv4Addr>) {
+        *self.given.lock().expect("no holder panics") = last;
     }
 
     /// Counts a sandbox as a user of the bridge, which is made if it is missing, and opens its ports.
@@ -183,23 +201,38 @@ impl Network {
         state.users.insert(id.clone(), forwards);
     }
 
-    /// Connects a registered sandbox's network namespace to the bridge. `host` was opened in the host's.
+    /// Connects a registered sandbox's network namespace, in which the calling thread is, to the bridge. `host` was opened
+    /// in the host's.
     pub(crate) fn connect(
         &self,
         host: &Socket,
         id: &SandboxId,
         namespace: BorrowedFd<'_>,
+        addresses: PodAddresses,
     ) -> Result<(), NetworkError> {
         let bridge = self.ensure_bridge(&host.0)?;
-        host.0
-            .add_pair(&link_name(id), bridge, POD_LINK, namespace)
-            .map_err(NetworkError::Pair)
+        let peer = Peer {
+            name: POD_LINK,
+            mac: mac_of(addresses.v4),
+            namespace,
+        };
+        let link = link_name(id);
+        let pair = host.0.add_pair(&link, bridge, &peer);
+        pair.map_err(NetworkError::Pair)?;
+        configure_pod(self.subnet, addresses)?;
+        host.0.settle(&link).map_err(NetworkError::Pair)?;
+        // Only now does the pod answer: who asked before may have heard nothing.
+        forget_neighbours(&host.0, bridge, addresses);
+        Ok(())
     }
 
     /// Takes a sandbox's link and ports away, and with the last one the bridge.
-    pub(crate) fn disconnect(&self, id: &SandboxId) -> Result<(), NetworkError> {
+    pub(crate) fn disconnect(&self, id: &SandboxId, addresses: PodAddresses) -> Result<(), NetworkError> {
         let netlink = Netlink::open().map_err(NetworkError::OpenSocket)?;
         remove_link(&netlink, &link_name(id))?;
+        if let Ok(Some(bridge)) = netlink.link(&self.bridge) {
+            forget_neighbours(&netlink, bridge, addresses);
+        }
         let mut state = self.state.lock().expect("no holder panics");
         if state.users.remove(id).is_some() {
             self.update_rules(&mut state)?;
@@ -230,11 +263,11 @@ impl Network {
             if let Some(index) = netlink.link(&self.bridge)? {
                 return Ok(index);
             }
-            netlink.add_bridge(&self.bridge)?;
+            let gateway = self.subnet.gateway();
+            netlink.add_bridge(&self.bridge, mac_of(gateway))?;
             let index = netlink
                 .link(&self.bridge)?
                 .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
-            let gateway = self.subnet.gateway();
             netlink.add_address(index, gateway.into(), self.subnet.prefix())?;
             netlink.set_up(index)?;
             if self.ipv6 {
@@ -242,14 +275,37 @@ impl Network {
             }
             Ok(index)
         };
-        let index = make().map_err(|source| NetworkError::Bridge {
-            bridge: self.bridge.clone(),
-            source,
-        })?;
-        Ok(index)
+        make().map_err(|source| self.bridge_error(source))
     }
 
-    /// After all were adopted: removes links of sandboxes that nobody knows any more, and a bridge that nobody uses.
+    /// Gives a bridge that an earlier agent made its hardware address: earlier builds let it follow the links in the
+    /// bridge. Pods remember the old one and do not ask again for half a minute, so that they are told.
+    fn fix_bridge(&self, netlink: &Netlink) -> Result<(), NetworkError> {
+        let fix = || -> io::Result<()> {
+            let Some(index) = netlink.link(&self.bridge)? else {
+                return Ok(());
+            };
+            // Where there is no such setting, there is nothing of that kind to be told.
+            for setting in [
+                format!("ipv4/conf/{}/arp_notify", self.bridge),
+                format!("ipv6/conf/{}/ndisc_notify", self.bridge),
+            ] {
+                let _ = fs::write(Path::new("/proc/sys/net").join(setting), "1");
+            }
+            netlink.set_mac(index, mac_of(self.subnet.gateway()))
+        };
+        fix().map_err(|source| self.bridge_error(source))
+    }
+
+    fn bridge_error(&self, source: io::Error) -> NetworkError {
+        NetworkError::Bridge {
+            bridge: self.bridge.clone(),
+            source,
+        }
+    }
+
+    /// After all were adopted: removes links of sandboxes that nobody knows any more, and a bridge that nobody uses. One
+    /// that is used is made as this build has it.
     pub(crate) fn remove_strays(&self) -> Result<(), NetworkError> {
         let mut state = self.state.lock().expect("no holder panics");
         let expected: HashSet<String> = state.users.keys().map(link_name).collect();
@@ -262,6 +318,7 @@ impl Network {
             }
         }
         if !state.users.is_empty() {
+            self.fix_bridge(&netlink)?;
             return self.update_rules(&mut state);
         }
         if netlink.link(&self.bridge).is_ok_and(|link| link.is_some()) {
@@ -272,29 +329,41 @@ impl Network {
     }
 }
 
-/// Configures the network of the calling thread's namespace from inside.
-pub(crate) fn configure_pod(subnet: Subnet, addresses: Option<PodAddresses>) -> Result<(), NetworkError> {
+/// In the network namespace of the calling thread.
+pub(crate) fn set_up_loopback() -> Result<(), NetworkError> {
+    let netlink = Netlink::open().map_err(NetworkError::OpenSocket)?;
+    let set_up = netlink.set_up(LOOPBACK);
+    set_up.map_err(|source| NetworkError::Configure {
+        address: Ipv4Addr::LOCALHOST,
+        source,
+    })
+}
+
+/// Configures the pod's link, in the network namespace of the calling thread.
+fn configure_pod(subnet: Subnet, PodAddresses { v4, v6 }: PodAddresses) -> Result<(), NetworkError> {
     let netlink = Netlink::open().map_err(NetworkError::OpenSocket)?;
     let configure = || -> io::Result<()> {
-        if let Some(loopback) = netlink.link("lo")? {
-            netlink.set_up(loopback)?;
-        }
-        if let Some(PodAddresses { v4, v6 }) = addresses {
-            let missing = || io::Error::from(io::ErrorKind::NotFound);
-            let link = netlink.link(POD_LINK)?.ok_or_else(missing)?;
-            netlink.add_address(link, v4.into(), subnet.prefix())?;
-            netlink.set_up(link)?;
-            netlink.add_default_route(subnet.gateway())?;
-            if let Some(v6) = v6 {
-                netlink.add_address(link, v6.into(), V6_PREFIX)?;
-            }
+        let missing = || io::Error::from(io::ErrorKind::NotFound);
+        let link = netlink.link(POD_LINK)?.ok_or_else(missing)?;
+        netlink.add_address(link, v4.into(), subnet.prefix())?;
+        netlink.set_up(link)?;
+        netlink.add_default_route(subnet.gateway())?;
+        if let Some(v6) = v6 {
+            netlink.add_address(link, v6.into(), V6_PREFIX)?;
         }
         Ok(())
     };
-    configure().map_err(|source| NetworkError::Configure {
-        address: addresses.map_or(Ipv4Addr::LOCALHOST, |addresses| addresses.v4),
-        source,
-    })
+    configure().map_err(|source| NetworkError::Configure { address: v4, source })
+}
+
+/// Makes the host ask anew who has these addresses. What it remembers is right but for pods of earlier builds, which had
+/// random hardware addresses; so a failure is no reason to refuse or to keep a pod.
+fn forget_neighbours(netlink: &Netlink, bridge: u32, addresses: PodAddresses) {
+    for address in addresses.list() {
+        if let Err(error) = netlink.delete_neighbour(bridge, address) {
+            tracing::warn!(%address, %error, "the host cannot forget which pod had this address");
+        }
+    }
 }
 
 /// Whether the machine's interfaces have IPv6.

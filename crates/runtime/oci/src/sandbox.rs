@@ -132,10 +132,11 @@ impl Plan<'_> {
                 path: self.dir.join(NETWORK),
                 source,
             })?;
-            if self.addresses.is_some() {
-                self.network.connect(&host, self.id, namespace.as_fd())?;
+            network::set_up_loopback()?;
+            if let Some(addresses) = self.addresses {
+                let namespace = namespace.as_fd();
+                self.network.connect(&host, self.id, namespace, addresses)?;
             }
-            network::configure_pod(self.network.subnet, self.addresses)?;
         }
         set_sysctls(self.config)
     }

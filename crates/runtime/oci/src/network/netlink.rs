@@ -1,4 +1,5 @@
-//! The few requests to the kernel's network configuration that sandboxes need: links, addresses, routes.
+//! The few requests to the kernel's network configuration that sandboxes need: links, addresses, routes,
+//! neighbours.
 //!
 //! A socket belongs to the network namespace in which its thread was when it was opened, for as long as it is open. All
 //! calls wait for the kernel's answer, which comes at once.
@@ -26,12 +27,14 @@ const RTM_DELLINK: u16 = 17;
 const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
 const RTM_NEWROUTE: u16 = 24;
+const RTM_DELNEIGH: u16 = 29;
 const NLMSG_ERROR: u16 = 2;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
 const NLM_F_EXCL: u16 = 0x200;
 const NLM_F_CREATE: u16 = 0x400;
 const NLA_F_NESTED: u16 = 0x8000;
+const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MASTER: u16 = 10;
 const IFLA_LINKINFO: u16 = 18;
@@ -42,6 +45,7 @@ const VETH_INFO_PEER: u16 = 1;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const RTA_GATEWAY: u16 = 5;
+const NDA_DST: u16 = 1;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 const IFA_F_NODAD: u8 = 2;
@@ -50,6 +54,16 @@ const RT_TABLE_MAIN: u8 = 254;
 const RTPROT_BOOT: u8 = 3;
 const RT_SCOPE_UNIVERSE: u8 = 0;
 const RTN_UNICAST: u8 = 1;
+
+/// A link's hardware address.
+pub(crate) type MacAddress = [u8; 6];
+
+/// The end of a pair of links that is in another network namespace.
+pub(crate) struct Peer<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) mac: MacAddress,
+    pub(crate) namespace: BorrowedFd<'a>,
+}
 
 #[derive(Debug)]
 pub(crate) struct Netlink(OwnedFd);
@@ -79,24 +93,20 @@ impl Netlink {
         }
     }
 
-    /// Makes a bridge that is up. One that is there already stays.
-    pub(crate) fn add_bridge(&self, name: &str) -> io::Result<()> {
+    /// Makes a bridge that is up. One that is there already stays. Without a hardware address of its own a bridge would
+    /// take the lowest of those of the links in it, and change it with them.
+    pub(crate) fn add_bridge(&self, name: &str, mac: MacAddress) -> io::Result<()> {
         let mut message = Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL);
         message.link_head(0, true);
         message.text(IFLA_IFNAME, name);
+        message.bytes(IFLA_ADDRESS, &mac);
         message.nested(IFLA_LINKINFO, |info| info.text(IFLA_INFO_KIND, "bridge"));
         unless_there(self.exchange(message))
     }
 
     /// Makes a pair of links: `name`, up and in the bridge, here, and `peer` in the other network namespace. Both appear
     /// together or not at all, and vanish together.
-    pub(crate) fn add_pair(
-        &self,
-        name: &str,
-        bridge: u32,
-        peer: &str,
-        peer_namespace: BorrowedFd<'_>,
-    ) -> io::Result<()> {
+    pub(crate) fn add_pair(&self, name: &str, bridge: u32, peer: &Peer<'_>) -> io::Result<()> {
         let mut message = Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL);
         message.link_head(0, true);
         message.text(IFLA_IFNAME, name);
@@ -106,8 +116,9 @@ impl Netlink {
             info.nested(IFLA_INFO_DATA, |data| {
                 data.nested(VETH_INFO_PEER, |other| {
                     other.link_head(0, false);
-                    other.text(IFLA_IFNAME, peer);
-                    let namespace = peer_namespace.as_fd().as_raw_fd();
+                    other.text(IFLA_IFNAME, peer.name);
+                    other.bytes(IFLA_ADDRESS, &peer.mac);
+                    let namespace = peer.namespace.as_fd().as_raw_fd();
                     other.bytes(IFLA_NET_NS_FD, &namespace.to_ne_bytes());
                 });
             });
@@ -118,6 +129,21 @@ impl Netlink {
     pub(crate) fn set_up(&self, link: u32) -> io::Result<()> {
         let mut message = Message::new(RTM_NEWLINK, 0);
         message.link_head(link, true);
+        self.exchange(message).map(drop)
+    }
+
+    /// Makes the kernel act at once on a link whose other end has just come up, which it does before it tells of the link.
+    /// Otherwise a worker does it a moment later, and what comes meanwhile does not pass the bridge. Kernels before 6.8
+    /// leave it to the worker.
+    pub(crate) fn settle(&self, name: &str) -> io::Result<()> {
+        self.link(name).map(drop)
+    }
+
+    /// From then on it stays, whatever happens to the links in a bridge.
+    pub(crate) fn set_mac(&self, link: u32, mac: MacAddress) -> io::Result<()> {
+        let mut message = Message::new(RTM_NEWLINK, 0);
+        message.link_head(link, false);
+        message.bytes(IFLA_ADDRESS, &mac);
         self.exchange(message).map(drop)
     }
 
@@ -135,15 +161,28 @@ impl Netlink {
     /// One that is there already stays. Nobody else has it, so it can be used at once.
     pub(crate) fn add_address(&self, link: u32, address: IpAddr, prefix: u8) -> io::Result<()> {
         let mut message = Message::new(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL);
-        let (family, flags, octets) = match address {
-            IpAddr::V4(address) => (AF_INET, 0, address.octets().to_vec()),
-            IpAddr::V6(address) => (AF_INET6, IFA_F_NODAD, address.octets().to_vec()),
-        };
+        let (family, octets) = family_and_octets(address);
+        let flags = if address.is_ipv6() { IFA_F_NODAD } else { 0 };
         message.raw(&[family, prefix, flags, RT_SCOPE_UNIVERSE]);
         message.raw(&link.to_ne_bytes());
         message.bytes(IFA_LOCAL, &octets);
         message.bytes(IFA_ADDRESS, &octets);
         unless_there(self.exchange(message))
+    }
+
+    /// Forgets the hardware address that was learned for a neighbour: the next packet to him asks anew. One that is not
+    /// known is no error.
+    pub(crate) fn delete_neighbour(&self, link: u32, address: IpAddr) -> io::Result<()> {
+        let mut message = Message::new(RTM_DELNEIGH, 0);
+        let (family, octets) = family_and_octets(address);
+        message.raw(&[family, 0, 0, 0]);
+        message.raw(&link.to_ne_bytes());
+        message.raw(&[0; 4]);
+        message.bytes(NDA_DST, &octets);
+        match self.exchange(message) {
+            Err(error) if error.raw_os_error() != Some(Errno::NOENT.raw_os_error()) => Err(error),
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 
     pub(crate) fn add_default_route(&self, gateway: Ipv4Addr) -> io::Result<()> {
@@ -180,6 +219,13 @@ impl Netlink {
             }
         }
         Ok(answer)
+    }
+}
+
+fn family_and_octets(address: IpAddr) -> (u8, Vec<u8>) {
+    match address {
+        IpAddr::V4(address) => (AF_INET, address.octets().to_vec()),
+        IpAddr::V6(address) => (AF_INET6, address.octets().to_vec()),
     }
 }
 

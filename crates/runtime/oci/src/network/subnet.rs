@@ -1,12 +1,15 @@
-//! Addresses of pods: a range, and the next free one in it.
+//! Addresses of pods: a range, the next free one in it, and what follows from an address.
 
 use std::{
+    collections::HashSet,
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     str::FromStr,
 };
 
 use serde::{Deserialize, Serialize};
+
+use super::netlink::MacAddress;
 
 /// A range of IPv4 addresses, `10.88.0.0/16`. The first is the bridge's, the others are for pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +28,9 @@ pub(crate) const V6_PREFIX: u8 = 64;
 
 /// The first four bytes of IPv6 addresses of pods: of the addresses that anybody may use for himself.
 const V6_START: u32 = 0xfd70_6c74;
+
+/// The first two bytes of hardware addresses of pods and their bridge: for one machine, not given by a manufacturer.
+const MAC_START: [u8; 2] = [0x02, 0x70];
 
 /// Room for the whole machine's pods, and for at least five.
 const PREFIXES: std::ops::RangeInclusive<u8> = 8..=29;
@@ -53,12 +59,16 @@ impl Subnet {
         Ipv6Addr::from_bits(start << 96 | base << 64 | own)
     }
 
-    /// The lowest address that nobody has.
-    pub(crate) fn free_address(self, taken: &[IpAddr]) -> Option<Ipv4Addr> {
-        let last = self.base | !mask(self.prefix);
-        let taken: std::collections::HashSet<&IpAddr> = taken.iter().collect();
-        (self.base + 2..last)
-            .map(Ipv4Addr::from)
+    /// The first address that nobody has after the one that was given last, and after the range's end from its bottom: one
+    /// that was just given back is the last to be given again.
+    pub(crate) fn free_address(self, taken: &[IpAddr], given: Option<Ipv4Addr>) -> Option<Ipv4Addr> {
+        let pods = self.base + 2..self.base | !mask(self.prefix);
+        let given = given.map(Ipv4Addr::to_bits).filter(|bits| pods.contains(bits));
+        let start = given.map_or(pods.start, |given| given + 1);
+        let taken: HashSet<&IpAddr> = taken.iter().collect();
+        (start..pods.end)
+            .chain(pods.start..start)
+            .map(Ipv4Addr::from_bits)
             .find(|address| !taken.contains(&IpAddr::V4(*address)))
     }
 
@@ -83,6 +93,14 @@ impl Subnet {
             *link != own_link && prefix > 0 && self.overlaps(Self { base, prefix })
         })
     }
+}
+
+/// The hardware address that belongs to an IPv4 address, and so to the IPv6 address that belongs to that. Who remembers
+/// it of a pod that is gone still reaches the next one that has the address.
+pub(crate) fn mac_of(address: Ipv4Addr) -> MacAddress {
+    let [first, second] = MAC_START;
+    let [a, b, c, d] = address.octets();
+    [first, second, a, b, c, d]
 }
 
 fn mask(prefix: u8) -> u32 {
@@ -135,23 +153,46 @@ mod tests {
             ("10.1.2.72/29".into(), "10.1.2.73".into())
         );
         let mut taken = Vec::new();
-        while let Some(address) = range.free_address(&taken) {
+        let mut given = None;
+        while let Some(address) = range.free_address(&taken, given) {
             taken.push(IpAddr::V4(address));
+            given = Some(address);
         }
-        let last: Vec<u8> = taken
-            .iter()
-            .map(|ip| {
-                ip.to_string()
-                    .rsplit('.')
-                    .next()
-                    .unwrap_or("0")
-                    .parse()
-                    .unwrap_or(0)
-            })
-            .collect();
-        assert_eq!(last, [74, 75, 76, 77, 78]);
-        taken.remove(1);
-        assert_eq!(range.free_address(&taken), Some(Ipv4Addr::new(10, 1, 2, 75)));
+        let expected = [74, 75, 76, 77, 78].map(|last| IpAddr::from([10, 1, 2, last]));
+        assert_eq!(taken, expected);
+    }
+
+    #[test]
+    fn an_address_given_back_is_the_last_to_be_given_again() {
+        let range = subnet("10.1.2.72/29");
+        let after = |given: u8, taken: &[u8]| {
+            let taken: Vec<IpAddr> = taken.iter().map(|last| [10, 1, 2, *last].into()).collect();
+            let free = range.free_address(&taken, Some([10, 1, 2, given].into()));
+            free.map(|address| address.octets()[3])
+        };
+        assert_eq!(after(75, &[74]), Some(76));
+        assert_eq!(after(75, &[74, 76, 77]), Some(78));
+        assert_eq!(after(78, &[]), Some(74), "after the end comes the bottom");
+        assert_eq!(after(78, &[74, 75]), Some(76));
+        assert_eq!(after(75, &[74, 76, 77, 78]), Some(75), "no other is left");
+        assert_eq!(after(75, &[74, 75, 76, 77, 78]), None);
+    }
+
+    #[test]
+    fn an_address_of_another_range_was_not_the_last() {
+        let range = subnet("10.1.2.72/29");
+        let after = |given: [u8; 4]| range.free_address(&[], Some(given.into()));
+        for given in [[10, 1, 2, 1], [10, 1, 2, 73], [10, 1, 2, 79], [255; 4], [0; 4]] {
+            assert_eq!(after(given), Some([10, 1, 2, 74].into()), "{given:?}");
+        }
+    }
+
+    #[test]
+    fn every_address_has_one_hardware_address_of_this_machine_alone() {
+        let mac = mac_of(Ipv4Addr::new(10, 88, 2, 200));
+        assert_eq!(mac, [0x02, 0x70, 10, 88, 2, 200]);
+        assert_eq!(mac[0] & 0b01, 0, "is one receiver's");
+        assert_eq!(mac[0] & 0b10, 0b10, "is no manufacturer's");
     }
 
     #[test]

@@ -48,6 +48,7 @@ impl Inner {
     /// Takes away what an agent that was killed has left of sandboxes and containers that are gone or half made.
     pub(super) fn clean_up(&self) -> std::result::Result<(), SandboxError> {
         let sandboxes = self.shims.sandboxes();
+        self.network.give_after(self.newest_address(&sandboxes));
         for record in &sandboxes {
             let dir = self.shims.sandbox_dir(&record.id);
             match (record.state, bridge_addresses(record, &dir)) {
@@ -72,6 +73,15 @@ impl Inner {
             self.cgroups.all().remove();
         }
         Ok(())
+    }
+
+    /// The address that was given last of those that are recorded.
+    fn newest_address(&self, sandboxes: &[SandboxRecord]) -> Option<Ipv4Addr> {
+        let given = sandboxes.iter().filter_map(|record| {
+            let dir = self.shims.sandbox_dir(&record.id);
+            bridge_addresses(record, &dir).map(|addresses| (record.created_at, addresses.v4))
+        });
+        given.max().map(|(_, address)| address)
     }
 
     fn make_sandbox(&self, record: &SandboxRecord) -> std::result::Result<(), MakeError> {
@@ -129,8 +139,8 @@ impl Inner {
     fn take_down_sandbox(&self, record: &SandboxRecord) -> std::result::Result<(), SandboxError> {
         self.kill_pod_process(&record.id);
         let dir = self.shims.sandbox_dir(&record.id);
-        if bridge_addresses(record, &dir).is_some() {
-            self.network.disconnect(&record.id)?;
+        if let Some(addresses) = bridge_addresses(record, &dir) {
+            self.network.disconnect(&record.id, addresses)?;
         }
         sandbox::unmount_all(&dir)?;
         self.remove_cgroups(&record.id);

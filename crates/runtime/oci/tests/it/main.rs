@@ -1,5 +1,6 @@
 //! The runtime against a real kernel. All of it needs root.
 
+mod addresses;
 mod adoption;
 mod cni;
 mod crash;

@@ -94,24 +94,6 @@ async fn pods_reach_each_other_and_themselves_over_ipv6_too() {
 }
 
 #[tokio::test]
-async fn addresses_stay_and_are_used_again() {
-    if !can_run() {
-        return;
-    }
-    let world = World::with(on_bridge()).await;
-    let first = address_of(&world, &world.sandbox).await;
-    let world = world.reopen().await;
-    assert_eq!(address_of(&world, &world.sandbox).await, first);
-    let second = world.add_sandbox("second", on_bridge()).await;
-    let other = address_of(&world, &second).await;
-    assert_ne!(other, first);
-    world.runtime.remove_sandbox(&second).await.expect("removes");
-    let third = world.add_sandbox("third", on_bridge()).await;
-    assert_eq!(address_of(&world, &third).await, other);
-    world.finish().await;
-}
-
-#[tokio::test]
 async fn names_and_resolvers_are_the_pods() {
     if !can_run() {
         return;

@@ -28,6 +28,10 @@ const SHARED: &str = "/shared";
 /// Below a world's directory: network configurations. With it plugins make the networks.
 pub(crate) const CNI: &str = "cni";
 
+/// Below a world's directory: a file with which the range has thirteen addresses for pods, so that they are soon used
+/// again.
+pub(crate) const FEW_ADDRESSES: &str = "few-addresses";
+
 pub(crate) struct World {
     pub(crate) runtime: OciRuntime,
     pub(crate) sandbox: SandboxId,
@@ -301,7 +305,8 @@ pub(crate) fn network_for(home: &Path) -> NetworkOptions {
     let mut hasher = DefaultHasher::new();
     home.hash(&mut hasher);
     let number = hasher.finish();
-    let subnet = format!("10.{}.{}.0/24", 128 + (number & 0x7f), (number >> 8) & 0xff);
+    let prefix = if home.join(FEW_ADDRESSES).exists() { 28 } else { 24 };
+    let subnet = format!("10.{}.{}.0/{prefix}", 128 + (number & 0x7f), (number >> 8) & 0xff);
     NetworkOptions {
         bridge: format!("pltt{:08x}", number >> 32),
         subnet: Some(subnet.parse::<Subnet>().expect("a range")),
