@@ -17,6 +17,7 @@ use pulselet_model::gates::GateError;
 use pulselet_model::{GateSet, Profile};
 
 use crate::output::{ColorArg, Format};
+use crate::paths;
 use crate::runtime::RuntimeChoice;
 
 pub(crate) use image::{
@@ -175,13 +176,14 @@ pub(crate) struct DataDirArgs {
 pub(crate) struct CniArgs {
     /// A directory of CNI configurations: their plugins connect the pods of `--runtime oci`, instead of the built-in
     /// bridge
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = paths::parser())]
     pub(crate) cni_conf_dir: Option<PathBuf>,
     /// Where CNI plugins are, separated by colons
     #[arg(
         long,
         value_name = "DIRS",
         value_delimiter = ':',
+        value_parser = paths::parser(),
         default_value = "/opt/cni/bin:/usr/lib/cni",
         requires = "cni_conf_dir"
     )]
@@ -390,10 +392,10 @@ pub(crate) struct LogsArgs {
 #[command(group = clap::ArgGroup::new("source").args(["manifests", "kubeconfig"]).required(true).multiple(true))]
 pub(crate) struct NodeCommandArgs {
     /// A directory of manifests: files that appear, change or go are followed
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = paths::parser())]
     pub(crate) manifests: Option<PathBuf>,
     /// Join the API server that this file names, ours or another
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = paths::parser())]
     pub(crate) kubeconfig: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) member: MemberArgs,
@@ -437,7 +439,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "PROFILE", default_value = "pulselet")]
     pub(crate) profile: ProfileArg,
     /// A directory of manifests: static pods, which the API shows
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = paths::parser())]
     pub(crate) manifests: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) member: MemberArgs,

@@ -1,4 +1,4 @@
-//! Where an agent keeps its state if nobody says otherwise.
+//! Where an agent keeps its state: where it was told to, by the one name of that directory, or at the usual place.
 
 use std::path::{Path, PathBuf};
 
@@ -7,19 +7,30 @@ use pulselet_agent::control::Client;
 
 use crate::cli::DataDirArgs;
 use crate::exit::Failure;
+use crate::paths;
 
 /// The directory of the machine's own agent.
-pub(crate) fn system() -> &'static Path {
-    Path::new("/var/lib/pulselet")
+const SYSTEM: &str = "/var/lib/pulselet";
+
+/// Whether a directory, as [`DataDirArgs::resolve`] has it, is that of the machine's own agent.
+pub(crate) fn is_system(data_dir: &Path) -> bool {
+    paths::real(Path::new(SYSTEM)).is_ok_and(|system| system == data_dir)
 }
 
 impl DataDirArgs {
+    /// The directory by its absolute path, without links.
     pub(crate) fn resolve(&self) -> Result<PathBuf, Failure> {
-        match &self.data_dir {
-            Some(path) => Ok(path.clone()),
-            None if rustix::process::geteuid().is_root() => Ok(system().to_owned()),
-            None => of_user(),
-        }
+        let named = match &self.data_dir {
+            Some(path) => path.clone(),
+            None if rustix::process::geteuid().is_root() => PathBuf::from(SYSTEM),
+            None => of_user()?,
+        };
+        paths::real(&named).map_err(|error| {
+            let path = named.display();
+            let message =
+                format_args!("cannot tell where {path} is, seen from the working directory: {error}");
+            Failure::environment(message).with_hint("name an absolute path with --data-dir")
+        })
     }
 
     /// Talks to the agent that has the directory.

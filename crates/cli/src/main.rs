@@ -1,8 +1,8 @@
 //! The `pulselet` command: the composition root of the project.
 //!
-//! `cli` defines every flag, `commands` holds one module per command, `input` reads and judges manifests,
-//! `diagnostics` explains what is wrong with them, `agent` starts a node and `runtime` what it runs containers with,
-//! `output` writes, `exit` knows the exit codes. Commands never print errors themselves and never leave the process:
+//! `cli` defines every flag, `paths` makes those that are paths absolute, `commands` holds one module per command, `input`
+//! reads and judges manifests, `diagnostics` explains what is wrong with them, `agent` starts a node and `runtime` what
+//! it runs containers with, `output` writes, `exit` knows the exit codes. Commands never print errors themselves and never leave the process:
 //! they return, and `main` reports once.
 
 mod agent;
@@ -17,6 +17,7 @@ mod logging;
 mod membership;
 mod node_config;
 mod output;
+mod paths;
 mod runtime;
 
 use std::process::ExitCode;

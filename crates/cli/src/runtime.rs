@@ -217,12 +217,11 @@ fn this_program() -> Result<PathBuf, Failure> {
 
 /// Two agents on one machine have different data directories; each has a bridge of its own.
 fn network_of(data_dir: &Path) -> NetworkOptions {
-    if data_dir == data_dir::system() {
+    if data_dir::is_system(data_dir) {
         return NetworkOptions::default();
     }
-    let path = std::path::absolute(data_dir).unwrap_or_else(|_| data_dir.to_owned());
     // FNV-1a, so that every build finds the same bridge again.
-    let number = path
+    let number = data_dir
         .as_os_str()
         .as_encoded_bytes()
         .iter()

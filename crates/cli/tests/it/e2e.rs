@@ -15,6 +15,7 @@ mod hooks;
 mod killing;
 mod live;
 mod node;
+mod paths;
 mod probing;
 mod proposals;
 mod restarting;

@@ -20,6 +20,7 @@
 
 mod client;
 mod server;
+mod socket;
 
 use std::fmt::Write as _;
 
@@ -27,6 +28,7 @@ use serde::{Deserialize, Serialize};
 
 pub use client::{Client, ClientError, LineStream};
 pub(crate) use server::Control;
+pub(crate) use socket::bind;
 
 /// Why a request was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

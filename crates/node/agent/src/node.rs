@@ -1,20 +1,19 @@
 //! Starting a node: the data directory, the store, adoption, then the tasks that make it up.
 
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use pulselet_plan::NodeConfig;
 use pulselet_runtime::Runtime;
 use thiserror::Error;
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::agent::{AdoptError, Agent, Inlets, REQUESTS};
 use crate::clock::Continuity;
-use crate::control::Control;
+use crate::control::{self, Control};
 use crate::facts::NodeFacts;
 use crate::feed::Feed;
 use crate::handle::NodeHandle;
@@ -176,25 +175,14 @@ impl Services {
         self.0.spawn(service);
     }
 
-    /// Opens the socket, in the place of what a dead agent left.
+    /// Opens the socket.
     fn control(&mut self, layout: &Layout, handle: &NodeHandle, joined: bool) -> Result<(), StartError> {
         let path = layout.socket();
-        let listener = bind(&path).map_err(|source| StartError::Listen { path, source })?;
+        let listener = control::bind(&path).map_err(|source| StartError::Listen { path, source })?;
         let node = handle.clone();
         self.spawn(serve(listener, Arc::new(Control { node, joined })));
         Ok(())
     }
-}
-
-/// The directory is its owner's alone, so nobody can connect before the mode is set.
-fn bind(path: &Path) -> io::Result<UnixListener> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
 }
 
 /// Opening may have to check a large file, so it does not hold up the other tasks.

@@ -25,6 +25,8 @@ const FIRST_ANSWER: Duration = Duration::from_secs(10);
 const CONNECT: Duration = Duration::from_secs(5);
 /// Bytes of one message, as a kubelet takes; the output of a command is the largest.
 const MAX_MESSAGE: usize = 16 << 20;
+/// Bytes of a socket's path that the kernel takes, without the zero that ends it.
+const MAX_PATH: usize = 107;
 
 /// Why a socket is of no use. Each says what was found; [`ConnectError::hint`] what to do.
 #[derive(Debug, Error)]
@@ -37,6 +39,8 @@ pub enum ConnectError {
     Denied { path: PathBuf },
     #[error("nobody listens on {path}", path = path.display())]
     NobodyListens { path: PathBuf },
+    #[error("{path} has more than the {MAX_PATH} bytes that the path of a socket may have", path = path.display())]
+    TooLong { path: PathBuf },
     #[error("cannot connect to {path}: {source}", path = path.display())]
     Connect { path: PathBuf, source: io::Error },
     #[error("what listens on {path} does not answer within {after:?}", path = path.display())]
@@ -57,6 +61,9 @@ impl ConnectError {
             Self::Missing { .. } => "start containerd or CRI-O, or name its socket: --runtime unix:///PATH",
             Self::NotASocket { .. } => "name the runtime's socket: --runtime unix:///PATH",
             Self::Denied { .. } => "use sudo",
+            Self::TooLong { .. } => {
+                "make a link to its directory that has a shorter path, and name the socket by that"
+            }
             Self::NobodyListens { .. } | Self::Connect { .. } | Self::NoAnswer { .. } => {
                 "see whether the container runtime is well, for example: systemctl status containerd"
             }
@@ -160,6 +167,9 @@ async fn try_socket(socket: &Path) -> Result<(), ConnectError> {
     let metadata = tokio::fs::metadata(socket).await.map_err(explained)?;
     if !metadata.file_type().is_socket() {
         return Err(ConnectError::NotASocket { path: path() });
+    }
+    if socket.as_os_str().len() > MAX_PATH {
+        return Err(ConnectError::TooLong { path: path() });
     }
     let after = CONNECT;
     tokio::time::timeout(after, UnixStream::connect(socket))

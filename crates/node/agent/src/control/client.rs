@@ -13,9 +13,8 @@ use hyper_util::rt::TokioIo;
 use pulselet_model::Pod;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
-use tokio::net::UnixStream;
 
-use super::{Refusal, encode};
+use super::{Refusal, encode, socket};
 use crate::{Added, EventRow, LogPlace, PodView};
 
 /// Bytes of an answer that are read: the status of a full node.
@@ -134,7 +133,7 @@ impl Client {
     }
 
     async fn send(&self, method: Method, path: &str, body: Bytes) -> Result<Response<Incoming>, ClientError> {
-        let stream = UnixStream::connect(&self.socket).await;
+        let stream = socket::connect(&self.socket).await;
         let stream = stream.map_err(|source| ClientError::Connect {
             path: self.socket.clone(),
             source,

@@ -170,6 +170,12 @@ async fn what_is_no_server_is_told_apart_and_changes_nothing() {
         refused(&path("left"), &root).await,
         ConnectError::NobodyListens { .. }
     ));
+    let long = path(&"l".repeat(120));
+    std::fs::rename(path("left"), &long).expect("renamed");
+    assert!(matches!(
+        refused(&long, &root).await,
+        ConnectError::TooLong { .. }
+    ));
     let _old = OldServer::listen(&path("old"));
     let error = refused(&path("old"), &root).await;
     assert!(
