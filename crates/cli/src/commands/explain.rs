@@ -104,6 +104,9 @@ const fn millis(span: Span) -> u64 {
 
 fn print_text(out: &mut dyn Write, pod: &Pod, explanation: &Explanation) -> io::Result<()> {
     writeln!(out, "{BOLD}pod {}/{}{RESET}", pod.namespace(), pod.name())?;
+    if let Some(refusal) = &explanation.refusal {
+        writeln!(out, "  no node runs it: {}: {}", refusal.field, refusal.message)?;
+    }
     for container in &explanation.containers {
         print_container(out, container)?;
     }

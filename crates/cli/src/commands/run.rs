@@ -92,7 +92,7 @@ fn read(files: &[String], config: &NodeConfig) -> Result<Option<Vec<Pod>>, Failu
         if pods[..index].iter().any(same) {
             return Err(Failure::usage(format_args!("pod {} is there twice", label())));
         }
-        if let Err(error) = pulselet_plan::plan(pod, config.gates) {
+        if let Err(error) = pulselet_plan::convert(pod, config.gates) {
             output::error(&format!("pod {} cannot be run: {error}", label()), None);
             rejected = true;
         }

@@ -24,16 +24,15 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<Exit, Failure> {
     let Some(pod) = single_pod(&source, &config)? else {
         return Ok(Exit::No);
     };
-    let plan = pulselet_plan::plan(&pod, config.gates)
+    let blueprint = pulselet_plan::convert(&pod, config.gates)
         .map_err(|error| Failure::usage(format_args!("{}: {error}", source.name)))?;
     let scenario = match &args.scenario {
-        Some(file) => read_scenario(file, &plan)?,
+        Some(file) => read_scenario(file, &blueprint.plan)?,
         None => Scenario::default(),
     };
-    let plan = Arc::new(plan);
-    let setup = Setup::for_pod(&pod, Arc::clone(&plan), config.settings, args.seed, scenario);
+    let setup = Setup::for_pod(&pod, &blueprint, config.settings, args.seed, scenario);
     let limit = args.duration.unwrap_or(DEFAULT_LIMIT);
-    let teller = Teller::new(args.output, &pod, &plan);
+    let teller = Teller::new(args.output, &pod, &blueprint.plan);
     let end = tell(&mut Simulation::new(setup), Time::ZERO + limit, teller)?;
     if end == End::Limit && args.duration.is_none() {
         output::note("stopped after 24 simulated hours: nothing ends this pod; --for sets another limit");

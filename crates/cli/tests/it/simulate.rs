@@ -264,6 +264,41 @@ fn exactly_one_pod_is_taken() {
 }
 
 #[test]
+fn a_pod_that_a_node_refuses_fails_at_once() {
+    let files = Files::new();
+    files.write("scenario.yaml", "{}\n");
+    let sysctl = "  securityContext: {sysctls: [{name: kernel.msgmax, value: \"1\"}]}\n";
+    for (field, line, path) in [
+        (
+            "  os: {name: windows}\n",
+            "pod  warning: the pod asks for windows, and this node runs linux",
+            "spec.os.name",
+        ),
+        (
+            sysctl,
+            "pod  warning: forbidden sysctl: \"kernel.msgmax\" not allowlisted",
+            "spec.securityContext.sysctls[0].name",
+        ),
+    ] {
+        let pod = files.write("pod.yaml", &format!("{POD}{field}"));
+        let run = files.simulate(&[]);
+        assert_eq!((run.code, run.stderr.as_str()), (Some(0), ""));
+        let (_, after) = run
+            .stdout
+            .split_once(line)
+            .unwrap_or_else(|| panic!("no {line:?} in\n{}", run.stdout));
+        assert!(after.contains("0:00:00.000  pod  phase Failed"), "{}", run.stdout);
+        assert!(!run.stdout.contains("app"), "nothing is started: {}", run.stdout);
+        let explained = pulselet(&["explain", &pod]);
+        assert!(
+            explained.stdout.contains(&format!("no node runs it: {path}: ")),
+            "{}",
+            explained.stdout
+        );
+    }
+}
+
+#[test]
 fn usage_errors() {
     for args in [
         &["simulate"][..],

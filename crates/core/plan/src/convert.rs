@@ -1,6 +1,6 @@
-//! From an admitted Pod to the engine's plan, once.
+//! From an admitted Pod to everything that a node and a simulation need of it, once.
 //!
-//! The plan follows the *node's* gates: what a gate hides does not appear in it. A Pod comes here defaulted and
+//! Nobody else decides what a field of a manifest means for a running pod. The engine's plan follows the *node's* gates: what a gate hides does not appear in it. A Pod comes here defaulted and
 //! validated, but perhaps by another API server or under older rules, so odd numbers are moved to the nearest
 //! sensible value instead of being trusted; only what has no sensible reading is an error. Judging a manifest for its
 //! author is admission's work, not ours.
@@ -8,12 +8,15 @@
 use std::sync::Arc;
 
 use pulselet_engine::plan::{
-    ContainerPlan, ExitCodeMatch, Handler, HookPlan, Kind, PodPlan, ProbePlan, RestartPolicy, RestartRule,
-    Role,
+    ContainerPlan, ExitCodeMatch, Handler, Hook, Kind, PodPlan, ProbePlan, RestartPolicy, RestartRule, Role,
 };
 use pulselet_engine::time::Span;
 use pulselet_model::openapi::api::core::v1::ContainerRestartRule;
-use pulselet_model::{Container, EphemeralContainer, Gate, GateSet, LifecycleHandler, Pod, PodSpec, Probe};
+use pulselet_model::{Container, EphemeralContainer, Gate, GateSet, Pod, PodSpec, Probe};
+
+use crate::blueprint::{ContainerBlueprint, PodBlueprint, pull_secrets};
+use crate::refusal::refusal;
+use crate::volume::VolumeBlueprint;
 
 /// What a probe has when its manifest does not say; zero means that it does not.
 const DEFAULT_PERIOD_SECONDS: i32 = 10;
@@ -42,29 +45,44 @@ pub enum PlanError {
     ReadRestartOperator { container: String, operator: String },
 }
 
-/// Makes the plan of a Pod under the node's gates.
-pub fn plan(pod: &Pod, gates: GateSet) -> Result<PodPlan, PlanError> {
+/// Converts a Pod under the node's gates.
+pub fn convert(pod: &Pod, gates: GateSet) -> Result<PodBlueprint, PlanError> {
     let spec = &pod.spec;
     if spec.containers.is_empty() {
         return Err(PlanError::FindContainers);
     }
     let pod_policy = restart_policy("the pod", &spec.restart_policy)?;
-    let convert = |(container, role)| container_plan(container, role, pod_policy, gates).map(Arc::new);
-    Ok(PodPlan {
-        grace: spec.termination_grace_period_seconds.map(grace),
-        active_deadline: spec
-            .active_deadline_seconds
-            .map(|seconds| Span::from_secs(seconds.try_into().unwrap_or(0))),
-        containers: containers(spec)
-            .map(convert)
-            .chain(spec.ephemeral_containers.iter().map(|it| Ok(ephemeral_plan(it))))
-            .collect::<Result<_, _>>()?,
+    let mut plans = Vec::new();
+    let mut blueprints = Vec::new();
+    for (container, role) in containers(spec) {
+        let blueprint = ContainerBlueprint::new(container, stays(role));
+        let plan = container_plan(container, role, pod_policy, &blueprint, gates)?;
+        plans.push(Arc::new(plan));
+        blueprints.push(blueprint);
+    }
+    for container in &spec.ephemeral_containers {
+        plans.push(Arc::new(ephemeral_plan(container)));
+        blueprints.push(ContainerBlueprint::ephemeral(container));
+    }
+    plans.shrink_to_fit();
+    Ok(PodBlueprint {
+        plan: Arc::new(PodPlan {
+            grace: spec.termination_grace_period_seconds.map(grace),
+            active_deadline: spec
+                .active_deadline_seconds
+                .map(|seconds| Span::from_secs(seconds.try_into().unwrap_or(0))),
+            containers: plans,
+        }),
+        containers: blueprints.into(),
+        volumes: spec.volumes.iter().map(VolumeBlueprint::new).collect(),
+        pull_secrets: pull_secrets(spec),
+        refusal: refusal(pod).map(Box::new),
     })
 }
 
 /// It runs once: neither probed nor hooked nor restarted.
-fn ephemeral_plan(container: &EphemeralContainer) -> Arc<ContainerPlan> {
-    Arc::new(ContainerPlan {
+fn ephemeral_plan(container: &EphemeralContainer) -> ContainerPlan {
+    ContainerPlan {
         name: container.name.as_str().into(),
         image: container.image.as_str().into(),
         role: Role::Ephemeral,
@@ -76,7 +94,7 @@ fn ephemeral_plan(container: &EphemeralContainer) -> Arc<ContainerPlan> {
         post_start: None,
         pre_stop: None,
         stop_signal: None,
-    })
+    }
 }
 
 /// The containers with their roles, in the plan's order, ephemeral ones left out.
@@ -101,23 +119,33 @@ pub(crate) fn manifest_probe(container: &Container, kind: Kind) -> Option<&Probe
     }
 }
 
+/// Whether it runs on: a container that runs to completion is neither probed nor hooked.
+fn stays(role: Role) -> bool {
+    match role {
+        Role::Init | Role::Ephemeral => false,
+        Role::Sidecar | Role::Main => true,
+    }
+}
+
 fn container_plan(
     container: &Container,
     role: Role,
     pod_policy: RestartPolicy,
+    blueprint: &ContainerBlueprint,
     gates: GateSet,
 ) -> Result<ContainerPlan, PlanError> {
-    // A container that runs to completion is neither probed nor hooked.
-    let stays = match role {
-        Role::Init | Role::Ephemeral => false,
-        Role::Sidecar | Role::Main => true,
+    let probe = |kind| {
+        let Some(probe) = manifest_probe(container, kind).filter(|_| stays(role)) else {
+            return Ok(None);
+        };
+        let target = blueprint.probe(kind).ok_or_else(|| PlanError::FindHandler {
+            container: container.name.clone(),
+            kind,
+        })?;
+        Ok(Some(Arc::new(probe_plan(probe, kind, target.handler(), gates))))
     };
-    let probe = |kind| match manifest_probe(container, kind) {
-        Some(probe) if stays => probe_plan(&container.name, probe, kind, gates).map(Some),
-        Some(_) | None => Ok(None),
-    };
+    let hook = |hook| blueprint.hook(hook).map(|target| target.plan());
     let lifecycle = container.lifecycle.as_ref();
-    let hooks = lifecycle.filter(|_| stays);
     Ok(ContainerPlan {
         name: container.name.as_str().into(),
         image: container.image.as_str().into(),
@@ -130,10 +158,8 @@ fn container_plan(
         startup: probe(Kind::Startup)?.filter(|_| gates.enabled(Gate::StartupProbeEnabled)),
         liveness: probe(Kind::Liveness)?,
         readiness: probe(Kind::Readiness)?,
-        post_start: hooks
-            .and_then(|lifecycle| lifecycle.post_start.as_ref())
-            .map(hook),
-        pre_stop: hooks.and_then(|lifecycle| lifecycle.pre_stop.as_ref()).map(hook),
+        post_start: hook(Hook::PostStart),
+        pre_stop: hook(Hook::PreStop),
         stop_signal: lifecycle
             .and_then(|lifecycle| lifecycle.stop_signal.as_deref())
             .filter(|_| gates.enabled(Gate::ContainerStopSignals))
@@ -141,16 +167,7 @@ fn container_plan(
     })
 }
 
-fn probe_plan(
-    container: &str,
-    probe: &Probe,
-    kind: Kind,
-    gates: GateSet,
-) -> Result<Arc<ProbePlan>, PlanError> {
-    let handler = handler(probe).ok_or_else(|| PlanError::FindHandler {
-        container: container.to_owned(),
-        kind,
-    })?;
+fn probe_plan(probe: &Probe, kind: Kind, handler: Handler, gates: GateSet) -> ProbePlan {
     let (period, period_after) = periods(probe, kind, handler, gates);
     let failure_threshold = threshold(probe.failure_threshold, DEFAULT_FAILURE_THRESHOLD);
     let has_initial_threshold = match kind {
@@ -166,7 +183,7 @@ fn probe_plan(
         Kind::Startup | Kind::Liveness => gates.enabled(Gate::ProbeTerminationGracePeriod),
         Kind::Readiness => false,
     };
-    Ok(Arc::new(ProbePlan {
+    ProbePlan {
         handler,
         initial_delay: initial_delay(probe, gates),
         period,
@@ -179,18 +196,6 @@ fn probe_plan(
             .termination_grace_period_seconds
             .filter(|_| has_grace)
             .map(grace),
-    }))
-}
-
-fn handler(probe: &Probe) -> Option<Handler> {
-    if probe.exec.is_some() {
-        Some(Handler::Exec)
-    } else if probe.http_get.is_some() {
-        Some(Handler::Http)
-    } else if probe.tcp_socket.is_some() {
-        Some(Handler::Tcp)
-    } else {
-        probe.grpc.as_ref().map(|_| Handler::Grpc)
     }
 }
 
@@ -237,13 +242,6 @@ fn millis(millis: i64) -> Span {
 
 fn grace(seconds: i64) -> Span {
     Span::from_secs(seconds.try_into().unwrap_or(NEGATIVE_GRACE_SECONDS))
-}
-
-fn hook(handler: &LifecycleHandler) -> HookPlan {
-    match &handler.sleep {
-        Some(sleep) => HookPlan::Sleep(Span::from_secs(sleep.seconds.try_into().unwrap_or(0))),
-        None => HookPlan::Run,
-    }
 }
 
 fn restart_policy(owner: &str, policy: &str) -> Result<RestartPolicy, PlanError> {

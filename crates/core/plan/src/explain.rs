@@ -9,12 +9,16 @@ use pulselet_engine::time::Span;
 use pulselet_model::{GateSet, Pod};
 
 use crate::advice::{Advice, Subject, about_container, about_probe};
-use crate::convert::{PlanError, containers, plan};
+use crate::blueprint::PodBlueprint;
+use crate::convert::{PlanError, containers, convert};
+use crate::refusal::PodRefusal;
 use crate::timing::{ProbeTiming, probe_timing, stop_on_deletion};
 
 #[derive(Clone, Debug)]
 pub struct Explanation {
-    pub plan: PodPlan,
+    pub plan: Arc<PodPlan>,
+    /// Why a node does not run the pod; `None` if it does.
+    pub refusal: Option<Box<PodRefusal>>,
     /// In the plan's order.
     pub containers: Vec<ContainerExplanation>,
 }
@@ -39,7 +43,7 @@ pub struct ProbeExplanation {
 
 /// Explains an admitted Pod under the node's gates and settings.
 pub fn explain(pod: &Pod, gates: GateSet, settings: &Settings) -> Result<Explanation, PlanError> {
-    let plan = plan(pod, gates)?;
+    let PodBlueprint { plan, refusal, .. } = convert(pod, gates)?;
     let subjects = plan
         .containers
         .iter()
@@ -63,7 +67,11 @@ pub fn explain(pod: &Pod, gates: GateSet, settings: &Settings) -> Result<Explana
             }
         });
     let containers = subjects.collect();
-    Ok(Explanation { plan, containers })
+    Ok(Explanation {
+        plan,
+        refusal,
+        containers,
+    })
 }
 
 fn explain_probe(subject: &Subject<'_>, kind: Kind) -> Option<ProbeExplanation> {

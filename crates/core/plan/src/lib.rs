@@ -1,6 +1,8 @@
 //! What a Pod asks for, worked out once.
 //!
-//! - [`convert`] turns an admitted Pod into the engine's plan, with the node's gates applied;
+//! - [`convert`](mod@convert) turns an admitted Pod into a [`blueprint`]: the engine's plan with the node's gates applied,
+//!   what probes and hooks ask ([`target`]), its volumes ([`volume`]), and whether a node refuses it
+//!   ([`refusal`](mod@refusal));
 //! - [`timing`] computes how long things take under that plan: what `explain` prints and the simulator checks;
 //! - [`advice`] says where a manifest works against itself, and [`explain`](mod@explain) brings both together;
 //! - [`config`] is the node's settings as a file.
@@ -8,12 +10,20 @@
 //! Nothing here reads a file, a clock or the environment.
 
 pub mod advice;
+pub mod blueprint;
 pub mod config;
 pub mod convert;
 pub mod duration;
 pub mod explain;
+pub mod refusal;
+pub mod target;
 pub mod timing;
+pub mod volume;
 
+pub use blueprint::{ContainerBlueprint, MessagePolicy, PodBlueprint, PullPolicy};
 pub use config::{ConfigError, NodeConfig};
-pub use convert::{PlanError, plan};
+pub use convert::{PlanError, convert};
 pub use explain::{Explanation, explain};
+pub use refusal::{PodRefusal, RefusalReason, refusal};
+pub use target::{HookTarget, HostPort, HttpScheme, HttpTarget, ProbeTarget};
+pub use volume::{SizeLimit, VolumeBlueprint, VolumeKind};

@@ -5,14 +5,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
 
-use pulselet_engine::plan::{Kind, PodPlan, Settings, SubSecondPolicy};
+use pulselet_engine::plan::{Kind, Settings, SubSecondPolicy};
 use pulselet_engine::time::{Span, Time};
 use pulselet_model::{
     Container, ExecAction, GateSet, HttpGetAction, IntOrString, Lifecycle, LifecycleHandler, Pod, Probe,
     Profile, SleepAction, TcpSocketAction, admit_create,
 };
+use pulselet_plan::PodBlueprint;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
@@ -73,15 +73,16 @@ impl Case {
         }
     }
 
-    /// The plan of the pod; a pod that is not admitted is a mistake in the making of cases.
-    pub fn plan(&self) -> Result<PodPlan, String> {
+    /// The pod converted; a pod that is not admitted is a mistake in the making of cases.
+    pub fn blueprint(&self) -> Result<PodBlueprint, String> {
         let admission = admit_create(self.pod.clone(), Profile::Pulselet, GateSet::ALL)
             .map_err(|errors| format!("the pod is not admitted: {errors:?}"))?;
-        pulselet_plan::plan(&admission.pod, GateSet::ALL).map_err(|error| error.to_string())
+        pulselet_plan::convert(&admission.pod, GateSet::ALL).map_err(|error| error.to_string())
     }
 
-    pub fn setup(&self, plan: Arc<PodPlan>) -> Setup {
-        let setup = Setup::for_pod(&self.pod, plan, self.settings, self.seed, self.scenario.clone());
+    pub fn setup(&self, blueprint: &PodBlueprint) -> Setup {
+        let scenario = self.scenario.clone();
+        let setup = Setup::for_pod(&self.pod, blueprint, self.settings, self.seed, scenario);
         Setup {
             faults: self.faults.clone(),
             ..setup

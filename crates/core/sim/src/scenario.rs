@@ -9,9 +9,9 @@ mod write;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pulselet_engine::plan::Kind;
+use pulselet_engine::plan::{Hook, Kind};
 use pulselet_engine::time::{Span, Time};
-use pulselet_model::{LifecycleHandler, Pod};
+use pulselet_plan::{HookTarget, PodBlueprint};
 
 pub use read::ScenarioError;
 
@@ -111,22 +111,19 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// A hook that only opens a connection is accepted in a manifest and fails when it runs, as it does upstream.
-    pub(crate) fn fail_unsupported_hooks(&mut self, pod: &Pod) {
-        let unsupported =
-            |hook: &Option<LifecycleHandler>| hook.as_ref().is_some_and(|hook| hook.tcp_socket.is_some());
-        for container in pod.spec.init_containers.iter().chain(&pod.spec.containers) {
-            let Some(lifecycle) = &container.lifecycle else {
-                continue;
+    /// A hook that only opens a connection is accepted in a manifest and fails when it runs, as it does upstream; so does
+    /// one whose port is not there.
+    pub(crate) fn fail_impossible_hooks(&mut self, blueprint: &PodBlueprint) {
+        for (plan, container) in blueprint.plan.containers.iter().zip(&blueprint.containers) {
+            let is_impossible = |hook| match container.hook(hook).map(|target| &**target) {
+                Some(HookTarget::Impossible(_)) => true,
+                Some(HookTarget::Exec(_) | HookTarget::Http(_) | HookTarget::Sleep(_)) | None => false,
             };
-            let (post_start, pre_stop) = (
-                unsupported(&lifecycle.post_start),
-                unsupported(&lifecycle.pre_stop),
-            );
+            let (post_start, pre_stop) = (is_impossible(Hook::PostStart), is_impossible(Hook::PreStop));
             if !post_start && !pre_stop {
                 continue;
             }
-            let lives = self.containers.entry(container.name.clone());
+            let lives = self.containers.entry(plan.name.to_string());
             for life in lives.or_insert_with(|| vec![Life::default()]) {
                 life.hooks.post_start.fails |= post_start;
                 life.hooks.pre_stop.fails |= pre_stop;

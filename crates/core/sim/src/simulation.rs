@@ -15,6 +15,7 @@ use pulselet_engine::status::PodStatus;
 use pulselet_engine::time::{Span, Time};
 use pulselet_engine::{Identity, Pod};
 use pulselet_model::Pod as ManifestPod;
+use pulselet_plan::{PodBlueprint, PodRefusal};
 
 use crate::faults::{Crash, CrashMoment, Faults};
 use crate::scenario::Scenario;
@@ -32,42 +33,32 @@ pub struct Setup {
     pub seed: u64,
     pub scenario: Scenario,
     pub faults: Faults,
-    /// Why the node does not run the pod at all.
-    pub rejection: Option<Rejection>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rejection {
-    pub reason: &'static str,
-    pub message: String,
+    /// Why the node does not run the pod at all; `None` if it does.
+    pub refusal: Option<Box<PodRefusal>>,
 }
 
 impl Setup {
-    /// A world without faults for an admitted Pod.
+    /// A world without faults for an admitted Pod and what was made of it.
     pub fn for_pod(
         pod: &ManifestPod,
-        plan: Arc<PodPlan>,
+        blueprint: &PodBlueprint,
         settings: Settings,
         seed: u64,
         mut scenario: Scenario,
     ) -> Self {
-        scenario.fail_unsupported_hooks(pod);
-        let os = pod.spec.os.as_ref().map_or("linux", |os| os.name.as_str());
+        scenario.fail_impossible_hooks(blueprint);
         Self {
             identity: Identity {
                 namespace: pod.namespace().into(),
                 name: pod.name().into(),
                 uid: pod.metadata.uid.as_deref().unwrap_or_default().into(),
             },
-            plan,
+            plan: Arc::clone(&blueprint.plan),
             settings,
             seed,
             scenario,
             faults: Faults::default(),
-            rejection: (os != "linux").then(|| Rejection {
-                reason: "PodOSNotSupported",
-                message: format!("the pod asks for {os}, and this node runs linux"),
-            }),
+            refusal: blueprint.refusal.clone(),
         }
     }
 }
@@ -141,13 +132,13 @@ impl Simulation {
             seed,
             scenario,
             faults,
-            rejection,
+            refusal,
         } = setup;
         let mut out = Outbox::default();
-        let pod = match rejection {
+        let pod = match refusal {
             None => Pod::new(identity, Arc::clone(&plan), settings, seed, Time::ZERO, &mut out),
-            Some(Rejection { reason, message }) => {
-                let why = (reason, message);
+            Some(refusal) => {
+                let why = (refusal.reason.as_str(), refusal.message);
                 Pod::rejected(identity, Arc::clone(&plan), settings, why, Time::ZERO, &mut out)
             }
         };

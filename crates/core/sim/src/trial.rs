@@ -55,14 +55,13 @@ fn panic_message(payload: &(dyn std::any::Any + Send)) -> String {
 }
 
 fn watch(case: &Case, lines: &mut Vec<Line>) -> Result<Covered, Violation> {
-    let plan = case.plan().map_err(|message| Violation {
+    let blueprint = case.blueprint().map_err(|message| Violation {
         rule: "random pods are admitted",
         at: Time::ZERO,
         message,
     })?;
-    let plan = Arc::new(plan);
-    let mut oracles = Oracles::new(Arc::clone(&plan), &case.settings, case.punctuality());
-    let mut simulation = Simulation::new(case.setup(plan));
+    let mut oracles = Oracles::new(Arc::clone(&blueprint.plan), &case.settings, case.punctuality());
+    let mut simulation = Simulation::new(case.setup(&blueprint));
     let mut steps = 0;
     simulation.run(case.limit, |simulation| {
         steps += 1;

@@ -18,7 +18,7 @@ mod volumes;
 mod written;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use pulselet_model::{Container, Pod};
 use pulselet_runtime::{
@@ -61,13 +61,11 @@ impl Context<'_> {
         self.layout
             .pod_logs(pod.namespace(), pod.name(), self.downward.uid)
     }
+}
 
-    /// `<logs>/<namespace>_<pod>_<uid>/<container>/<attempt>.log`
-    pub(crate) fn log_path(&self, container: &str, attempt: u32) -> PathBuf {
-        self.log_directory()
-            .join(container)
-            .join(format!("{attempt}.log"))
-    }
+/// `<logs>/<namespace>_<pod>_<uid>/<container>/<attempt>.log`
+pub(crate) fn log_path(of_pod: &Path, container: &str, attempt: u32) -> PathBuf {
+    of_pod.join(container).join(format!("{attempt}.log"))
 }
 
 pub(crate) fn sandbox_config(context: Context<'_>, attempt: u32) -> SandboxConfig {
@@ -196,7 +194,7 @@ pub(crate) fn container_config(
         env,
         mounts,
         devices: Vec::new(),
-        log_path: context.log_path(name, attempt),
+        log_path: log_path(&context.log_directory(), name, attempt),
         stdin: container.stdin,
         stdin_once: container.stdin_once,
         tty: container.tty,

@@ -23,11 +23,11 @@ use pulselet_probe::Prober;
 use pulselet_runtime::{ContainerStatus, Runtime, SandboxId, SandboxStatus, Version};
 use tokio::sync::{Semaphore, mpsc};
 
-pub(crate) use check::{Check, ProbeJob};
+pub(crate) use check::ProbeJob;
 pub(crate) use hook::HookJob;
 pub(crate) use image::ImageJob;
 pub(crate) use life::{CreateJob, RemoveJob, StopJob};
-pub(crate) use room::{Measurement, SizeLimit, size_limits};
+pub(crate) use room::Measurement;
 
 use crate::clock::Clock;
 use crate::container::{Context, Downward};

@@ -12,7 +12,6 @@
 //! Left to others: what a manifest means (`plan`), what happens when (`engine`), how a probe is made (`probe`), how a
 //! container is run (`runtime`), and every word to a person (`cli`).
 
-mod admission;
 mod agent;
 mod clock;
 mod container;

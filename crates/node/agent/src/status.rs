@@ -142,7 +142,7 @@ mod tests {
             "spec": {"restartPolicy": "Always", "containers": [{"name": "app", "image": "web:1"}]},
         }))
         .unwrap();
-        let plan = pulselet_plan::plan(&pod, gates).unwrap();
+        let plan = pulselet_plan::convert(&pod, gates).unwrap().plan;
         let (clock, _, _) = Clock::resume(None, Time::ZERO);
         let status = engine::PodStatus {
             phase: Phase::Running,

@@ -5,11 +5,10 @@ use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use pulselet_model::Pod;
+use pulselet_plan::MessagePolicy;
 use pulselet_runtime::{ContainerStatus, Exit, log};
 use rustix::fs::OFlags;
 
-use crate::container::find_container;
 use crate::layout::Layout;
 
 /// Bytes of a termination file that are read, as upstream reads.
@@ -24,18 +23,21 @@ const LOG_TAIL: u64 = 16 * 1024;
 pub(crate) fn message(
     layout: &Layout,
     uid: &str,
-    pod: &Pod,
+    policy: MessagePolicy,
     status: &ContainerStatus,
     exit: &Exit,
 ) -> Option<String> {
     let some = |text: String| Some(text).filter(|text| !text.is_empty());
-    let container = find_container(pod, &status.name)?;
     let path = layout.termination_message(uid, &status.name, status.attempt);
     let file = read_end(&path, MAX_MESSAGE, false).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     if let Some(text) = file.and_then(some) {
         return Some(text);
     }
-    if container.termination_message_policy == "FallbackToLogsOnError" && exit.code != 0 {
+    let falls_back = match policy {
+        MessagePolicy::File => false,
+        MessagePolicy::FallbackToLogsOnError => exit.code != 0,
+    };
+    if falls_back {
         let tail = read_end(&status.log_path, LOG_TAIL, true).unwrap_or_default();
         if let Some(text) = some(last_lines(&tail)) {
             return Some(text);

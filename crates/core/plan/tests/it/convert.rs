@@ -177,7 +177,7 @@ fn hooks_rules_and_limits_are_carried_over() {
 
 #[test]
 fn what_has_no_sensible_reading_is_an_error() {
-    let error = |spec: Value| pulselet_plan::plan(&pod(&spec), GateSet::ALL).expect_err("an error");
+    let error = |spec: Value| pulselet_plan::convert(&pod(&spec), GateSet::ALL).expect_err("an error");
     assert_eq!(error(json!({"containers": []})), PlanError::FindContainers);
     assert_eq!(
         error(one_container(&json!({"readinessProbe": {}}))),

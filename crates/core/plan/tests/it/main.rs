@@ -1,6 +1,7 @@
 //! Tests of the plan crate through its public API.
 
 mod advice;
+mod blueprint;
 mod convert;
 mod timing;
 
@@ -14,5 +15,6 @@ fn pod(spec: &serde_json::Value) -> Pod {
 }
 
 fn plan(spec: &serde_json::Value, gates: GateSet) -> PodPlan {
-    pulselet_plan::plan(&pod(spec), gates).expect("a plan")
+    let blueprint = pulselet_plan::convert(&pod(spec), gates).expect("a plan");
+    PodPlan::clone(&blueprint.plan)
 }

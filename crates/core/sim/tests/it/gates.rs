@@ -1,7 +1,6 @@
 //! A gate changes nothing for a pod that uses none of its fields.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 
 use pulselet_engine::line::Line;
 use pulselet_model::{Container, GateSet, Pod, Profile, admit_create};
@@ -40,9 +39,9 @@ fn lines(case: &Case, gates: GateSet) -> Vec<Line> {
     let pod = admit_create(case.pod.clone(), Profile::Pulselet, gates)
         .expect("the pod is admitted")
         .pod;
-    let plan = pulselet_plan::plan(&pod, gates).expect("the pod has a plan");
+    let blueprint = pulselet_plan::convert(&pod, gates).expect("the pod has a plan");
     let mut lines = Vec::new();
-    let outcome = Simulation::new(case.setup(Arc::new(plan))).run(case.limit, |simulation| {
+    let outcome = Simulation::new(case.setup(&blueprint)).run(case.limit, |simulation| {
         lines.extend(simulation.last_step().lines.iter().cloned());
         Ok::<(), Infallible>(())
     });

@@ -100,8 +100,8 @@ impl Manifest {
     }
 
     fn timing(&self, stage: &Stage) -> ProbeTiming {
-        let container = &stage.plan.containers[0];
-        probe_timing(&stage.plan, container, self.kind, &stage.settings).expect("it has the probe")
+        let container = &stage.blueprint.plan.containers[0];
+        probe_timing(&stage.blueprint.plan, container, self.kind, &stage.settings).expect("it has the probe")
     }
 }
 

@@ -30,8 +30,8 @@ fn a_seed_replays_exactly() {
     let lines = |seed| {
         let case = Case::random(seed);
         let mut lines = Vec::new();
-        let plan = case.plan().expect("random pods are admitted").into();
-        Simulation::new(case.setup(plan))
+        let blueprint = case.blueprint().expect("random pods are admitted");
+        Simulation::new(case.setup(&blueprint))
             .run(case.limit, |simulation| {
                 lines.extend(simulation.last_step().lines.iter().cloned());
                 Ok::<(), std::convert::Infallible>(())
@@ -47,7 +47,7 @@ fn a_seed_replays_exactly() {
 
 /// Runs a stage under oracles that were told another plan; returns the rule they found broken.
 fn noticed(stage: &Stage, change: impl FnOnce(&mut ContainerPlan)) -> Option<&'static str> {
-    let mut told = PodPlan::clone(&stage.plan);
+    let mut told = PodPlan::clone(&stage.blueprint.plan);
     change(Arc::make_mut(&mut told.containers[0]));
     let mut oracles = Oracles::new(Arc::new(told), &stage.settings, Punctuality::Exact);
     let limit = Time::ZERO + Span::from_secs(600);
@@ -98,13 +98,17 @@ containers:
 
 /// What is wrong with where a pod came to rest, for oracles that expect another world.
 fn unsettled(stage: &Stage, expected: &str) -> Option<String> {
-    let mut oracles = Oracles::new(Arc::clone(&stage.plan), &stage.settings, Punctuality::Exact);
+    let mut oracles = Oracles::new(
+        Arc::clone(&stage.blueprint.plan),
+        &stage.settings,
+        Punctuality::Exact,
+    );
     let mut simulation = Simulation::new(stage.setup());
     let limit = Time::ZERO + Span::from_secs(900);
     simulation
         .run(limit, |simulation| oracles.check(simulation))
         .expect("every step is right");
-    let scenario = Scenario::read(expected, &stage.plan).expect("a scenario");
+    let scenario = Scenario::read(expected, &stage.blueprint.plan).expect("a scenario");
     oracles
         .check_end(&simulation, &scenario, Time::ZERO)
         .err()

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use pulselet_engine::line::{Line, LineBody, LineRecord};
-use pulselet_engine::plan::{PodPlan, Settings};
+use pulselet_engine::plan::Settings;
 use pulselet_engine::time::{Span, Time};
 use pulselet_model::{GateSet, Pod, Profile, admit_create, decode_documents};
+use pulselet_plan::PodBlueprint;
 use pulselet_plan::duration::parse_duration;
 use pulselet_sim::faults::Faults;
 use pulselet_sim::oracle::{Oracles, Punctuality};
@@ -16,7 +17,7 @@ use serde_json::Value;
 #[derive(Clone)]
 pub(crate) struct Stage {
     pub(crate) pod: Pod,
-    pub(crate) plan: Arc<PodPlan>,
+    pub(crate) blueprint: PodBlueprint,
     pub(crate) settings: Settings,
     pub(crate) scenario: Scenario,
     pub(crate) faults: Faults,
@@ -42,11 +43,11 @@ impl Stage {
         let pod = admit_create(pod, Profile::Pulselet, gates)
             .expect("the pod is admitted")
             .pod;
-        let plan = Arc::new(pulselet_plan::plan(&pod, gates).expect("the pod has a plan"));
-        let scenario = Scenario::read(scenario, &plan).unwrap_or_else(|error| panic!("{error}"));
+        let blueprint = pulselet_plan::convert(&pod, gates).expect("the pod has a plan");
+        let scenario = Scenario::read(scenario, &blueprint.plan).unwrap_or_else(|error| panic!("{error}"));
         Self {
             pod,
-            plan,
+            blueprint,
             settings: Settings::default(),
             scenario,
             faults: Faults::default(),
@@ -59,8 +60,8 @@ impl Stage {
 
     /// The setup of a simulation.
     pub(crate) fn setup(&self) -> Setup {
-        let (plan, scenario) = (Arc::clone(&self.plan), self.scenario.clone());
-        let setup = Setup::for_pod(&self.pod, plan, self.settings, 7, scenario);
+        let scenario = self.scenario.clone();
+        let setup = Setup::for_pod(&self.pod, &self.blueprint, self.settings, 7, scenario);
         Setup {
             faults: self.faults.clone(),
             ..setup
@@ -81,7 +82,7 @@ impl Stage {
         } else {
             Punctuality::Late
         };
-        let mut oracles = Oracles::new(Arc::clone(&self.plan), &self.settings, punctuality);
+        let mut oracles = Oracles::new(Arc::clone(&self.blueprint.plan), &self.settings, punctuality);
         let mut lines = Vec::new();
         Simulation::new(self.setup())
             .run(limit, |simulation| {

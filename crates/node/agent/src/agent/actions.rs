@@ -6,10 +6,10 @@ use std::time::Duration;
 use pulselet_engine::io::{Action, Outcome, ProbeReport};
 use pulselet_engine::plan::{Hook, Kind};
 use pulselet_engine::{Input, LifeKey, PodKey, Span, Time};
+use pulselet_plan::PullPolicy;
 
 use super::Agent;
 use super::entry::{Entry, Todo};
-use crate::container::find_container;
 use crate::jobs::{CreateJob, HookJob, ImageJob, ProbeJob, RemoveJob, StopJob, Tools};
 
 /// What a stop is sent as when the runtime does not say.
@@ -34,8 +34,9 @@ impl Agent {
             }
             Action::StopSandbox => {
                 entry.place = None;
-                let pod = entry.reference(key);
-                self.tasks.spawn(async move { tools.stop_sandbox(pod).await });
+                let uid = Arc::clone(&entry.identity.uid);
+                self.tasks
+                    .spawn(async move { tools.stop_sandbox(key, uid).await });
             }
             Action::EnsureImage { container } => {
                 let job = image_job(entry, key, container);
@@ -66,11 +67,13 @@ impl Agent {
     }
 
     fn probe(&mut self, key: PodKey, life: LifeKey, kind: Kind, timeout: Span, due: Time) {
-        let check = self
-            .entries
-            .get_mut(&key)
-            .and_then(|entry| entry.check(life, kind));
-        let Some((id, check)) = check else {
+        let entry = self.entries.get(&key);
+        let known = entry.and_then(|entry| {
+            let known = entry.life(life)?;
+            let target = known.container()?.probe(kind)?;
+            Some((known.id.clone(), Arc::clone(target), entry.address))
+        });
+        let Some((id, target, address)) = known else {
             let report = ProbeReport {
                 outcome: Outcome::Error,
                 detail: "the probe is not in the pod's manifest".to_owned(),
@@ -86,7 +89,8 @@ impl Agent {
             life,
             kind,
             id,
-            check,
+            target,
+            address,
             timeout: timeout.into(),
             due,
         };
@@ -99,18 +103,18 @@ impl Agent {
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
         };
-        let (uid, place) = (Arc::clone(&entry.identity.uid), entry.place.clone());
-        let name = entry.name_of(life.container);
-        let (Some(name), Some(known)) = (name, entry.life_mut(life)) else {
+        let address = entry.address;
+        let Some(known) = entry.life_mut(life) else {
             let result = Err("the container is not there".to_owned());
             return self.answer_soon(key, Input::HookDone { life, hook, result });
         };
         let job = HookJob {
-            pod: known.reference(key, uid, place),
+            pod: key,
             life,
-            name,
             id: known.id.clone(),
             hook,
+            target: known.container().and_then(|it| it.hook(hook)).cloned(),
+            address,
             limit: limit.map(Into::into),
         };
         let task = self.tasks.spawn(async move { tools.hook(job).await });
@@ -155,7 +159,7 @@ impl Agent {
         };
         let index = entry.lives.iter().position(|known| known.key == life);
         let known = index.map(|index| entry.lives.swap_remove(index));
-        let pod = entry.reference(key);
+        let pod = entry.identity.clone();
         if let Some(known) = &known {
             self.containers.remove(&known.id);
             let generation = known.generation;
@@ -189,31 +193,21 @@ impl Agent {
 }
 
 fn image_job(entry: &Entry, key: PodKey, container: usize) -> ImageJob {
-    let name = entry.name_of(container).unwrap_or_default();
-    let pod = entry.spec.read();
-    let spec = find_container(&pod, &name);
+    let plan = entry.plan().containers.get(container);
+    let blueprint = entry.blueprint.containers.get(container);
     ImageJob {
         pod: key,
         container,
-        image: spec.as_ref().map(|spec| spec.image.clone()).unwrap_or_default(),
-        policy: spec
-            .as_ref()
-            .map(|spec| spec.image_pull_policy.clone())
-            .unwrap_or_default(),
-        namespace: pod.namespace().to_owned(),
-        pull_secrets: pod
-            .spec
-            .image_pull_secrets
-            .iter()
-            .map(|reference| reference.name.clone())
-            .filter(|name| !name.is_empty())
-            .collect(),
-        name,
+        image: plan.map(|plan| Arc::clone(&plan.image)).unwrap_or_default(),
+        policy: blueprint.map_or(PullPolicy::IfNotPresent, |it| it.pull_policy),
+        namespace: Arc::clone(&entry.identity.namespace),
+        pull_secrets: entry.blueprint.pull_secrets.clone(),
+        name: entry.name_of(container).unwrap_or_default(),
     }
 }
 
 fn create_job(entry: &Entry, key: PodKey, life: LifeKey) -> CreateJob {
-    let plan = entry.plan.containers.get(life.container);
+    let plan = entry.plan().containers.get(life.container);
     CreateJob {
         pod: entry.reference(key),
         life,

@@ -111,16 +111,15 @@ impl Agent {
             Manifest::parse(body).map_err(RestoreError::Spec)
         };
         let (current, pod) = spec(record.generation)?;
-        let plan = Arc::new(pulselet_plan::plan(&pod, self.config.gates)?);
+        let blueprint = Arc::new(pulselet_plan::convert(&pod, self.config.gates)?);
         let engine = record.engine;
         let mut entry = Entry::new(
             engine.identity().clone(),
             record.origin,
             &pod,
             current,
-            plan,
+            Arc::clone(&blueprint),
             engine.accepted_at(),
-            self.config.gates,
         );
         entry.generation = record.generation;
         entry.history = record.history;
@@ -128,9 +127,10 @@ impl Agent {
         entry.grace_exceeded = record.grace_exceeded;
         learn_lives(&mut entry, &engine);
         for (life, generation) in record.older_lives {
-            let (older, _) = spec(generation)?;
+            let (older, pod) = spec(generation)?;
             if let Some(life) = entry.life_mut(life) {
                 life.spec = older;
+                life.blueprint = Arc::new(pulselet_plan::convert(&pod, self.config.gates)?);
                 life.generation = generation;
             }
         }
@@ -142,7 +142,7 @@ impl Agent {
         let uid = Arc::clone(&entry.identity.uid);
         let has_ended = engine.status().phase.is_terminal();
         let key = self.insert(engine, entry);
-        if !has_ended {
+        if !has_ended && blueprint.has_written_volumes() {
             self.tools.volumes.keep(&PodRef {
                 key,
                 uid,
@@ -161,12 +161,14 @@ impl Agent {
             return;
         };
         let uid = Arc::clone(&entry.identity.uid);
-        let plan = Arc::clone(&entry.plan);
+        let plan = Arc::clone(entry.plan());
         let settings = self.config.settings;
         let ready =
             |sandbox: &&SandboxStatus| *sandbox.pod.uid == *uid && sandbox.state == SandboxState::Ready;
         let sandbox = listing.sandboxes.iter().filter(ready).max_by_key(|it| it.attempt);
-        entry.place = sandbox.map(Place::from);
+        if let Some(sandbox) = sandbox {
+            entry.set_place(Place::from(sandbox));
+        }
         let expected: Vec<_> = entry
             .lives
             .iter()

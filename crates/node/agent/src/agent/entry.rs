@@ -1,20 +1,21 @@
 //! What the agent knows about a pod besides the engine's state: its manifest, its place in the runtime, its lives.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use pulselet_engine::io::Action;
 use pulselet_engine::line::{KillReason, Line};
-use pulselet_engine::plan::{Hook, Kind};
+use pulselet_engine::plan::Hook;
 use pulselet_engine::{Identity, LifeKey, PodKey, PodPlan, Time};
-use pulselet_model::{Gate, GateSet, Pod};
+use pulselet_model::Pod;
+use pulselet_plan::{ContainerBlueprint, PodBlueprint};
 use pulselet_runtime::ContainerId;
 use serde::{Deserialize, Serialize};
 use tokio::task::AbortHandle;
 
-use crate::container::find_container;
 use crate::history::History;
 use crate::identity::Origin;
-use crate::jobs::{Check, Place, PodRef, SizeLimit, size_limits};
+use crate::jobs::{Place, PodRef};
 
 /// A pod beside the engine.
 #[derive(Debug)]
@@ -28,8 +29,12 @@ pub(super) struct Entry {
     pub(super) spec: Manifest,
     pub(super) qos_class: String,
     pub(super) generation: u32,
-    pub(super) plan: Arc<PodPlan>,
+    /// What was made of the manifest, once.
+    pub(super) blueprint: Arc<PodBlueprint>,
     pub(super) place: Option<Place>,
+    /// The pod's own address. It outlives its sandbox, so that what is asked of a pod whose sandbox is gone is not asked
+    /// of the host.
+    pub(super) address: Option<IpAddr>,
     pub(super) lives: Vec<Life>,
     /// Per container, what the runtime called its image; empty where it is not known.
     pub(super) image_ids: Vec<String>,
@@ -38,8 +43,6 @@ pub(super) struct Entry {
     pub(super) held: Held,
     /// Takes this pod's name once it is gone.
     pub(super) successor: Option<Successor>,
-    /// Of its volumes on the disk.
-    pub(super) size_limits: Vec<SizeLimit>,
     /// The distinct stop signals the manifest asks for, as counted in the metrics.
     pub(super) signals: Vec<Arc<str>>,
     /// Its end needed SIGKILL, which is counted once.
@@ -102,6 +105,8 @@ pub(super) struct Life {
     pub(super) id: ContainerId,
     /// The manifest it was created from.
     pub(super) spec: Manifest,
+    /// What was made of that manifest.
+    pub(super) blueprint: Arc<PodBlueprint>,
     pub(super) generation: u32,
     pub(super) stop_signal: Option<Arc<str>>,
     /// The signal that was sent and when.
@@ -115,7 +120,6 @@ pub(super) struct Life {
     pub(super) succeeded: bool,
     /// It has ended and nobody saw how.
     pub(super) unseen_end: bool,
-    checks: [Option<Arc<Check>>; 3],
     hooks: [Option<AbortHandle>; 2],
 }
 
@@ -157,15 +161,13 @@ impl Entry {
         origin: Origin,
         pod: &Pod,
         spec: Manifest,
-        plan: Arc<PodPlan>,
+        blueprint: Arc<PodBlueprint>,
         accepted_at: Time,
-        gates: GateSet,
     ) -> Self {
         let label = format!("{}/{}", identity.namespace, identity.name).into();
-        let image_ids = vec![String::new(); plan.containers.len()];
-        let signals = stop_signals(pod, gates);
+        let image_ids = vec![String::new(); blueprint.containers.len()];
+        let signals = stop_signals(&blueprint.plan);
         let qos_class = pod.status.qos_class.clone();
-        let size_limits = size_limits(pod);
         Self {
             identity,
             label,
@@ -174,14 +176,14 @@ impl Entry {
             spec,
             qos_class,
             generation: 0,
-            plan,
+            blueprint,
             place: None,
+            address: None,
             lives: Vec::new(),
             image_ids,
             history: History::default(),
             held: Held::default(),
             successor: None,
-            size_limits,
             signals,
             grace_exceeded: false,
             changed_lightly: false,
@@ -205,15 +207,19 @@ impl Entry {
         }
     }
 
+    pub(super) fn plan(&self) -> &Arc<PodPlan> {
+        &self.blueprint.plan
+    }
+
     pub(super) fn name_of(&self, container: usize) -> Option<Arc<str>> {
-        self.plan
+        self.plan()
             .containers
             .get(container)
             .map(|plan| Arc::clone(&plan.name))
     }
 
     pub(super) fn index_of(&self, container: &str) -> Option<usize> {
-        let mut plans = self.plan.containers.iter();
+        let mut plans = self.plan().containers.iter();
         plans.position(|plan| &*plan.name == container)
     }
 
@@ -242,6 +248,7 @@ impl Entry {
             key,
             id: id.clone(),
             spec: self.spec.clone(),
+            blueprint: Arc::clone(&self.blueprint),
             generation: self.generation,
             stop_signal,
             signalled: None,
@@ -250,13 +257,12 @@ impl Entry {
             stopping: None,
             succeeded: false,
             unseen_end: false,
-            checks: [None, None, None],
             hooks: [None, None],
         });
         true
     }
 
-    /// The pod as a job sees it that concerns no life in particular.
+    /// The pod as a job sees it that makes something from its manifest.
     pub(super) fn reference(&self, key: PodKey) -> PodRef {
         PodRef {
             key,
@@ -266,43 +272,17 @@ impl Entry {
         }
     }
 
-    /// The prepared probe of a life.
-    pub(super) fn check(&mut self, key: LifeKey, kind: Kind) -> Option<(ContainerId, Arc<Check>)> {
-        let name = self.name_of(key.container)?;
-        let address = self.place.as_ref().and_then(Place::address);
-        let life = self.life_mut(key)?;
-        let slot = &mut life.checks[kind as usize];
-        if slot.is_none() {
-            let pod = life.spec.read();
-            let container = find_container(&pod, &name)?;
-            let probe = match kind {
-                Kind::Startup => container.startup_probe.as_ref(),
-                Kind::Liveness => container.liveness_probe.as_ref(),
-                Kind::Readiness => container.readiness_probe.as_ref(),
-            };
-            *slot = Some(Arc::new(Check::new(&container, probe?, address)));
-        }
-        let check = slot.clone()?;
-        Some((life.id.clone(), check))
-    }
-
-    /// Addresses have changed: what was resolved with the old one is of no use.
-    pub(super) fn forget_checks(&mut self) {
-        for life in &mut self.lives {
-            life.checks = [None, None, None];
-        }
+    /// Takes note of where its sandbox is.
+    pub(super) fn set_place(&mut self, place: Place) {
+        self.address = place.address();
+        self.place = Some(place);
     }
 }
 
 impl Life {
-    /// The pod as the jobs of this life see it: with the manifest it was created from.
-    pub(super) fn reference(&self, key: PodKey, uid: Arc<str>, place: Option<Place>) -> PodRef {
-        PodRef {
-            key,
-            uid,
-            spec: self.spec.read(),
-            place,
-        }
+    /// What the node needs of its container besides the engine's plan.
+    pub(super) fn container(&self) -> Option<&ContainerBlueprint> {
+        self.blueprint.containers.get(self.key.container)
     }
 
     pub(super) fn running_since(&self) -> Option<Time> {
@@ -323,15 +303,9 @@ impl Life {
     }
 }
 
-fn stop_signals(spec: &Pod, gates: GateSet) -> Vec<Arc<str>> {
-    if !gates.enabled(Gate::ContainerStopSignals) {
-        return Vec::new();
-    }
-    let containers = spec.spec.init_containers.iter().chain(&spec.spec.containers);
-    let mut signals: Vec<Arc<str>> = containers
-        .filter_map(|container| container.lifecycle.as_ref()?.stop_signal.as_deref())
-        .map(Arc::from)
-        .collect();
+fn stop_signals(plan: &PodPlan) -> Vec<Arc<str>> {
+    let containers = plan.containers.iter();
+    let mut signals: Vec<Arc<str>> = containers.filter_map(|it| it.stop_signal.clone()).collect();
     signals.sort();
     signals.dedup();
     signals

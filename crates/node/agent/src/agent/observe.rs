@@ -8,6 +8,7 @@ use std::sync::Arc;
 use pulselet_engine::io::{Exit, ProbeReport, StopRecord};
 use pulselet_engine::plan::Kind;
 use pulselet_engine::{Input, LifeKey, PodKey, Time};
+use pulselet_plan::MessagePolicy;
 use pulselet_runtime::{
     ContainerEvent, ContainerId, ContainerState, ContainerStatus, EventKind, ExitReason, RuntimeEvent,
     SandboxId, SandboxState, SandboxStatus,
@@ -68,8 +69,7 @@ impl Agent {
 
     fn sandbox_is(&mut self, key: PodKey, place: Place) {
         if let Some(entry) = self.entries.get_mut(&key) {
-            entry.place = Some(place);
-            entry.forget_checks();
+            entry.set_place(place);
         }
         self.feed(key, Input::SandboxReady);
     }
@@ -81,7 +81,7 @@ impl Agent {
         if let Some(slot) = entry.image_ids.get_mut(container) {
             *slot = image_id;
         }
-        let plan = entry.plan.containers.get(container);
+        let plan = entry.plan().containers.get(container);
         if let (Some(why), Some(plan)) = (bad_signal, plan.filter(|plan| plan.stop_signal.is_none())) {
             let message = format!("The image's STOPSIGNAL cannot be understood, SIGTERM is used: {why}");
             let name = Arc::clone(&plan.name);
@@ -91,7 +91,7 @@ impl Agent {
 
     fn probe_done(&mut self, key: PodKey, life: LifeKey, kind: Kind, mut report: ProbeReport, began: Time) {
         if let Some(entry) = self.entries.get(&key)
-            && let Some(plan) = entry.plan.containers.get(life.container)
+            && let Some(plan) = entry.plan().containers.get(life.container)
             && entry
                 .life(life)
                 .is_some_and(|life| life.running_since().is_some())
@@ -218,14 +218,12 @@ impl Agent {
         };
         let forced = exit.killed_after_grace;
         let name = &status.name;
-        let message = termination::message(
-            &self.tools.layout,
-            &entry.identity.uid,
-            &entry.spec.read(),
-            status,
-            exit,
-        );
+        let uid = Arc::clone(&entry.identity.uid);
         let Some(known) = entry.life_mut(life) else { return };
+        let policy = known
+            .container()
+            .map_or(MessagePolicy::File, |it| it.message_policy);
+        let message = termination::message(&self.tools.layout, &uid, policy, status, exit);
         known.unseen_end = exit.reason == ExitReason::Unknown;
         let signalled = known.signalled.clone().or_else(|| {
             // The agent that stopped it is gone; the runtime remembers that there was a stop.
@@ -287,7 +285,7 @@ impl Agent {
     pub(super) fn measure_volumes(&mut self) {
         let mut volumes = Vec::new();
         for (&pod, entry) in self.entries.iter().filter(|(_, entry)| entry.place.is_some()) {
-            volumes.extend(entry.size_limits.iter().map(|limit| Measurement {
+            volumes.extend(entry.blueprint.size_limits().map(|limit| Measurement {
                 pod,
                 uid: Arc::clone(&entry.identity.uid),
                 limit: limit.clone(),

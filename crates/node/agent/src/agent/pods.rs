@@ -7,6 +7,7 @@ use std::time::Duration;
 use pulselet_engine::plan::{Kind, Role};
 use pulselet_engine::{Identity, Input, PodKey, PodPlan};
 use pulselet_model::Pod;
+use pulselet_plan::PodBlueprint;
 use pulselet_runtime::SandboxId;
 
 use super::Agent;
@@ -16,8 +17,7 @@ use super::requests::{
     StreamError, UpdateError,
 };
 use super::tell::probe_name;
-use crate::admission;
-use crate::container::find_container;
+use crate::container::log_path;
 use crate::identity::{Origin, uid_of};
 use crate::status::{Surroundings, pod_status};
 
@@ -80,7 +80,7 @@ impl Agent {
         if self.ending.is_some() {
             return Err(AddError::ShuttingDown);
         }
-        pulselet_plan::plan(&pod, self.config.gates)?;
+        let blueprint = pulselet_plan::convert(&pod, self.config.gates)?;
         let label: Arc<str> = format!("{}/{}", pod.namespace(), pod.name()).into();
         let uid = uid_of(&pod);
         let added = |how| Added {
@@ -92,7 +92,7 @@ impl Agent {
             if self.entries.len() >= MAX_PODS {
                 return Err(AddError::Full);
             }
-            self.accept(&pod, origin)?;
+            self.accept(&pod, blueprint, origin);
             return Ok(added(How::Created));
         };
         let leaving = self.pods.get(key).is_none_or(pulselet_engine::Pod::is_deleting);
@@ -103,6 +103,7 @@ impl Agent {
                 self.journal.mark(key);
                 return Ok(added(How::Adopted));
             }
+            // It is converted again when its turn comes, perhaps by another agent.
             entry.successor = Some(Successor { pod, origin });
             self.journal.mark(key);
         }
@@ -110,8 +111,7 @@ impl Agent {
         Ok(added(How::Replacing))
     }
 
-    fn accept(&mut self, pod: &Pod, origin: Origin) -> Result<PodKey, AddError> {
-        let plan = Arc::new(pulselet_plan::plan(pod, self.config.gates)?);
+    fn accept(&mut self, pod: &Pod, blueprint: PodBlueprint, origin: Origin) {
         let identity = Identity {
             namespace: pod.namespace().into(),
             name: pod.name().into(),
@@ -119,20 +119,22 @@ impl Agent {
         };
         let now = self.tools.clock.now();
         let settings = self.config.settings;
-        let (own, of_engine) = (identity.clone(), Arc::clone(&plan));
-        let engine = match admission::refusal(pod) {
+        let (own, plan) = (identity.clone(), Arc::clone(&blueprint.plan));
+        let engine = match &blueprint.refusal {
             None => {
                 let seed = RandomState::new().hash_one(&*identity.uid);
-                pulselet_engine::Pod::new(own, of_engine, settings, seed, now, &mut self.out)
+                pulselet_engine::Pod::new(own, plan, settings, seed, now, &mut self.out)
             }
-            Some(why) => pulselet_engine::Pod::rejected(own, of_engine, settings, why, now, &mut self.out),
+            Some(refusal) => {
+                let why = (refusal.reason.as_str(), refusal.message.clone());
+                pulselet_engine::Pod::rejected(own, plan, settings, why, now, &mut self.out)
+            }
         };
         let spec = Manifest::new(pod);
         self.journal.spec(&identity.uid, 0, &spec);
-        let entry = Entry::new(identity, origin, pod, spec, plan, now, self.config.gates);
+        let entry = Entry::new(identity, origin, pod, spec, Arc::new(blueprint), now);
         let key = self.insert(engine, entry);
         self.digest(key, now);
-        Ok(key)
     }
 
     pub(super) fn insert(&mut self, engine: pulselet_engine::Pod, entry: Entry) -> PodKey {
@@ -147,7 +149,8 @@ impl Agent {
 
     /// Another manifest for a pod that stays. Nothing is restarted for it.
     fn update(&mut self, pod: &Pod) -> Result<(), UpdateError> {
-        let plan = Arc::new(pulselet_plan::plan(pod, self.config.gates)?);
+        let blueprint = Arc::new(pulselet_plan::convert(pod, self.config.gates)?);
+        let plan = Arc::clone(&blueprint.plan);
         let label = format!("{}/{}", pod.namespace(), pod.name());
         let key = self.find(&label)?;
         let settings = self.config.settings;
@@ -155,7 +158,7 @@ impl Agent {
         if *entry.identity.uid != *uid_of(pod) {
             return Err(NoSuchPod { pod: label }.into());
         }
-        if !only_adds_ephemeral(&plan, &entry.plan) {
+        if !only_adds_ephemeral(&plan, entry.plan()) {
             return Err(UpdateError::Containers);
         }
         let spec = Manifest::new(pod);
@@ -167,7 +170,7 @@ impl Agent {
         }
         entry.spec = spec;
         entry.image_ids.resize(plan.containers.len(), String::new());
-        entry.plan = Arc::clone(&plan);
+        entry.blueprint = blueprint;
         entry.changed_visibly = true;
         self.journal.mark(key);
         let tools = Arc::clone(&self.tools);
@@ -223,9 +226,9 @@ impl Agent {
         let Some(entry) = self.entries.get(&key) else {
             return;
         };
-        let pod = entry.reference(key);
+        let pod = entry.identity.clone();
         let tools = Arc::clone(&self.tools);
-        self.tasks.spawn(async move { tools.clean_up(pod).await });
+        self.tasks.spawn(async move { tools.clean_up(key, pod).await });
     }
 
     /// Nothing of the pod is left: forgets it, and takes the one that waited for its name.
@@ -243,16 +246,20 @@ impl Agent {
         for signal in &entry.signals {
             self.metrics.signal_gone(signal);
         }
-        for container in &entry.plan.containers {
+        for container in &entry.plan().containers {
             for kind in Kind::ALL {
                 self.metrics
                     .forget_probe(&probe_name(&entry, &container.name, kind));
             }
         }
-        if let Some(Successor { pod, origin }) = entry.successor.filter(|_| self.ending.is_none())
-            && let Err(error) = self.accept(&pod, origin)
-        {
-            tracing::error!(pod = &*entry.label, %error, "cannot take the pod that was to replace this one");
+        let Some(Successor { pod, origin }) = entry.successor.filter(|_| self.ending.is_none()) else {
+            return;
+        };
+        match pulselet_plan::convert(&pod, self.config.gates) {
+            Ok(blueprint) => self.accept(&pod, blueprint, origin),
+            Err(error) => {
+                tracing::error!(pod = &*entry.label, %error, "cannot take the pod that was to replace this one");
+            }
         }
     }
 
@@ -262,7 +269,7 @@ impl Agent {
         let pod = self.pods.get(key)?;
         let clock = self.tools.clock;
         let around = Surroundings {
-            plan: &entry.plan,
+            plan: entry.plan(),
             qos_class: &entry.qos_class,
             image_ids: &entry.image_ids,
             pod_ips: entry
@@ -306,12 +313,10 @@ impl Agent {
         let Some(life) = newest.filter(|life| life.running_since().is_some()) else {
             return Err(StreamError::NotRunning { pod, container });
         };
-        let spec = life.spec.read();
-        let fields = find_container(&spec, &container);
         Ok(Located {
             id: life.id.clone(),
-            tty: fields.as_ref().is_some_and(|fields| fields.tty),
-            stdin: fields.as_ref().is_some_and(|fields| fields.stdin),
+            tty: life.container().is_some_and(|it| it.tty),
+            stdin: life.container().is_some_and(|it| it.stdin),
         })
     }
 
@@ -329,14 +334,14 @@ impl Agent {
         let entry = self.entries.get(&key).expect("a name leads to an entry");
         let choices = || {
             entry
-                .plan
+                .plan()
                 .containers
                 .iter()
                 .map(|plan| plan.name.to_string())
                 .collect()
         };
         let pod = pod.to_owned();
-        let all = entry.plan.containers.iter().enumerate();
+        let all = entry.plan().containers.iter().enumerate();
         let mut mains = all.filter(|(_, plan)| plan.role == Role::Main);
         let only_main = mains.next().filter(|_| mains.next().is_none());
         let index = match (container, only_main) {
@@ -351,7 +356,7 @@ impl Agent {
                 return Err(LogError::Ambiguous { pod, choices });
             }
         };
-        let container = entry.plan.containers[index].name.to_string();
+        let container = entry.plan().containers[index].name.to_string();
         let mut lives: Vec<_> = entry
             .lives
             .iter()
@@ -367,7 +372,7 @@ impl Agent {
         let attempt = life.key.attempt;
         let directory = self.tools.layout.pod_logs(namespace, name, uid);
         Ok(LogPlace {
-            path: directory.join(&container).join(format!("{attempt}.log")),
+            path: log_path(&directory, &container, attempt),
             container,
             attempt,
             running: !previous && life.running_since().is_some(),

@@ -1,101 +1,67 @@
-//! Probes: prepared once per life and kind, run many times.
+//! One run of a probe. What it asks was decided when the pod was converted; only the pod's address is filled in here.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pulselet_engine::io::{Outcome, PROBE_TRIES, ProbeReport};
 use pulselet_engine::plan::Kind;
 use pulselet_engine::{LifeKey, PodKey, Span, Time};
-use pulselet_model::{Container, HttpGetAction, IntOrString, Probe};
+use pulselet_plan::{HostPort, HttpScheme, HttpTarget, ProbeTarget};
 use pulselet_probe::{Failure, GrpcCheck, HttpRequest, NetworkProbe, Purpose, Scheme, Target};
 use pulselet_runtime::{ContainerId, Error, ExecOutcome, ExecRequest, PROBE_OUTPUT_LIMIT};
 
 use super::{News, Tools};
 
-/// A probe's handler with its target resolved.
-#[derive(Debug)]
-pub(crate) enum Check {
+/// A probe with its target's address filled in.
+enum Check<'a> {
     Network(NetworkProbe),
-    Exec(Vec<String>),
-    /// The manifest asks for something that cannot be asked, such as a port name that the container does not have.
-    Impossible(String),
+    Exec(&'a [String]),
+    Impossible(&'a str),
 }
 
-impl Check {
-    pub(crate) fn new(container: &Container, probe: &Probe, address: Option<IpAddr>) -> Self {
-        // Without an address of its own the pod has the host's network.
-        let address = address.unwrap_or(Ipv4Addr::LOCALHOST.into()).to_string();
-        if let Some(exec) = &probe.exec {
-            return Self::Exec(exec.command.clone());
+impl<'a> Check<'a> {
+    /// `address` is the pod's; `None` if it has the host's network.
+    fn new(target: &'a ProbeTarget, address: Option<IpAddr>) -> Self {
+        match target {
+            ProbeTarget::Exec(command) => Self::Exec(command),
+            ProbeTarget::Http(http) => {
+                let request = http_request(http, address, Purpose::Probe);
+                Self::Network(NetworkProbe::Http(request))
+            }
+            ProbeTarget::Tcp(at) => Self::Network(NetworkProbe::Tcp(endpoint(at, address))),
+            ProbeTarget::Grpc { port, service } => {
+                let target = at_pod(*port, address);
+                Self::Network(NetworkProbe::Grpc(GrpcCheck::new(target, &**service)))
+            }
+            ProbeTarget::Impossible { why, .. } => Self::Impossible(why),
         }
-        let network = if let Some(http) = &probe.http_get {
-            http_request(container, http, &address, Purpose::Probe).map(NetworkProbe::Http)
-        } else if let Some(tcp) = &probe.tcp_socket {
-            let host = some(&tcp.host).unwrap_or(&address);
-            port(container, &tcp.port).map(|port| NetworkProbe::Tcp(Target::new(host, port)))
-        } else if let Some(grpc) = &probe.grpc {
-            let service = grpc.service.clone().unwrap_or_default();
-            let port = u16::try_from(grpc.port).map_err(|_| format!("invalid port number: {}", grpc.port));
-            port.map(|port| NetworkProbe::Grpc(GrpcCheck::new(Target::new(&address, port), service)))
-        } else {
-            Err("missing probe handler".to_owned())
-        };
-        network.map_or_else(Self::Impossible, Self::Network)
     }
 }
 
-fn some(text: &str) -> Option<&str> {
-    Some(text).filter(|text| !text.is_empty())
+fn endpoint(at: &HostPort, address: Option<IpAddr>) -> Target {
+    match &at.host {
+        Some(host) => Target::new(host, at.port),
+        None => at_pod(at.port, address),
+    }
+}
+
+/// A port of the pod itself. Without an address of its own it has the host's network.
+fn at_pod(port: u16, address: Option<IpAddr>) -> Target {
+    let address = address.unwrap_or(Ipv4Addr::LOCALHOST.into());
+    SocketAddr::new(address, port).into()
 }
 
 /// The request of an httpGet handler, for probes and hooks.
-pub(super) fn http_request(
-    container: &Container,
-    action: &HttpGetAction,
-    address: &str,
-    purpose: Purpose,
-) -> Result<HttpRequest, String> {
-    let scheme = if action.scheme.eq_ignore_ascii_case("https") {
-        Scheme::Https
-    } else {
-        Scheme::Http
+pub(super) fn http_request(http: &HttpTarget, address: Option<IpAddr>, purpose: Purpose) -> HttpRequest {
+    let scheme = match http.scheme {
+        HttpScheme::Http => Scheme::Http,
+        HttpScheme::Https => Scheme::Https,
     };
-    let port = port(container, &action.port)?;
-    let target = Target::new(some(&action.host).unwrap_or(address), port);
-    let headers = action.http_headers.iter();
-    let headers = headers.map(|header| (header.name.clone(), header.value.clone()));
-    Ok(HttpRequest::new(
-        purpose,
-        scheme,
-        target,
-        &action.path,
-        headers.collect(),
-    ))
-}
-
-/// A port by number, or by its name among the container's own.
-fn port(container: &Container, port: &IntOrString) -> Result<u16, String> {
-    let number = match port {
-        IntOrString::Int(number) => *number,
-        IntOrString::String(name) => {
-            let named = container.ports.iter().find(|port| port.name == *name);
-            match (named, name.parse()) {
-                (Some(port), _) => port.container_port,
-                (None, Ok(number)) => number,
-                (None, Err(_)) => {
-                    return Err(format!(
-                        "couldn't find port: {name} in container {}",
-                        container.name
-                    ));
-                }
-            }
-        }
-    };
-    u16::try_from(number)
-        .ok()
-        .filter(|number| *number != 0)
-        .ok_or_else(|| format!("invalid port number: {number}"))
+    let headers = http.headers.iter();
+    let headers = headers.map(|(name, value)| (name.to_string(), value.to_string()));
+    let target = endpoint(&http.at, address);
+    HttpRequest::new(purpose, scheme, target, &http.path, headers.collect())
 }
 
 /// One run of a probe.
@@ -105,7 +71,9 @@ pub(crate) struct ProbeJob {
     pub(crate) life: LifeKey,
     pub(crate) kind: Kind,
     pub(crate) id: ContainerId,
-    pub(crate) check: Arc<Check>,
+    pub(crate) target: Arc<ProbeTarget>,
+    /// The pod's; `None` if it has the host's network.
+    pub(crate) address: Option<IpAddr>,
     pub(crate) timeout: Duration,
     /// When the engine wanted it to begin.
     pub(crate) due: Time,
@@ -113,19 +81,20 @@ pub(crate) struct ProbeJob {
 
 impl Tools {
     pub(crate) async fn probe(&self, job: ProbeJob) {
-        let limit = match &*job.check {
+        let check = Check::new(&job.target, job.address);
+        let limit = match check {
             Check::Network(_) | Check::Impossible(_) => &self.limits.network_probes,
             Check::Exec(_) => &self.limits.exec_probes,
         };
         let _permit = limit.acquire().await;
         let began = self.clock.now();
         let late = began.since(job.due).into();
-        let mut report = self.run_check(&job).await;
+        let mut report = self.run_check(&job, &check).await;
         for _ in 1..PROBE_TRIES {
             if report.outcome != Outcome::Error {
                 break;
             }
-            report = self.run_check(&job).await;
+            report = self.run_check(&job, &check).await;
         }
         let news = News::ProbeDone {
             life: job.life,
@@ -137,13 +106,13 @@ impl Tools {
         self.answer(job.pod, news).await;
     }
 
-    async fn run_check(&self, job: &ProbeJob) -> ProbeReport {
-        match &*job.check {
+    async fn run_check(&self, job: &ProbeJob, check: &Check<'_>) -> ProbeReport {
+        match check {
             Check::Network(probe) => network_report(self.prober.run(probe, job.timeout).await),
             Check::Exec(command) => self.exec(&job.id, command, job.timeout).await,
             Check::Impossible(why) => ProbeReport {
                 outcome: Outcome::Error,
-                detail: why.clone(),
+                detail: (*why).to_owned(),
                 exit_code: None,
                 latency: Span::ZERO,
                 timed_out: false,
@@ -215,40 +184,36 @@ fn network_report(report: pulselet_probe::Report) -> ProbeReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
-    fn check(probe: &serde_json::Value) -> String {
-        let container: Container = serde_json::from_value(json!({
-            "name": "app", "ports": [{"name": "web", "containerPort": 8080}],
-        }))
-        .unwrap();
-        let probe = serde_json::from_value(probe.clone()).unwrap();
-        match Check::new(&container, &probe, Some([10, 0, 0, 1].into())) {
+    fn shown(target: &ProbeTarget, address: Option<IpAddr>) -> String {
+        match Check::new(target, address) {
             Check::Network(NetworkProbe::Tcp(target)) => target.to_string(),
             Check::Network(other) => format!("{other:?}"),
             Check::Exec(command) => command.join(" "),
-            Check::Impossible(why) => why,
+            Check::Impossible(why) => why.to_owned(),
         }
     }
 
     #[test]
-    fn named_ports_are_the_containers_own() {
-        assert_eq!(check(&json!({"tcpSocket": {"port": "web"}})), "10.0.0.1:8080");
+    fn a_target_without_a_host_is_at_the_pods_address() {
+        let tcp = |host: Option<&str>| {
+            let host = host.map(Into::into);
+            ProbeTarget::Tcp(HostPort { host, port: 81 })
+        };
+        let address = Some([10, 0, 0, 1].into());
+        assert_eq!(shown(&tcp(None), address), "10.0.0.1:81");
         assert_eq!(
-            check(&json!({"tcpSocket": {"port": 81, "host": "::1"}})),
-            "[::1]:81"
+            shown(&tcp(None), Some("fd00::3".parse().unwrap())),
+            "[fd00::3]:81"
         );
-        assert_eq!(
-            check(&json!({"tcpSocket": {"port": "db"}})),
-            "couldn't find port: db in container app"
+        assert_eq!(shown(&tcp(Some("::1")), address), "[::1]:81");
+        assert_eq!(shown(&tcp(None), None), "127.0.0.1:81");
+        let service = "db".into();
+        let grpc = shown(&ProbeTarget::Grpc { port: 82, service }, address);
+        assert!(
+            grpc.contains("10.0.0.1") && grpc.contains("82") && grpc.contains("db"),
+            "{grpc}"
         );
-        assert_eq!(
-            check(&json!({"tcpSocket": {"port": 0}})),
-            "invalid port number: 0"
-        );
-        assert!(check(&json!({"httpGet": {"port": "web", "path": "/h"}})).contains("8080"));
-        assert!(check(&json!({"grpc": {"port": 70000}})).contains("invalid port"));
-        assert_eq!(check(&json!({})), "missing probe handler");
     }
 
     #[test]

@@ -1,18 +1,18 @@
 //! Lifecycle hooks that run something.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pulselet_engine::LifeKey;
 use pulselet_engine::io::Input;
 use pulselet_engine::plan::Hook;
-use pulselet_model::LifecycleHandler;
+use pulselet_engine::{LifeKey, PodKey};
+use pulselet_plan::HookTarget;
 use pulselet_probe::{Outcome, Purpose};
 use pulselet_runtime::{ContainerId, ExecOutcome, ExecRequest, PROBE_OUTPUT_LIMIT};
 
+use super::Tools;
 use super::check::http_request;
-use super::{Place, PodRef, Tools};
-use crate::container::find_container;
 
 /// How long a request of a postStart hook may take: nothing else bounds it.
 const REQUEST_TIMEOUT: Duration = Duration::from_mins(10);
@@ -21,11 +21,14 @@ const MAX_OUTPUT_TEXT: usize = 1024;
 
 #[derive(Debug)]
 pub(crate) struct HookJob {
-    pub(crate) pod: PodRef,
+    pub(crate) pod: PodKey,
     pub(crate) life: LifeKey,
-    pub(crate) name: Arc<str>,
     pub(crate) id: ContainerId,
     pub(crate) hook: Hook,
+    /// `None` if the manifest that the life was created from has no such hook.
+    pub(crate) target: Option<Arc<HookTarget>>,
+    /// The pod's; `None` if it has the host's network.
+    pub(crate) address: Option<IpAddr>,
     pub(crate) limit: Option<Duration>,
 }
 
@@ -33,32 +36,14 @@ impl Tools {
     pub(crate) async fn hook(&self, job: HookJob) {
         let result = self.run_hook(&job).await;
         let HookJob { life, hook, .. } = job;
-        self.tell(job.pod.key, Input::HookDone { life, hook, result })
-            .await;
+        self.tell(job.pod, Input::HookDone { life, hook, result }).await;
     }
 
     async fn run_hook(&self, job: &HookJob) -> Result<(), String> {
-        let container = find_container(&job.pod.spec, &job.name);
-        let lifecycle = container
-            .as_ref()
-            .and_then(|container| container.lifecycle.as_ref());
-        let handler = lifecycle.and_then(|lifecycle| match job.hook {
-            Hook::PostStart => lifecycle.post_start.as_ref(),
-            Hook::PreStop => lifecycle.pre_stop.as_ref(),
-        });
-        let (Some(container), Some(handler)) = (&container, handler) else {
-            return Err("the hook is not in the pod's manifest".to_owned());
-        };
-        match handler {
-            LifecycleHandler { exec: Some(exec), .. } => {
-                self.exec_hook(&job.id, &exec.command, job.limit).await
-            }
-            LifecycleHandler {
-                http_get: Some(http), ..
-            } => {
-                let address = job.pod.place.as_ref().and_then(Place::address);
-                let address = address.map_or_else(|| "127.0.0.1".to_owned(), |ip| ip.to_string());
-                let request = http_request(container, http, &address, Purpose::LifecycleHook)?;
+        match job.target.as_deref() {
+            Some(HookTarget::Exec(command)) => self.exec_hook(&job.id, command, job.limit).await,
+            Some(HookTarget::Http(http)) => {
+                let request = http_request(http, job.address, Purpose::LifecycleHook);
                 let timeout = job.limit.unwrap_or(REQUEST_TIMEOUT);
                 let report = self.prober.hook(&request, timeout).await;
                 match report.outcome {
@@ -66,10 +51,9 @@ impl Tools {
                     Outcome::Failure(_) | Outcome::Error(_) => Err(report.detail),
                 }
             }
-            // Accepted by the API, never carried out, as upstream; a sleep is the engine's own.
-            LifecycleHandler { .. } => {
-                Err("invalid handler: only exec, httpGet and sleep are carried out".to_owned())
-            }
+            Some(HookTarget::Impossible(why)) => Err(why.to_string()),
+            Some(HookTarget::Sleep(_)) => Err("a sleep is not run but waited for".to_owned()),
+            None => Err("the hook is not in the pod's manifest".to_owned()),
         }
     }
 

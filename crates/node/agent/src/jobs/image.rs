@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use pulselet_engine::PodKey;
 use pulselet_engine::io::{ImageError, Input, Pulled};
+use pulselet_plan::PullPolicy;
 use pulselet_runtime::{Credentials, Error, Image, ImageErrorKind, Operation, Result};
 
 use super::{News, PULL_TIMEOUT, Tools, bounded};
@@ -15,10 +16,9 @@ use crate::objects::{Keyring, Objects, Wanted};
 pub(crate) struct ImageJob {
     pub(crate) pod: PodKey,
     pub(crate) container: usize,
-    pub(crate) image: String,
-    /// `Always`, `IfNotPresent` or `Never`.
-    pub(crate) policy: String,
-    pub(crate) namespace: String,
+    pub(crate) image: Arc<str>,
+    pub(crate) policy: PullPolicy,
+    pub(crate) namespace: Arc<str>,
     /// The container's name, for what is told about its image.
     pub(crate) name: Arc<str>,
     /// Secrets that may hold credentials for the registry.
@@ -60,13 +60,13 @@ impl Tools {
 
     async fn get_image(&self, job: &ImageJob) -> std::result::Result<(Image, Pulled), (ImageError, String)> {
         let failed = |error: Error| failure(&job.image, &error);
-        if job.policy != "Always" {
+        if job.policy != PullPolicy::Always {
             let there = bounded(Operation::ImageStatus, self.runtime.image_status(&job.image)).await;
             if let Some(image) = there.map_err(failed)? {
                 return Ok((image, Pulled::AlreadyPresent));
             }
         }
-        if job.policy == "Never" {
+        if job.policy == PullPolicy::Never {
             let message = format!(
                 "Container image \"{}\" is not present with pull policy of Never",
                 job.image
@@ -102,7 +102,7 @@ impl Tools {
                 Err(error) => Some(error.to_string()),
             };
             if let Some(trouble) = trouble {
-                tracing::warn!(secret = name, namespace = job.namespace, %trouble, "no use as a pull secret");
+                tracing::warn!(secret = name, namespace = &*job.namespace, %trouble, "no use as a pull secret");
                 missing.push(name.as_str());
             }
         }

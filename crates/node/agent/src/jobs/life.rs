@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pulselet_engine::io::{CreateError, Exit, Input};
-use pulselet_engine::{LifeKey, PodKey};
+use pulselet_engine::{Identity, LifeKey, PodKey};
 use pulselet_runtime::{
     ContainerConfig, ContainerFilter, ContainerId, ContainerState, ContainerStatus, Error, Operation, Result,
 };
 
 use super::{News, PodRef, Retry, Tools, bounded};
 use crate::container::{
-    ConfigError, ImageFacts, ImageUser, Made, container_config, depends_on_image, discard, wanted_objects,
+    ConfigError, ImageFacts, ImageUser, Made, container_config, depends_on_image, discard, log_path,
+    wanted_objects,
 };
 use crate::objects::Objects;
 
@@ -38,7 +39,7 @@ pub(crate) struct StopJob {
 
 #[derive(Debug)]
 pub(crate) struct RemoveJob {
-    pub(crate) pod: PodRef,
+    pub(crate) pod: Identity,
     pub(crate) name: Arc<str>,
     pub(crate) attempt: u32,
     pub(crate) id: Option<ContainerId>,
@@ -223,9 +224,8 @@ impl Tools {
     }
 
     /// Removes the files of a pod that is over.
-    pub(crate) async fn clean_up(&self, pod: PodRef) {
-        let spec = &pod.spec;
-        let logs = self.layout.pod_logs(spec.namespace(), spec.name(), &pod.uid);
+    pub(crate) async fn clean_up(&self, key: PodKey, pod: Identity) {
+        let logs = self.layout.pod_logs(&pod.namespace, &pod.name, &pod.uid);
         self.volumes.forget(&pod.uid).await;
         for path in [self.layout.pod(&pod.uid), logs] {
             let removed = tokio::task::spawn_blocking(move || {
@@ -235,7 +235,7 @@ impl Tools {
             });
             removed.await.expect("removing does not panic");
         }
-        self.answer(pod.key, News::CleanedUp).await;
+        self.answer(key, News::CleanedUp).await;
     }
 
     /// Removes the record of a life and its log.
@@ -247,12 +247,13 @@ impl Tools {
         {
             tracing::warn!(container = %id, %error, "cannot remove the container; it goes with its pod");
         }
-        let log = job
-            .pod
-            .with_context(self, |context| context.log_path(&job.name, job.attempt));
-        let message = self
-            .layout
-            .termination_message(&job.pod.uid, &job.name, job.attempt);
+        let Identity { namespace, name, uid } = &job.pod;
+        let log = log_path(
+            &self.layout.pod_logs(namespace, name, uid),
+            &job.name,
+            job.attempt,
+        );
+        let message = self.layout.termination_message(uid, &job.name, job.attempt);
         for path in [log, message] {
             // Rotated pieces and what is gone already are not worth a word.
             let _ = tokio::fs::remove_file(path).await;

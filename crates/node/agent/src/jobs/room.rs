@@ -10,8 +10,7 @@ use std::sync::Arc;
 use pulselet_engine::PodKey;
 use pulselet_engine::io::Input;
 use pulselet_engine::time::Span;
-use pulselet_model::Pod;
-use pulselet_model::quantity::Amount;
+use pulselet_plan::SizeLimit;
 
 use super::Tools;
 
@@ -19,19 +18,8 @@ use super::Tools;
 const MAX_FILES: usize = 1_000_000;
 /// Bytes of the blocks in which the kernel counts.
 const BLOCK: u64 = 512;
-/// Nano-units in one unit of a quantity.
-const NANOS: i128 = 1_000_000_000;
 /// What is left to a pod that is evicted for this, as a kubelet has it.
 const GRACE: Span = Span::from_secs(1);
-
-/// How large a volume on the disk may become.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SizeLimit {
-    volume: String,
-    /// As the pod writes it.
-    text: String,
-    bytes: u64,
-}
 
 /// A volume to be measured.
 #[derive(Debug)]
@@ -39,25 +27,6 @@ pub(crate) struct Measurement {
     pub(crate) pod: PodKey,
     pub(crate) uid: Arc<str>,
     pub(crate) limit: SizeLimit,
-}
-
-/// The limits that nobody but the node keeps.
-pub(crate) fn size_limits(pod: &Pod) -> Vec<SizeLimit> {
-    let limit = |volume: &pulselet_model::openapi::api::core::v1::Volume| {
-        let source = volume.empty_dir.as_ref()?;
-        let text = &source.size_limit.as_ref()?.0;
-        if source.medium.as_deref() == Some("Memory") {
-            return None;
-        }
-        let bytes = u64::try_from(Amount::parse(text).ok()?.nanos() / NANOS).ok()?;
-        // Zero is no limit, as upstream has it.
-        (bytes > 0).then(|| SizeLimit {
-            volume: volume.name.clone(),
-            text: text.clone(),
-            bytes,
-        })
-    };
-    pod.spec.volumes.iter().filter_map(limit).collect()
 }
 
 impl Tools {
@@ -108,28 +77,6 @@ fn disk_usage(directory: &Path) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn only_limits_on_the_disk_are_the_nodes() {
-        let pod: Pod = serde_json::from_value(json!({
-            "metadata": {"name": "web"},
-            "spec": {"containers": [{"name": "app"}], "volumes": [
-                {"name": "a", "emptyDir": {"sizeLimit": "1Mi"}},
-                {"name": "b", "emptyDir": {"sizeLimit": "1Mi", "medium": "Memory"}},
-                {"name": "c", "emptyDir": {"sizeLimit": "0"}},
-                {"name": "d", "emptyDir": {}},
-                {"name": "e", "hostPath": {"path": "/x"}},
-            ]},
-        }))
-        .unwrap();
-        let limit = SizeLimit {
-            volume: "a".into(),
-            text: "1Mi".into(),
-            bytes: 1 << 20,
-        };
-        assert_eq!(size_limits(&pod), [limit]);
-    }
 
     #[test]
     fn links_lead_nowhere_and_count_once() {

@@ -1,5 +1,8 @@
 //! Making and removing a pod's sandbox.
 
+use std::sync::Arc;
+
+use pulselet_engine::PodKey;
 use pulselet_engine::io::Input;
 use pulselet_runtime::{Error, Operation, Result, SandboxConfig, SandboxId, SandboxState, SandboxStatus};
 
@@ -48,20 +51,20 @@ impl Tools {
     }
 
     /// Removes every sandbox of the pod, however long that takes: there is no other way on.
-    pub(crate) async fn stop_sandbox(&self, pod: PodRef) {
+    pub(crate) async fn stop_sandbox(&self, pod: PodKey, uid: Arc<str>) {
         let mut retry = Retry::new();
-        while let Err(error) = self.remove_sandboxes(&pod).await {
-            tracing::warn!(pod = %pod.uid, %error, "cannot remove the sandbox, will try again");
+        while let Err(error) = self.remove_sandboxes(&uid).await {
+            tracing::warn!(pod = %uid, %error, "cannot remove the sandbox, will try again");
             retry.wait().await;
         }
-        self.end_volumes(&pod.uid).await;
-        self.tell(pod.key, Input::SandboxStopped).await;
+        self.end_volumes(&uid).await;
+        self.tell(pod, Input::SandboxStopped).await;
     }
 
-    async fn remove_sandboxes(&self, pod: &PodRef) -> Result<()> {
+    async fn remove_sandboxes(&self, uid: &str) -> Result<()> {
         let _permit = self.limits.operations.acquire().await;
         for sandbox in bounded(Operation::List, self.runtime.list_sandboxes()).await? {
-            if *sandbox.pod.uid == *pod.uid {
+            if sandbox.pod.uid == uid {
                 bounded(Operation::StopSandbox, self.runtime.stop_sandbox(&sandbox.id)).await?;
                 bounded(Operation::RemoveSandbox, self.runtime.remove_sandbox(&sandbox.id)).await?;
             }

@@ -6,5 +6,6 @@ mod lifecycle;
 mod manifests;
 mod objects;
 mod owned;
+mod refusals;
 mod socket;
 mod trouble;

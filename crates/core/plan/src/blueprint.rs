@@ -1,0 +1,141 @@
+//! What a node makes a pod from: the engine's plan, and beside it everything the engine has no use for.
+//!
+//! A blueprint is plain data without references to the manifest, and it is kept for as long as its pod: what jobs need of
+//! it is shared, not copied. Only what a single creation of a container needs (variables, mounts, users, limits) is left
+//! in the manifest and read when that container is created.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use pulselet_engine::plan::{Hook, Kind, PodPlan};
+use pulselet_model::{Container, EphemeralContainer, LifecycleHandler, PodSpec};
+
+use crate::convert::manifest_probe;
+use crate::refusal::PodRefusal;
+use crate::target::{HookTarget, ProbeTarget};
+use crate::volume::{SizeLimit, VolumeBlueprint};
+
+/// An admitted Pod, converted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodBlueprint {
+    /// The engine's part.
+    pub plan: Arc<PodPlan>,
+    /// In the plan's order, one for each of its containers.
+    pub containers: Box<[ContainerBlueprint]>,
+    pub volumes: Box<[VolumeBlueprint]>,
+    /// Names of secrets that may hold credentials for registries.
+    pub pull_secrets: BTreeSet<String>,
+    /// Why a node does not run the pod at all; `None` if it does.
+    pub refusal: Option<Box<PodRefusal>>,
+}
+
+/// What the node needs of a container besides its part of the plan, which has its name, image and stop signal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerBlueprint {
+    /// By kind. Gates hide none of them: a life goes on with the probes it was created with when a gate is closed.
+    probes: [Option<Arc<ProbeTarget>>; Kind::ALL.len()],
+    post_start: Option<Arc<HookTarget>>,
+    pre_stop: Option<Arc<HookTarget>>,
+    pub pull_policy: PullPolicy,
+    pub message_policy: MessagePolicy,
+    pub stdin: bool,
+    pub tty: bool,
+}
+
+/// When an image is pulled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PullPolicy {
+    Always,
+    IfNotPresent,
+    Never,
+}
+
+/// Where the last words of a container are looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessagePolicy {
+    File,
+    FallbackToLogsOnError,
+}
+
+impl PodBlueprint {
+    /// The limits that nobody but the node keeps.
+    pub fn size_limits(&self) -> impl Iterator<Item = &SizeLimit> {
+        self.volumes.iter().filter_map(VolumeBlueprint::size_limit)
+    }
+
+    /// Whether the node writes the files of one of its volumes.
+    pub fn has_written_volumes(&self) -> bool {
+        self.volumes.iter().any(|volume| volume.kind.is_written())
+    }
+}
+
+impl ContainerBlueprint {
+    /// `stays` unless the container runs to completion: then it is neither probed nor hooked.
+    pub(crate) fn new(container: &Container, stays: bool) -> Self {
+        let probe = |kind| {
+            let probe = manifest_probe(container, kind).filter(|_| stays)?;
+            ProbeTarget::new(container, probe).map(Arc::new)
+        };
+        let lifecycle = container.lifecycle.as_ref().filter(|_| stays);
+        let hook = |handler: &LifecycleHandler| Arc::new(HookTarget::new(container, handler));
+        Self {
+            probes: Kind::ALL.map(probe),
+            post_start: lifecycle.and_then(|it| it.post_start.as_ref()).map(hook),
+            pre_stop: lifecycle.and_then(|it| it.pre_stop.as_ref()).map(hook),
+            pull_policy: PullPolicy::read(&container.image_pull_policy),
+            message_policy: MessagePolicy::read(&container.termination_message_policy),
+            stdin: container.stdin,
+            tty: container.tty,
+        }
+    }
+
+    pub(crate) fn ephemeral(container: &EphemeralContainer) -> Self {
+        Self {
+            probes: [None, None, None],
+            post_start: None,
+            pre_stop: None,
+            pull_policy: PullPolicy::read(&container.image_pull_policy),
+            message_policy: MessagePolicy::read(&container.termination_message_policy),
+            stdin: container.stdin,
+            tty: container.tty,
+        }
+    }
+
+    /// What a probe of this kind asks; `None` if the container has no such probe.
+    pub fn probe(&self, kind: Kind) -> Option<&Arc<ProbeTarget>> {
+        self.probes[kind as usize].as_ref()
+    }
+
+    /// What a hook does; `None` if the container has no such hook.
+    pub fn hook(&self, hook: Hook) -> Option<&Arc<HookTarget>> {
+        match hook {
+            Hook::PostStart => self.post_start.as_ref(),
+            Hook::PreStop => self.pre_stop.as_ref(),
+        }
+    }
+}
+
+impl PullPolicy {
+    /// What admission did not fill in, or would not know, is the careful middle.
+    fn read(text: &str) -> Self {
+        match text {
+            "Always" => Self::Always,
+            "Never" => Self::Never,
+            _ => Self::IfNotPresent,
+        }
+    }
+}
+
+impl MessagePolicy {
+    fn read(text: &str) -> Self {
+        match text {
+            "FallbackToLogsOnError" => Self::FallbackToLogsOnError,
+            _ => Self::File,
+        }
+    }
+}
+
+pub(crate) fn pull_secrets(spec: &PodSpec) -> BTreeSet<String> {
+    let names = spec.image_pull_secrets.iter().map(|reference| &reference.name);
+    names.filter(|name| !name.is_empty()).cloned().collect()
+}
