@@ -1,21 +1,15 @@
 //! From a manifest to what a runtime is asked for: sandbox and container configurations.
 //!
-//! Everything is resolved here: variables expanded, volumes made, users and limits as numbers. It touches the disk only
+//! Everything is resolved here: variables expanded, volumes prepared, users and limits as numbers. It touches the disk only
 //! below the pod's own directory and where a `hostPath` says so.
 
-mod atomic;
-mod contents;
-mod downward;
 mod env;
 mod error;
 mod expansion;
-mod memory;
+mod mounts;
 mod naming;
 mod non_root;
 mod security;
-mod sub_path;
-mod volumes;
-mod written;
 
 use std::fs;
 use std::path::PathBuf;
@@ -25,16 +19,12 @@ use pulselet_runtime::{
     ContainerConfig, EnvVar, Mount, Namespaces, PidNamespace, PodIdentity, PortMapping, Propagation,
     Protocol, SandboxConfig, Signal,
 };
+use pulselet_volume::{Downward, Objects, Wanted};
 
-pub(crate) use contents::{Contents, ContentsError, TokenWish, Tokens, VolumeFiles};
-pub(crate) use downward::{Downward, find_container};
 pub(crate) use error::ConfigError;
-pub(crate) use memory::discard;
 pub(crate) use non_root::{ImageUser, depends_on_image};
-pub(crate) use written::{StoreError, WrittenVolume};
 
 use crate::layout::Layout;
-use crate::objects::{Objects, Wanted};
 
 /// The reason of the event about variables that cannot be.
 const INVALID_NAMES: &str = "InvalidEnvironmentVariableNames";
@@ -152,7 +142,7 @@ pub(crate) struct Made {
 
 /// The objects that [`container_config`] will look for.
 pub(crate) fn wanted_objects(pod: &Pod, name: &str) -> Wanted {
-    let container = find_container(pod, name);
+    let container = pod.find_container(name);
     container.as_deref().map(env::wanted).unwrap_or_default()
 }
 
@@ -166,9 +156,11 @@ pub(crate) fn container_config(
     image: ImageFacts,
 ) -> Result<Made, ConfigError> {
     let pod = context.downward.pod;
-    let container = find_container(pod, name).ok_or_else(|| ConfigError::UnknownContainer {
-        container: name.to_owned(),
-    })?;
+    let container = pod
+        .find_container(name)
+        .ok_or_else(|| ConfigError::UnknownContainer {
+            container: name.to_owned(),
+        })?;
     let container = &*container;
     non_root::check(pod, context.downward.uid, container, &image.user)?;
     let environment = env::environment(container, context.downward, objects)?;
@@ -180,8 +172,8 @@ pub(crate) fn container_config(
     let expanded = |texts: &[String]| texts.iter().map(|text| expand_with(&env, text)).collect();
     let command: Vec<String> = expanded(&container.command);
     let args: Vec<String> = expanded(&container.args);
-    let uid = context.downward.uid;
-    let mut mounts = volumes::mounts(context.layout, uid, pod, container, &env)?;
+    let directory = context.layout.volumes(context.downward.uid);
+    let mut mounts = mounts::mounts(&directory, pod, container, &env)?;
     mounts.extend(termination_mount(context, container, attempt)?);
     mounts.extend(naming::hosts_mount(context, container)?);
     let config = ContainerConfig {

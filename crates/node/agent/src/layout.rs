@@ -1,6 +1,7 @@
 //! The data directory: which file is where, and the lock that keeps a second agent out.
 //!
-//! Paths are made here and nowhere else. Log paths are those of a kubelet, so that log shippers find them.
+//! Paths are made here and nowhere else, but for those of volumes, which are `volume`'s. Log paths are those of a
+//! kubelet, so that log shippers find them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -8,6 +9,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use pulselet_volume::PodDirectory;
 use rustix::fs::FlockOperation;
 use thiserror::Error;
 
@@ -59,21 +61,13 @@ impl Layout {
         self.pod(uid).join("spare.json")
     }
 
-    pub(crate) fn empty_dir(&self, uid: &str, volume: &str) -> PathBuf {
-        self.pod(uid).join("volumes/kubernetes.io~empty-dir").join(volume)
-    }
-
     pub(crate) fn hosts(&self, uid: &str) -> PathBuf {
         self.pod(uid).join("etc-hosts")
     }
 
-    pub(crate) fn config_map(&self, uid: &str, volume: &str) -> PathBuf {
-        self.pod(uid).join("volumes/kubernetes.io~configmap").join(volume)
-    }
-
-    /// Where memory is mounted for what does not belong on a disk.
-    pub(crate) fn memory(&self, uid: &str) -> PathBuf {
-        self.pod(uid).join("memory")
+    /// Where the pod's volumes are.
+    pub(crate) fn volumes(&self, uid: &str) -> PodDirectory {
+        PodDirectory::new(self.pod(uid))
     }
 
     pub(crate) fn termination_message(&self, uid: &str, container: &str, attempt: u32) -> PathBuf {

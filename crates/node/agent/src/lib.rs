@@ -10,14 +10,13 @@
 //! - every queue, retry and number of tasks has a bound with a name.
 //!
 //! Left to others: what a manifest means (`plan`), what happens when (`engine`), how a probe is made (`probe`), how a
-//! container is run (`runtime`), and every word to a person (`cli`).
+//! container is run (`runtime`), what is in a volume (`volume`), and every word to a person (`cli`).
 
 mod admission;
 mod agent;
 mod clock;
 mod container;
 pub mod control;
-mod facts;
 mod feed;
 mod handle;
 mod health;
@@ -32,7 +31,6 @@ mod manifests;
 mod metrics;
 mod node;
 mod notify;
-mod objects;
 mod status;
 mod store;
 mod termination;
@@ -42,7 +40,6 @@ pub use agent::{
     AddError, Added, AdoptError, How, Located, LogError, LogPlace, NoSuchPod, PodView, Shutdown, StreamError,
     UpdateError,
 };
-pub use facts::NodeFacts;
 pub use feed::{Feed, News, PodEvent};
 pub use handle::{Gone, NodeHandle, kept_history};
 pub use health::Page;
@@ -53,5 +50,5 @@ pub use log_file::LogFile;
 pub use manifests::WatchError;
 pub use node::{Node, NodeOptions, StartError};
 pub use notify::ServiceManager;
-pub use objects::{NoObjects, ObjectSource, SourceError, Token, TokenRequest};
+pub use pulselet_volume::{NoObjects, NodeFacts, ObjectSource, SourceError, Token, TokenRequest};
 pub use store::{EventRow, StoreError};

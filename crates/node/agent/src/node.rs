@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use pulselet_plan::NodeConfig;
 use pulselet_runtime::Runtime;
+use pulselet_volume::{NoObjects, NodeFacts, ObjectSource};
 use thiserror::Error;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{mpsc, watch};
@@ -15,7 +16,6 @@ use tokio::task::JoinSet;
 use crate::agent::{AdoptError, Agent, Inlets, REQUESTS};
 use crate::clock::Continuity;
 use crate::control::Control;
-use crate::facts::NodeFacts;
 use crate::feed::Feed;
 use crate::handle::NodeHandle;
 use crate::health::Health;
@@ -26,7 +26,6 @@ use crate::lines::LineHub;
 use crate::manifests;
 use crate::metrics::Metrics;
 use crate::notify::ServiceManager;
-use crate::objects::{NoObjects, ObjectSource};
 use crate::store::{self, Opened, Reader, StoreError};
 use crate::usage::Usage;
 

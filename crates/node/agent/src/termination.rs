@@ -9,7 +9,6 @@ use pulselet_model::Pod;
 use pulselet_runtime::{ContainerStatus, Exit, log};
 use rustix::fs::OFlags;
 
-use crate::container::find_container;
 use crate::layout::Layout;
 
 /// Bytes of a termination file that are read, as upstream reads.
@@ -29,7 +28,7 @@ pub(crate) fn message(
     exit: &Exit,
 ) -> Option<String> {
     let some = |text: String| Some(text).filter(|text| !text.is_empty());
-    let container = find_container(pod, &status.name)?;
+    let container = pod.find_container(&status.name)?;
     let path = layout.termination_message(uid, &status.name, status.attempt);
     let file = read_end(&path, MAX_MESSAGE, false).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     if let Some(text) = file.and_then(some) {

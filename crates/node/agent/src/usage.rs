@@ -15,11 +15,10 @@ use jiff::Timestamp;
 use pulselet_runtime::{
     ContainerFilter, ContainerId, ContainerState, ContainerStats, ContainerStatus, PodIdentity, Runtime,
 };
+use pulselet_volume::NodeFacts;
 use tokio::sync::Mutex;
 
 pub(crate) use pages::{cadvisor, resource, summary};
-
-use crate::facts::NodeFacts;
 
 /// How old an answer may be.
 const FRESH: Duration = Duration::from_secs(1);

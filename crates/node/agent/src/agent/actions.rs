@@ -9,7 +9,6 @@ use pulselet_engine::{Input, LifeKey, PodKey, Span, Time};
 
 use super::Agent;
 use super::entry::{Entry, Todo};
-use crate::container::find_container;
 use crate::jobs::{CreateJob, HookJob, ImageJob, ProbeJob, RemoveJob, StopJob, Tools};
 
 /// What a stop is sent as when the runtime does not say.
@@ -191,7 +190,7 @@ impl Agent {
 fn image_job(entry: &Entry, key: PodKey, container: usize) -> ImageJob {
     let name = entry.name_of(container).unwrap_or_default();
     let pod = entry.spec.read();
-    let spec = find_container(&pod, &name);
+    let spec = pod.find_container(&name);
     ImageJob {
         pod: key,
         container,

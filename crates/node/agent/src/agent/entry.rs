@@ -8,13 +8,13 @@ use pulselet_engine::plan::{Hook, Kind};
 use pulselet_engine::{Identity, LifeKey, PodKey, PodPlan, Time};
 use pulselet_model::{Gate, GateSet, Pod};
 use pulselet_runtime::ContainerId;
+use pulselet_volume::SizeLimit;
 use serde::{Deserialize, Serialize};
 use tokio::task::AbortHandle;
 
-use crate::container::find_container;
 use crate::history::History;
 use crate::identity::Origin;
-use crate::jobs::{Check, Place, PodRef, SizeLimit, size_limits};
+use crate::jobs::{Check, Place, PodRef};
 
 /// A pod beside the engine.
 #[derive(Debug)]
@@ -165,7 +165,7 @@ impl Entry {
         let image_ids = vec![String::new(); plan.containers.len()];
         let signals = stop_signals(pod, gates);
         let qos_class = pod.status.qos_class.clone();
-        let size_limits = size_limits(pod);
+        let size_limits = SizeLimit::of(pod);
         Self {
             identity,
             label,
@@ -274,7 +274,7 @@ impl Entry {
         let slot = &mut life.checks[kind as usize];
         if slot.is_none() {
             let pod = life.spec.read();
-            let container = find_container(&pod, &name)?;
+            let container = pod.find_container(&name)?;
             let probe = match kind {
                 Kind::Startup => container.startup_probe.as_ref(),
                 Kind::Liveness => container.liveness_probe.as_ref(),

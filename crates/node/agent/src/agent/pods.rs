@@ -17,7 +17,6 @@ use super::requests::{
 };
 use super::tell::probe_name;
 use crate::admission;
-use crate::container::find_container;
 use crate::identity::{Origin, uid_of};
 use crate::status::{Surroundings, pod_status};
 
@@ -307,7 +306,7 @@ impl Agent {
             return Err(StreamError::NotRunning { pod, container });
         };
         let spec = life.spec.read();
-        let fields = find_container(&spec, &container);
+        let fields = spec.find_container(&container);
         Ok(Located {
             id: life.id.clone(),
             tty: fields.as_ref().is_some_and(|fields| fields.tty),

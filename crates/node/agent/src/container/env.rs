@@ -6,11 +6,10 @@ use std::collections::BTreeMap;
 use pulselet_model::Container;
 use pulselet_model::openapi::api::core::v1 as core;
 use pulselet_runtime::EnvVar;
+use pulselet_volume::{Downward, Objects, SourceKind, Wanted};
 
-use super::downward::Downward;
 use super::error::ConfigError;
 use super::expansion::expand;
-use crate::objects::{ObjectKind, Objects, Wanted};
 
 /// Variables, and what had to be left out.
 #[derive(Debug, Default)]
@@ -23,7 +22,7 @@ pub(super) struct Environment {
 /// Keys of one object whose names no variable can have.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Skipped {
-    kind: ObjectKind,
+    kind: SourceKind,
     object: String,
     keys: Vec<String>,
 }
@@ -120,13 +119,13 @@ fn add_all(
         let found = objects.config_map(&reference.name, reference.optional)?;
         let entries = found.and_then(|it| it.data.as_ref()).into_iter().flatten();
         let mut entries = entries.map(|(key, text)| (key, text.clone()));
-        add(ObjectKind::ConfigMap, &reference.name, &mut entries);
+        add(SourceKind::ConfigMap, &reference.name, &mut entries);
     }
     if let Some(reference) = &source.secret_ref {
         let found = objects.secret(&reference.name, reference.optional)?;
         let entries = found.and_then(|it| it.data.as_ref()).into_iter().flatten();
         let mut entries = entries.map(|(key, data)| (key, text(&data.0)));
-        add(ObjectKind::Secret, &reference.name, &mut entries);
+        add(SourceKind::Secret, &reference.name, &mut entries);
     }
     Ok(())
 }
@@ -172,7 +171,7 @@ fn from_source(
         let value = object.and_then(|it| it.data.as_ref()?.get(&reference.key).cloned());
         if value.is_none() && reference.optional != Some(true) {
             return Err(missing_key(
-                ObjectKind::ConfigMap,
+                SourceKind::ConfigMap,
                 &reference.name,
                 &reference.key,
             ));
@@ -183,7 +182,7 @@ fn from_source(
         let object = objects.secret(&reference.name, reference.optional)?;
         let value = object.and_then(|it| it.data.as_ref()?.get(&reference.key));
         if value.is_none() && reference.optional != Some(true) {
-            return Err(missing_key(ObjectKind::Secret, &reference.name, &reference.key));
+            return Err(missing_key(SourceKind::Secret, &reference.name, &reference.key));
         }
         return Ok(value.map(|data| text(&data.0)));
     }
@@ -197,8 +196,8 @@ mod tests {
     use std::net::{IpAddr, Ipv4Addr};
 
     use super::*;
-    use crate::facts::NodeFacts;
     use pulselet_model::Pod;
+    use pulselet_volume::NodeFacts;
     use serde_json::{Value, json};
 
     fn resolve(container: &Value, objects: &Objects) -> Result<Environment, ConfigError> {
@@ -208,10 +207,8 @@ mod tests {
         }))
         .unwrap();
         let node = NodeFacts {
-            name: "box".into(),
-            address: [192, 0, 2, 7].into(),
             cpus: 4,
-            memory_bytes: 1 << 30,
+            ..NodeFacts::detect()
         };
         let downward = Downward {
             pod: &pod,
@@ -231,9 +228,11 @@ mod tests {
 
     fn objects() -> Objects {
         let data = json!({"COLOUR": "red", "my-key": "x", "a=b": "never"});
+        let config_maps = json!({"settings": {"data": data, "binaryData": {"RAW": "AAEC"}}});
+        let secrets = json!({"keys": {"data": {"PASSWORD": "aHVudGVyMg=="}}});
         Objects::of(
-            &json!({"settings": {"data": data, "binaryData": {"RAW": "AAEC"}}}),
-            &json!({"keys": {"data": {"PASSWORD": "aHVudGVyMg=="}}}),
+            serde_json::from_value(config_maps).unwrap(),
+            serde_json::from_value(secrets).unwrap(),
         )
     }
 

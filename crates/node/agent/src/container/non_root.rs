@@ -3,8 +3,6 @@
 use pulselet_model::{Container, Pod};
 use thiserror::Error;
 
-use super::find_container;
-
 /// Whom a container runs as if its pod names nobody.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ImageUser {
@@ -59,7 +57,7 @@ fn asked(pod: &Pod, container: &Container) -> Asked {
 
 /// Whether [`check`] will need to know the image's user.
 pub(crate) fn depends_on_image(pod: &Pod, container: &str) -> bool {
-    find_container(pod, container).is_some_and(|container| {
+    pod.find_container(container).is_some_and(|container| {
         let asked = asked(pod, &container);
         asked.non_root && asked.user.is_none()
     })

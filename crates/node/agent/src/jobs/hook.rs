@@ -12,7 +12,6 @@ use pulselet_runtime::{ContainerId, ExecOutcome, ExecRequest, PROBE_OUTPUT_LIMIT
 
 use super::check::http_request;
 use super::{Place, PodRef, Tools};
-use crate::container::find_container;
 
 /// How long a request of a postStart hook may take: nothing else bounds it.
 const REQUEST_TIMEOUT: Duration = Duration::from_mins(10);
@@ -38,7 +37,7 @@ impl Tools {
     }
 
     async fn run_hook(&self, job: &HookJob) -> Result<(), String> {
-        let container = find_container(&job.pod.spec, &job.name);
+        let container = job.pod.spec.find_container(&job.name);
         let lifecycle = container
             .as_ref()
             .and_then(|container| container.lifecycle.as_ref());

@@ -8,12 +8,12 @@ use pulselet_engine::{LifeKey, PodKey};
 use pulselet_runtime::{
     ContainerConfig, ContainerFilter, ContainerId, ContainerState, ContainerStatus, Error, Operation, Result,
 };
+use pulselet_volume::{Objects, discard};
 
 use super::{News, PodRef, Retry, Tools, bounded};
 use crate::container::{
-    ConfigError, ImageFacts, ImageUser, Made, container_config, depends_on_image, discard, wanted_objects,
+    ConfigError, ImageFacts, ImageUser, Made, container_config, depends_on_image, wanted_objects,
 };
-use crate::objects::Objects;
 
 #[derive(Debug)]
 pub(crate) struct CreateJob {

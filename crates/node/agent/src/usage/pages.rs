@@ -370,8 +370,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::facts::NodeFacts;
     use crate::usage::{NodeUsage, machine};
+    use pulselet_volume::NodeFacts;
 
     fn snapshot() -> Snapshot {
         let at = Timestamp::from_second(1_700_000_000).expect("a time");

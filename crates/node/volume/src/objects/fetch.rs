@@ -21,14 +21,14 @@ const FETCHES_AT_ONCE: usize = 8;
 const MAX_OBJECT_BYTES: usize = 1 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ObjectKind {
+pub enum SourceKind {
     ConfigMap,
     Secret,
 }
 
-impl ObjectKind {
+impl SourceKind {
     /// As the type is written.
-    pub(crate) const fn type_name(self) -> &'static str {
+    pub const fn type_name(self) -> &'static str {
         match self {
             Self::ConfigMap => "ConfigMap",
             Self::Secret => "Secret",
@@ -36,7 +36,7 @@ impl ObjectKind {
     }
 
     /// As a field that refers to it is written.
-    pub(crate) const fn field_name(self) -> &'static str {
+    pub const fn field_name(self) -> &'static str {
         match self {
             Self::ConfigMap => "configMap",
             Self::Secret => "secret",
@@ -44,7 +44,7 @@ impl ObjectKind {
     }
 }
 
-impl fmt::Display for ObjectKind {
+impl fmt::Display for SourceKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::ConfigMap => "configmap",
@@ -55,24 +55,24 @@ impl fmt::Display for ObjectKind {
 
 /// The text goes into statuses and events.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub(crate) enum ObjectError {
+pub enum ObjectError {
     #[error("{kind} {name:?} not found")]
-    NotFound { kind: ObjectKind, name: String },
+    NotFound { kind: SourceKind, name: String },
     #[error(
         "{kind} {name:?} not found: {}, mark the reference as optional",
         SourceError::NoApi
     )]
-    NoApi { kind: ObjectKind, name: String },
+    NoApi { kind: SourceKind, name: String },
     #[error("cannot get {kind} {name:?}: {source}")]
     Fetch {
-        kind: ObjectKind,
+        kind: SourceKind,
         name: String,
         source: SourceError,
     },
     #[error("cannot get {kind} {name:?}: the API did not answer within {} s", FETCH_TIMEOUT.as_secs())]
-    Timeout { kind: ObjectKind, name: String },
+    Timeout { kind: SourceKind, name: String },
     #[error("{kind} {name:?} has more than {MAX_OBJECT_BYTES} bytes")]
-    TooLarge { kind: ObjectKind, name: String },
+    TooLarge { kind: SourceKind, name: String },
 }
 
 impl ObjectError {
@@ -87,26 +87,39 @@ impl ObjectError {
 
 /// Names of objects in one namespace.
 #[derive(Debug, Default)]
-pub(crate) struct Wanted {
-    pub(crate) config_maps: BTreeSet<String>,
-    pub(crate) secrets: BTreeSet<String>,
+pub struct Wanted {
+    pub config_maps: BTreeSet<String>,
+    pub secrets: BTreeSet<String>,
 }
 
 type Found<T> = Result<Arc<T>, ObjectError>;
 
 /// Objects as they were when asked for, or why there are none.
 #[derive(Debug, Default)]
-pub(crate) struct Objects {
+pub struct Objects {
     config_maps: BTreeMap<String, Found<ConfigMap>>,
     secrets: BTreeMap<String, Found<Secret>>,
 }
 
 impl Objects {
-    pub(crate) async fn fetch(source: &dyn ObjectSource, namespace: &str, wanted: Wanted) -> Self {
+    /// Objects that are known without asking, by name.
+    pub fn of(config_maps: BTreeMap<String, ConfigMap>, secrets: BTreeMap<String, Secret>) -> Self {
+        fn found<T>(objects: BTreeMap<String, T>) -> BTreeMap<String, Found<T>> {
+            let found = |(name, object)| (name, Ok(Arc::new(object)));
+            objects.into_iter().map(found).collect()
+        }
+        Self {
+            config_maps: found(config_maps),
+            secrets: found(secrets),
+        }
+    }
+
+    /// Asks a source for everything that is wanted; what it has no answer for is known as such afterwards.
+    pub async fn fetch(source: &dyn ObjectSource, namespace: &str, wanted: Wanted) -> Self {
         let config_maps = stream::iter(wanted.config_maps)
             .map(async |name| {
                 let answer = source.config_map(namespace, &name);
-                let found = settle(ObjectKind::ConfigMap, &name, answer, config_map_bytes).await;
+                let found = settle(SourceKind::ConfigMap, &name, answer, config_map_bytes).await;
                 (name, found)
             })
             .buffer_unordered(FETCHES_AT_ONCE)
@@ -115,7 +128,7 @@ impl Objects {
         let secrets = stream::iter(wanted.secrets)
             .map(async |name| {
                 let answer = source.secret(namespace, &name);
-                let found = settle(ObjectKind::Secret, &name, answer, secret_bytes).await;
+                let found = settle(SourceKind::Secret, &name, answer, secret_bytes).await;
                 (name, found)
             })
             .buffer_unordered(FETCHES_AT_ONCE)
@@ -125,16 +138,12 @@ impl Objects {
     }
 
     /// A config map that was wanted; none where the reference is optional and there is no such object.
-    pub(crate) fn config_map(
-        &self,
-        name: &str,
-        optional: Option<bool>,
-    ) -> Result<Option<&ConfigMap>, ObjectError> {
-        look_up(&self.config_maps, ObjectKind::ConfigMap, name, optional)
+    pub fn config_map(&self, name: &str, optional: Option<bool>) -> Result<Option<&ConfigMap>, ObjectError> {
+        look_up(&self.config_maps, SourceKind::ConfigMap, name, optional)
     }
 
     /// What distinguishes this version of an object, or its absence, from others; none where nothing does.
-    pub(crate) fn version(&self, kind: ObjectKind, name: &str) -> Option<String> {
+    pub fn version(&self, kind: SourceKind, name: &str) -> Option<String> {
         fn of<T>(found: Option<&Found<T>>, metadata: fn(&T) -> &ObjectMeta) -> Option<String> {
             match found? {
                 Ok(object) => {
@@ -152,20 +161,20 @@ impl Objects {
             }
         }
         match kind {
-            ObjectKind::ConfigMap => of(self.config_maps.get(name), |object| &object.metadata),
-            ObjectKind::Secret => of(self.secrets.get(name), |object| &object.metadata),
+            SourceKind::ConfigMap => of(self.config_maps.get(name), |object| &object.metadata),
+            SourceKind::Secret => of(self.secrets.get(name), |object| &object.metadata),
         }
     }
 
     /// A secret that was wanted; none where the reference is optional and there is no such object.
-    pub(crate) fn secret(&self, name: &str, optional: Option<bool>) -> Result<Option<&Secret>, ObjectError> {
-        look_up(&self.secrets, ObjectKind::Secret, name, optional)
+    pub fn secret(&self, name: &str, optional: Option<bool>) -> Result<Option<&Secret>, ObjectError> {
+        look_up(&self.secrets, SourceKind::Secret, name, optional)
     }
 }
 
 fn look_up<'o, T>(
     found: &'o BTreeMap<String, Found<T>>,
-    kind: ObjectKind,
+    kind: SourceKind,
     name: &str,
     optional: Option<bool>,
 ) -> Result<Option<&'o T>, ObjectError> {
@@ -185,7 +194,7 @@ fn look_up<'o, T>(
 }
 
 async fn settle<T>(
-    kind: ObjectKind,
+    kind: SourceKind,
     name: &str,
     answer: impl Future<Output = Result<Option<Arc<T>>, SourceError>>,
     bytes: fn(&T) -> usize,
@@ -211,25 +220,6 @@ fn config_map_bytes(object: &ConfigMap) -> usize {
 
 fn secret_bytes(object: &Secret) -> usize {
     object.data.iter().flatten().map(|(_, data)| data.0.len()).sum()
-}
-
-#[cfg(test)]
-impl Objects {
-    /// Objects without a source, for tests of what is made from them.
-    pub(crate) fn of(config_maps: &serde_json::Value, secrets: &serde_json::Value) -> Self {
-        fn named<T: serde::de::DeserializeOwned>(objects: &serde_json::Value) -> BTreeMap<String, Found<T>> {
-            let objects = objects.as_object().expect("objects by name").iter();
-            let parse =
-                |object: &serde_json::Value| serde_json::from_value(object.clone()).expect("an object");
-            objects
-                .map(|(name, object)| (name.clone(), Ok(Arc::new(parse(object)))))
-                .collect()
-        }
-        Self {
-            config_maps: named(config_maps),
-            secrets: named(secrets),
-        }
-    }
 }
 
 #[cfg(test)]

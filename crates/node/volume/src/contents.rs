@@ -8,9 +8,8 @@ use pulselet_model::openapi::api::core::v1 as core;
 use pulselet_model::{Container, Pod};
 use thiserror::Error;
 
-use super::downward::{Downward, DownwardError};
-use super::security::id;
-use crate::objects::{ObjectError, ObjectKind, Objects, SourceError, Token, Wanted};
+use crate::downward::{Downward, DownwardError};
+use crate::objects::{ObjectError, Objects, SourceError, SourceKind, Token, Wanted};
 
 /// Bytes in the files of one volume. The API bounds an object to a mebibyte; a volume can name many.
 const MAX_VOLUME_BYTES: usize = 16 << 20;
@@ -26,10 +25,10 @@ const TOKEN_SECONDS: i64 = 3600;
 /// A file of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct VolumeFile {
-    pub(super) data: Vec<u8>,
-    pub(super) mode: u32,
-    pub(super) user: Option<u32>,
-    pub(super) group: Option<u32>,
+    pub(crate) data: Vec<u8>,
+    pub(crate) mode: u32,
+    pub(crate) user: Option<u32>,
+    pub(crate) group: Option<u32>,
 }
 
 /// By path below the volume.
@@ -94,7 +93,7 @@ pub(crate) struct Contents<'a> {
 #[derive(Debug)]
 enum Part<'a> {
     Object {
-        kind: ObjectKind,
+        kind: SourceKind,
         name: &'a str,
         items: Option<&'a [core::KeyToPath]>,
         optional: Option<bool>,
@@ -109,7 +108,7 @@ impl<'a> Contents<'a> {
     pub(crate) fn of(volume: &'a core::Volume) -> Option<Self> {
         if let Some(source) = &volume.config_map {
             let part = Part::Object {
-                kind: ObjectKind::ConfigMap,
+                kind: SourceKind::ConfigMap,
                 name: &source.name,
                 items: source.items.as_deref(),
                 optional: source.optional,
@@ -118,7 +117,7 @@ impl<'a> Contents<'a> {
         }
         if let Some(source) = &volume.secret {
             let part = Part::Object {
-                kind: ObjectKind::Secret,
+                kind: SourceKind::Secret,
                 name: source.secret_name.as_deref().unwrap_or_default(),
                 items: source.items.as_deref(),
                 optional: source.optional,
@@ -150,8 +149,8 @@ impl<'a> Contents<'a> {
         for part in &self.parts {
             if let Part::Object { kind, name, .. } = part {
                 let names = match kind {
-                    ObjectKind::ConfigMap => &mut wanted.config_maps,
-                    ObjectKind::Secret => &mut wanted.secrets,
+                    SourceKind::ConfigMap => &mut wanted.config_maps,
+                    SourceKind::Secret => &mut wanted.secrets,
                 };
                 names.insert((*name).to_owned());
             }
@@ -194,7 +193,7 @@ impl<'a> Contents<'a> {
         for part in &self.parts {
             match part {
                 Part::Object {
-                    kind: ObjectKind::ConfigMap,
+                    kind: SourceKind::ConfigMap,
                     name,
                     items,
                     optional,
@@ -204,7 +203,7 @@ impl<'a> Contents<'a> {
                     draft.add_object(&values.unwrap_or_default(), *items, *optional, missing)?;
                 }
                 Part::Object {
-                    kind: ObjectKind::Secret,
+                    kind: SourceKind::Secret,
                     name,
                     items,
                     optional,
@@ -226,7 +225,7 @@ fn parts(source: &core::VolumeProjection) -> Vec<Part<'_>> {
     let mut parts = Vec::new();
     if let Some(source) = &source.config_map {
         parts.push(Part::Object {
-            kind: ObjectKind::ConfigMap,
+            kind: SourceKind::ConfigMap,
             name: &source.name,
             items: source.items.as_deref(),
             optional: source.optional,
@@ -234,7 +233,7 @@ fn parts(source: &core::VolumeProjection) -> Vec<Part<'_>> {
     }
     if let Some(source) = &source.secret {
         parts.push(Part::Object {
-            kind: ObjectKind::Secret,
+            kind: SourceKind::Secret,
             name: &source.name,
             items: source.items.as_deref(),
             optional: source.optional,
@@ -370,8 +369,13 @@ impl Draft {
     }
 }
 
-fn fs_group(pod: &Pod) -> Option<u32> {
-    id(pod.spec.security_context.as_ref()?.fs_group)
+/// The group that a pod's volumes belong to.
+pub(crate) fn fs_group(pod: &Pod) -> Option<u32> {
+    as_id(pod.spec.security_context.as_ref()?.fs_group?)
+}
+
+fn as_id(number: i64) -> Option<u32> {
+    u32::try_from(number).ok()
 }
 
 /// The user of all containers, if they have the same.
@@ -379,7 +383,7 @@ fn common_user(pod: &Pod) -> Option<u32> {
     let of_pod = pod.spec.security_context.as_ref().and_then(|it| it.run_as_user);
     let user = |container: &Container| {
         let own = container.security_context.as_ref().and_then(|it| it.run_as_user);
-        id(own.or(of_pod))
+        own.or(of_pod).and_then(as_id)
     };
     let mut users = pod
         .spec
@@ -394,7 +398,7 @@ fn common_user(pod: &Pod) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::NodeFacts;
+    use crate::facts::tests::node_box;
     use jiff::Timestamp;
     use serde_json::{Value, json};
 
@@ -407,16 +411,13 @@ mod tests {
             },
         }))
         .unwrap();
+        let settings = json!({"data": {"a": "1", "b": "2"}, "binaryData": {"raw": "MzM="}});
+        let keys = json!({"data": {"password": "aHVudGVyMg=="}});
         let objects = Objects::of(
-            &json!({"settings": {"data": {"a": "1", "b": "2"}, "binaryData": {"raw": "MzM="}}}),
-            &json!({"keys": {"data": {"password": "aHVudGVyMg=="}}}),
+            serde_json::from_value(json!({"settings": settings})).unwrap(),
+            serde_json::from_value(json!({"keys": keys})).unwrap(),
         );
-        let node = NodeFacts {
-            name: "box".into(),
-            address: [192, 0, 2, 7].into(),
-            cpus: 4,
-            memory_bytes: 1 << 30,
-        };
+        let node = node_box();
         let downward = Downward {
             pod: &pod,
             uid: "u-1",

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use thiserror::Error;
 
-use super::contents::{VolumeFile, VolumeFiles};
+use crate::contents::{VolumeFile, VolumeFiles};
 
 /// The link to the current version.
 const DATA: &str = "..data";
@@ -47,12 +47,12 @@ pub(crate) enum WriteError {
 }
 
 /// Whether a version is in place.
-pub(super) fn is_written(volume: &Path) -> bool {
+pub(crate) fn is_written(volume: &Path) -> bool {
     current(volume).is_some_and(|version| version.is_dir())
 }
 
 /// Makes the volume's directory hold exactly these files. True if anything had to change.
-pub(super) fn write(volume: &Path, files: &VolumeFiles) -> Result<bool, WriteError> {
+pub(crate) fn write(volume: &Path, files: &VolumeFiles) -> Result<bool, WriteError> {
     for path in files.keys() {
         check_path(path).map_err(|why| WriteError::Path {
             path: path.clone(),
@@ -190,7 +190,7 @@ fn open_directory(path: &Path, group: Option<u32>) -> io::Result<()> {
 }
 
 /// Only root can give things away. An agent that is not root runs everything as itself.
-pub(super) fn give(result: io::Result<()>, to: Option<u32>) -> io::Result<()> {
+pub(crate) fn give(result: io::Result<()>, to: Option<u32>) -> io::Result<()> {
     match result {
         Err(error) if to.is_none() || error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
         other => other,

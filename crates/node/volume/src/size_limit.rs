@@ -1,19 +1,16 @@
-//! The room that `emptyDir` volumes take on the disk: a pod that takes more than a `sizeLimit` is evicted. Those in
-//! memory are bounded by the kernel.
+//! How large an `emptyDir` on the disk may become, and how large it is: a pod that takes more than a `sizeLimit` is to be
+//! evicted. Those in memory are bounded by the kernel.
 
 use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use pulselet_engine::PodKey;
-use pulselet_engine::io::Input;
-use pulselet_engine::time::Span;
 use pulselet_model::Pod;
+use pulselet_model::openapi::api::core::v1 as core;
 use pulselet_model::quantity::Amount;
 
-use super::Tools;
+use crate::directory::PodDirectory;
 
 /// Files and directories of a volume that are looked at; whoever has more is judged by these.
 const MAX_FILES: usize = 1_000_000;
@@ -21,63 +18,48 @@ const MAX_FILES: usize = 1_000_000;
 const BLOCK: u64 = 512;
 /// Nano-units in one unit of a quantity.
 const NANOS: i128 = 1_000_000_000;
-/// What is left to a pod that is evicted for this, as a kubelet has it.
-const GRACE: Span = Span::from_secs(1);
 
 /// How large a volume on the disk may become.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SizeLimit {
+pub struct SizeLimit {
     volume: String,
     /// As the pod writes it.
     text: String,
     bytes: u64,
 }
 
-/// A volume to be measured.
-#[derive(Debug)]
-pub(crate) struct Measurement {
-    pub(crate) pod: PodKey,
-    pub(crate) uid: Arc<str>,
-    pub(crate) limit: SizeLimit,
-}
-
-/// The limits that nobody but the node keeps.
-pub(crate) fn size_limits(pod: &Pod) -> Vec<SizeLimit> {
-    let limit = |volume: &pulselet_model::openapi::api::core::v1::Volume| {
-        let source = volume.empty_dir.as_ref()?;
-        let text = &source.size_limit.as_ref()?.0;
-        if source.medium.as_deref() == Some("Memory") {
-            return None;
-        }
-        let bytes = u64::try_from(Amount::parse(text).ok()?.nanos() / NANOS).ok()?;
-        // Zero is no limit, as upstream has it.
-        (bytes > 0).then(|| SizeLimit {
-            volume: volume.name.clone(),
-            text: text.clone(),
-            bytes,
-        })
-    };
-    pod.spec.volumes.iter().filter_map(limit).collect()
-}
-
-impl Tools {
-    /// Measures volumes one by one, unless that is under way.
-    pub(crate) async fn measure(self: Arc<Self>, volumes: Vec<Measurement>) {
-        let Ok(_permit) = self.limits.measurements.try_acquire() else {
-            return;
-        };
-        for Measurement { pod, uid, limit } in volumes {
-            let path = self.layout.empty_dir(&uid, &limit.volume);
-            let measured = tokio::task::spawn_blocking(move || disk_usage(&path));
-            let used = measured.await.expect("measuring does not panic");
-            if used > limit.bytes {
-                let SizeLimit { volume, text, .. } = limit;
-                let message = format!("Usage of EmptyDir volume \"{volume}\" exceeds the limit \"{text}\". ");
-                let grace = Some(GRACE);
-                self.tell(pod, Input::Evict { grace, message }).await;
+impl SizeLimit {
+    /// The limits of a pod that nobody but the node keeps.
+    pub fn of(pod: &Pod) -> Vec<Self> {
+        let limit = |volume: &core::Volume| {
+            let source = volume.empty_dir.as_ref()?;
+            if source.medium.as_deref() == Some("Memory") {
+                return None;
             }
-        }
+            Some(Self {
+                volume: volume.name.clone(),
+                text: source.size_limit.as_ref()?.0.clone(),
+                bytes: limit_bytes(source)?,
+            })
+        };
+        pod.spec.volumes.iter().filter_map(limit).collect()
     }
+
+    /// Measures the volume. `Some` with the reason for the pod's eviction if it takes more than it may. The disk may not
+    /// answer, so this may block.
+    pub fn check(&self, directory: &PodDirectory) -> Option<String> {
+        let Self { volume, text, bytes } = self;
+        let used = disk_usage(&directory.empty_dir(volume));
+        (used > *bytes)
+            .then(|| format!("Usage of EmptyDir volume \"{volume}\" exceeds the limit \"{text}\". "))
+    }
+}
+
+/// The size that an `emptyDir` may have. `None` if there is no limit; zero is none, as upstream has it.
+pub(crate) fn limit_bytes(source: &core::EmptyDirVolumeSource) -> Option<u64> {
+    let amount = Amount::parse(&source.size_limit.as_ref()?.0).ok()?;
+    let bytes = u64::try_from(amount.nanos() / NANOS).ok()?;
+    (bytes > 0).then_some(bytes)
 }
 
 /// Bytes on the disk below a directory. Links are not followed, and a file with several names counts once.
@@ -128,7 +110,23 @@ mod tests {
             text: "1Mi".into(),
             bytes: 1 << 20,
         };
-        assert_eq!(size_limits(&pod), [limit]);
+        assert_eq!(SizeLimit::of(&pod), [limit]);
+    }
+
+    #[test]
+    fn what_is_too_large_is_named_with_its_limit() {
+        let directory = tempfile::tempdir().unwrap();
+        let pod = PodDirectory::new(directory.path());
+        let limit = SizeLimit {
+            volume: "a".into(),
+            text: "64Ki".into(),
+            bytes: 64 << 10,
+        };
+        assert_eq!(limit.check(&pod), None, "nothing is there yet");
+        fs::create_dir_all(pod.empty_dir("a")).unwrap();
+        fs::write(pod.empty_dir("a").join("file"), vec![1; 1 << 20]).unwrap();
+        let message = "Usage of EmptyDir volume \"a\" exceeds the limit \"64Ki\". ";
+        assert_eq!(limit.check(&pod).as_deref(), Some(message));
     }
 
     #[test]

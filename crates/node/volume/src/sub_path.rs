@@ -7,7 +7,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fchmod, fstat, mkdirat, openat, openat2};
+use pulselet_runtime::VolumeRoot;
+use rustix::fs::{Mode, OFlags, fchmod, fstat, mkdirat, openat};
 use rustix::io::Errno;
 
 /// Tries of one step. Each needs a container that changed the path at that moment, or a link to nothing.
@@ -17,7 +18,7 @@ const MAX_TRIES: usize = 16;
 const INHERITED_MODE: u32 = 0o2777;
 
 #[derive(Debug)]
-pub(super) enum SubPathError {
+pub(crate) enum SubPathError {
     /// It has `..`, or a link leads out of the volume.
     LeadsOut,
     Make {
@@ -27,7 +28,7 @@ pub(super) enum SubPathError {
 }
 
 /// Makes what is missing of a path below a volume, as directories with the volume's own mode.
-pub(super) fn make(root: &Path, sub_path: &Path) -> Result<(), SubPathError> {
+pub(crate) fn make(root: &Path, sub_path: &Path) -> Result<(), SubPathError> {
     let failed = |source: Errno| match source {
         Errno::XDEV => SubPathError::LeadsOut,
         _ => SubPathError::Make {
@@ -39,8 +40,7 @@ pub(super) fn make(root: &Path, sub_path: &Path) -> Result<(), SubPathError> {
     if !sub_path.components().all(plain) {
         return Err(SubPathError::LeadsOut);
     }
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = openat(CWD, root, flags, Mode::empty()).map_err(failed)?;
+    let root = VolumeRoot::open(root).map_err(failed)?;
     let mode = Mode::from_raw_mode(fstat(&root).map_err(failed)?.st_mode & INHERITED_MODE);
     let mut so_far = PathBuf::new();
     let mut parent = None;
@@ -48,7 +48,7 @@ pub(super) fn make(root: &Path, sub_path: &Path) -> Result<(), SubPathError> {
         so_far.push(part);
         let above = parent.as_ref().map_or(root.as_fd(), OwnedFd::as_fd);
         let step = Step {
-            root: root.as_fd(),
+            root: &root,
             above,
             path: &so_far,
             name: Path::new(part.as_os_str()),
@@ -60,7 +60,7 @@ pub(super) fn make(root: &Path, sub_path: &Path) -> Result<(), SubPathError> {
 
 /// One more part of a path.
 struct Step<'a> {
-    root: BorrowedFd<'a>,
+    root: &'a VolumeRoot,
     above: BorrowedFd<'a>,
     /// From the root.
     path: &'a Path,
@@ -72,7 +72,7 @@ impl Step<'_> {
     fn open_or_make(&self, mode: Mode) -> rustix::io::Result<OwnedFd> {
         let mut last = Errno::AGAIN;
         for _ in 0..MAX_TRIES {
-            match self.open() {
+            match self.root.look_up(self.path) {
                 Err(Errno::NOENT) => self.make(mode)?,
                 Err(Errno::AGAIN) => {}
                 opened => return opened,
@@ -80,12 +80,6 @@ impl Step<'_> {
             last = Errno::NOENT;
         }
         Err(last)
-    }
-
-    fn open(&self) -> rustix::io::Result<OwnedFd> {
-        let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        openat2(self.root, self.path, flags, Mode::empty(), beneath)
     }
 
     /// Something that is there already, a link to nothing for example, is left as it is.
@@ -111,7 +105,7 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use rustix::fs::{RenameFlags, renameat_with};
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
 
     use super::*;
 

@@ -19,7 +19,7 @@ const DOCKER_HUB: &str = "index.docker.io";
 const MAX_CANDIDATES: usize = 8;
 
 #[derive(Debug, Error)]
-pub(crate) enum PullSecretError {
+pub(super) enum PullSecretError {
     #[error("its type {kind:?} is not one for images")]
     Kind { kind: String },
     #[error("it has no key {key:?}")]
@@ -33,7 +33,7 @@ pub(crate) enum PullSecretError {
 
 /// Credentials by registry.
 #[derive(Debug, Default)]
-pub(crate) struct Keyring {
+pub(super) struct Keyring {
     /// The patterns of one secret, longest first, those of earlier secrets before those of later ones.
     entries: Vec<(String, Entry)>,
 }
@@ -83,7 +83,7 @@ impl Entry {
 
 impl Keyring {
     /// Adds what a secret holds.
-    pub(crate) fn add(&mut self, secret: &Secret) -> Result<(), PullSecretError> {
+    pub(super) fn add(&mut self, secret: &Secret) -> Result<(), PullSecretError> {
         let read = |key: &'static str| {
             let data = secret.data.as_ref().and_then(|data| data.get(key));
             data.map(|data| data.0.as_slice())
@@ -116,7 +116,7 @@ impl Keyring {
     }
 
     /// What can be tried for an image, in order.
-    pub(crate) fn candidates(&self, image: &str) -> Vec<Credentials> {
+    pub(super) fn candidates(&self, image: &str) -> Vec<Credentials> {
         let (registry, path) = place(image);
         let fitting = self
             .entries

@@ -54,7 +54,7 @@ fn is_mount_point(path: &Path) -> io::Result<bool> {
 }
 
 /// Unmounts everything below a directory, then removes it. What is gone already is no error.
-pub(crate) fn discard(directory: &Path) -> io::Result<()> {
+pub fn discard(directory: &Path) -> io::Result<()> {
     let directory = match directory.canonicalize() {
         Ok(path) => path,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

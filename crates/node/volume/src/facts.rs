@@ -1,4 +1,4 @@
-//! What the node knows about its machine.
+//! What a node knows about its machine and the downward API passes on.
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
@@ -36,4 +36,19 @@ fn outward_address() -> Option<IpAddr> {
     // An address reserved for documentation: any that is not local will do.
     socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
     socket.local_addr().ok().map(|address| address.ip())
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A node whose facts tests can count on.
+    pub(crate) fn node_box() -> NodeFacts {
+        NodeFacts {
+            name: "box".into(),
+            address: [192, 0, 2, 7].into(),
+            cpus: 4,
+            memory_bytes: 1 << 30,
+        }
+    }
 }

@@ -5,8 +5,6 @@
 //! what becomes of them and what is told about a missing one is the node's business; caching is the source's.
 
 mod fetch;
-mod keeper;
-mod pull_secrets;
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,9 +14,7 @@ use jiff::Timestamp;
 use pulselet_model::openapi::api::core::v1::{ConfigMap, Secret};
 use thiserror::Error;
 
-pub(crate) use fetch::{ObjectError, ObjectKind, Objects, Wanted};
-pub(crate) use keeper::{GivenToken, Keeper, Kept, Record};
-pub(crate) use pull_secrets::Keyring;
+pub use fetch::{ObjectError, Objects, SourceKind, Wanted};
 
 /// Where a node gets the objects from that its pods name.
 #[async_trait]

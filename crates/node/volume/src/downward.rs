@@ -17,16 +17,16 @@ const UNIT: i128 = 1_000_000_000;
 
 /// What can be told besides the manifest.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Downward<'a> {
-    pub(crate) pod: &'a Pod,
-    pub(crate) uid: &'a str,
+pub struct Downward<'a> {
+    pub pod: &'a Pod,
+    pub uid: &'a str,
     /// The primary one first; empty while they are not known.
-    pub(crate) pod_ips: &'a [IpAddr],
-    pub(crate) node: &'a NodeFacts,
+    pub pod_ips: &'a [IpAddr],
+    pub node: &'a NodeFacts,
 }
 
 #[derive(Debug, Error)]
-pub(crate) enum DownwardError {
+pub enum DownwardError {
     #[error("unsupported field path {path:?}")]
     FieldPath { path: String },
     #[error("unsupported resource {resource:?}")]
@@ -37,7 +37,7 @@ pub(crate) enum DownwardError {
 
 impl Downward<'_> {
     /// The value of a field; whole maps are lines of `key="value"`.
-    pub(super) fn field(&self, path: &str) -> Result<String, DownwardError> {
+    pub fn field(&self, path: &str) -> Result<String, DownwardError> {
         let pod = self.pod;
         let value = match path {
             "metadata.name" => pod.name().to_owned(),
@@ -67,7 +67,7 @@ impl Downward<'_> {
     }
 
     /// A limit or request, divided and rounded up. `own` is the container that is meant when none is named.
-    pub(super) fn resource(
+    pub fn resource(
         &self,
         selector: &core::ResourceFieldSelector,
         own: Option<&Container>,
@@ -76,7 +76,7 @@ impl Downward<'_> {
         let container = own
             .filter(|_| name.is_empty())
             .map(Cow::Borrowed)
-            .or_else(|| find_container(self.pod, name));
+            .or_else(|| self.pod.find_container(name));
         let container = container.ok_or_else(|| DownwardError::Container {
             container: name.to_owned(),
         })?;
@@ -173,23 +173,12 @@ fn ceiling(amount: i128, divisor: i128) -> i128 {
     }
 }
 
-/// A container of the pod by its name, init and ephemeral containers included.
-pub(crate) fn find_container<'a>(pod: &'a Pod, name: &str) -> Option<Cow<'a, Container>> {
-    let spec = &pod.spec;
-    let mut lasting = spec.init_containers.iter().chain(&spec.containers);
-    let found = lasting.find(|container| container.name == name);
-    found.map(Cow::Borrowed).or_else(|| {
-        let mut ephemeral = spec.ephemeral_containers.iter();
-        let found = ephemeral.find(|container| container.name == name)?;
-        Some(Cow::Owned(found.to_container()))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
+    use crate::facts::tests::node_box;
     use serde_json::json;
 
     fn with<R>(f: impl FnOnce(Downward<'_>) -> R) -> R {
@@ -208,12 +197,7 @@ mod tests {
             },
         }))
         .unwrap();
-        let node = NodeFacts {
-            name: "box".into(),
-            address: [192, 0, 2, 7].into(),
-            cpus: 4,
-            memory_bytes: 1 << 30,
-        };
+        let node = node_box();
         f(Downward {
             pod: &pod,
             uid: "u-1",

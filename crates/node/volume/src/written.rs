@@ -6,16 +6,16 @@ use std::path::PathBuf;
 use pulselet_model::openapi::api::core::v1 as core;
 use thiserror::Error;
 
-use super::atomic::{self, WriteError};
-use super::contents::{Contents, VolumeFiles};
-use super::memory::{self, Medium};
-use crate::layout::Layout;
+use crate::atomic::{self, WriteError};
+use crate::contents::{Contents, VolumeFiles};
+use crate::directory::PodDirectory;
+use crate::memory::{self, Medium};
 
 /// Memory that one pod's secrets, tokens and the like may take, in bytes. Two versions of a volume must fit.
 const POD_MEMORY_BYTES: u64 = 64 << 20;
 
 #[derive(Debug, Error)]
-pub(crate) enum StoreError {
+pub(crate) enum PlaceFilesError {
     #[error("cannot mount memory at {path}: {source}", path = path.display())]
     Mount { path: PathBuf, source: io::Error },
     #[error(transparent)]
@@ -32,12 +32,12 @@ pub(crate) struct WrittenVolume {
 
 impl WrittenVolume {
     /// None for volumes whose files are not the node's.
-    pub(crate) fn of(layout: &Layout, uid: &str, volume: &core::Volume) -> Option<Self> {
+    pub(crate) fn of(pod: &PodDirectory, volume: &core::Volume) -> Option<Self> {
         let contents = Contents::of(volume)?;
-        let memory = contents.in_memory.then(|| layout.memory(uid));
+        let memory = contents.in_memory.then(|| pod.memory());
         let directory = match &memory {
             Some(memory) => memory.join(&volume.name),
-            None => layout.config_map(uid, &volume.name),
+            None => pod.config_map(&volume.name),
         };
         Some(Self { directory, memory })
     }
@@ -48,10 +48,10 @@ impl WrittenVolume {
     }
 
     /// Makes the volume hold exactly these files.
-    pub(crate) fn store(&self, files: &VolumeFiles) -> Result<(), StoreError> {
+    pub(crate) fn store(&self, files: &VolumeFiles) -> Result<(), PlaceFilesError> {
         if let Some(memory) = &self.memory {
             let medium = memory::ensure(memory, Some(POD_MEMORY_BYTES), 0o755).map_err(|source| {
-                StoreError::Mount {
+                PlaceFilesError::Mount {
                     path: memory.clone(),
                     source,
                 }
