@@ -30,9 +30,9 @@ pub(crate) use life::{CreateJob, RemoveJob, StopJob};
 pub(crate) use volumes::Measurement;
 
 use self::volumes::MountReports;
-use crate::clock::Clock;
-use crate::container::Context;
-use crate::layout::Layout;
+use crate::container_config::Context;
+use crate::state::clock::Clock;
+use crate::state::layout::Layout;
 
 /// How long a runtime may take to make, start or remove something, as a kubelet waits.
 const OPERATION_TIMEOUT: Duration = Duration::from_mins(2);

@@ -15,7 +15,7 @@ use super::Agent;
 use super::entry::{Entry, LifeStage, Manifest, Record};
 use super::observe::Known;
 use crate::jobs::{Place, PodRef};
-use crate::store::{self, StoredPod};
+use crate::state::store::{self, StoredPod};
 
 /// Everything a runtime has of ours.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use pulselet_runtime::{
 use pulselet_volume::{Objects, discard};
 
 use super::{News, PodRef, Retry, Tools, bounded};
-use crate::container::{
+use crate::container_config::{
     ConfigError, ImageFacts, ImageUser, Made, container_config, depends_on_image, wanted_objects,
 };
 

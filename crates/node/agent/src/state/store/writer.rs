@@ -11,7 +11,7 @@ use rusqlite::Connection;
 use tokio::sync::mpsc;
 
 use super::{Batch, Write, schema, spare};
-use crate::layout::Layout;
+use crate::state::layout::Layout;
 
 /// First wait before a failed commit is tried again; it doubles up to [`MAX_RETRY`].
 const MIN_RETRY: Duration = Duration::from_millis(100);

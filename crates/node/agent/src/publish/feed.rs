@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use tokio::sync::Notify;
 
 use crate::agent::PodView;
-use crate::identity::Origin;
+use crate::pod::identity::Origin;
 
 /// Events that wait to be read; the oldest make room. A few megabytes at most.
 const MAX_EVENTS: usize = 4_096;

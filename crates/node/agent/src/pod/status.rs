@@ -10,7 +10,7 @@ use pulselet_model::openapi::apimachinery::pkg::apis::meta::v1::Time as WireTime
 use pulselet_model::status::ContainerLifecycleStatus;
 use pulselet_model::{ContainerStatus, Gate, GateSet, PodStatus};
 
-use crate::clock::Clock;
+use crate::state::clock::Clock;
 
 /// What a status needs besides the engine's own.
 #[derive(Debug)]

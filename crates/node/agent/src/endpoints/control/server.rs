@@ -13,11 +13,11 @@ use serde::Serialize;
 
 use super::{Refusal, query};
 use crate::agent::{AddError, LogError};
+use crate::endpoints::http::{Answering, Body, full};
 use crate::handle::{Gone, NodeHandle};
-use crate::http::{Answering, Body, full};
-use crate::identity::Origin;
-use crate::lines::GUEST_BACKLOG;
-use crate::store::StoreError;
+use crate::pod::identity::Origin;
+use crate::publish::lines::GUEST_BACKLOG;
+use crate::state::store::StoreError;
 
 /// Bytes of a pod that are read: twice what a manifest may have, since defaults are filled in.
 const MAX_POD: usize = 2 * pulselet_model::MAX_DOCUMENT_BYTES;

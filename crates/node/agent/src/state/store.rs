@@ -16,8 +16,8 @@ use rusqlite::{Connection, ErrorCode, params};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::clock::{Base, Clock, Continuity};
-use crate::layout::Layout;
+use crate::state::clock::{Base, Clock, Continuity};
+use crate::state::layout::Layout;
 pub(crate) use spare::{Spare, load as load_spare};
 pub(crate) use writer::{Note, Writer};
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::StoredPod;
-use crate::layout::Layout;
+use crate::state::layout::Layout;
 
 /// Larger files are not spares, in bytes: a record and the few specs of a pod are each below 3 MiB.
 const MAX_SPARE: u64 = 32 * 1024 * 1024;

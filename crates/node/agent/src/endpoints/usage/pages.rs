@@ -370,7 +370,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::usage::{NodeUsage, machine};
+    use crate::endpoints::usage::{NodeUsage, machine};
     use pulselet_volume::NodeFacts;
 
     fn snapshot() -> Snapshot {

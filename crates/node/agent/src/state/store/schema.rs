@@ -7,7 +7,7 @@ use pulselet_engine::time::Time;
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 
 use super::{Batch, EVENTS_PER_POD, EventRow, KILLS_IN_ALL, KILLS_PER_CONTAINER, KillRow, Write};
-use crate::clock::Base;
+use crate::state::clock::Base;
 
 /// Keys of the table `meta`.
 pub(super) const BASE: &str = "clock";

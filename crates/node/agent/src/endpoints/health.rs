@@ -7,9 +7,9 @@ use hyper::body::Incoming;
 use hyper::{Method, Request, Response, StatusCode};
 use pulselet_runtime::{Condition, Runtime};
 
-use crate::http::{Answering, Body, full};
-use crate::metrics::Metrics;
-use crate::usage::{self, Snapshot, Usage};
+use crate::endpoints::http::{Answering, Body, full};
+use crate::endpoints::metrics::Metrics;
+use crate::endpoints::usage::{self, Snapshot, Usage};
 
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// The older format, whose times are in milliseconds: that of a kubelet's pages about containers.

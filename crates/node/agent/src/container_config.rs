@@ -1,7 +1,7 @@
 //! From a manifest to what a runtime is asked for: sandbox and container configurations.
 //!
-//! Everything is resolved here: variables expanded, volumes prepared, users and limits as numbers. It touches the disk only
-//! below the pod's own directory and where a `hostPath` says so.
+//! Everything is resolved here: variables expanded, volumes prepared, users and limits as numbers. It touches the disk
+//! only below the pod's own directory and where a `hostPath` says so.
 
 mod env;
 mod error;
@@ -24,7 +24,7 @@ use pulselet_volume::{Downward, Objects, Wanted};
 pub(crate) use error::ConfigError;
 pub(crate) use non_root::{ImageUser, depends_on_image};
 
-use crate::layout::Layout;
+use crate::state::layout::Layout;
 
 /// The reason of the event about variables that cannot be.
 const INVALID_NAMES: &str = "InvalidEnvironmentVariableNames";

@@ -9,7 +9,7 @@ use pulselet_model::Pod;
 use pulselet_runtime::{ContainerStatus, Exit, log};
 use rustix::fs::OFlags;
 
-use crate::layout::Layout;
+use crate::state::layout::Layout;
 
 /// Bytes of a termination file that are read, as upstream reads.
 const MAX_MESSAGE: u64 = 4096;
