@@ -4,6 +4,7 @@
 //! serving it. Zero, the empty string and the empty list mean "unset" where they do upstream, and are not
 //! written out again. Leaf types that no rule of ours touches come from `k8s-openapi`.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1 as core;
@@ -54,6 +55,18 @@ impl Pod {
             .as_deref()
             .filter(|namespace| !namespace.is_empty())
             .unwrap_or("default")
+    }
+
+    /// A container by its name, init and ephemeral containers included.
+    pub fn find_container(&self, name: &str) -> Option<Cow<'_, Container>> {
+        let spec = &self.spec;
+        let mut lasting = spec.init_containers.iter().chain(&spec.containers);
+        let found = lasting.find(|container| container.name == name);
+        found.map(Cow::Borrowed).or_else(|| {
+            let mut ephemeral = spec.ephemeral_containers.iter();
+            let found = ephemeral.find(|container| container.name == name)?;
+            Some(Cow::Owned(found.to_container()))
+        })
     }
 }
 

@@ -26,4 +26,4 @@ pub use convert::{PlanError, convert};
 pub use explain::{Explanation, explain};
 pub use refusal::{PodRefusal, RefusalReason, refusal};
 pub use target::{HookTarget, HostPort, HttpScheme, HttpTarget, ProbeTarget};
-pub use volume::{SizeLimit, VolumeBlueprint, VolumeKind};
+pub use volume::{SizeLimit, VolumeBlueprint, VolumeKind, limit_bytes};

@@ -92,20 +92,24 @@ fn empty_dir(volume: &str, source: &EmptyDirVolumeSource) -> VolumeKind {
     if source.medium.as_deref() == Some("Memory") {
         return VolumeKind::Memory;
     }
-    let limit = source.size_limit.as_ref();
     VolumeKind::Disk {
-        limit: limit.and_then(|limit| size_limit(volume, &limit.0)).map(Box::new),
+        limit: size_limit(volume, source).map(Box::new),
     }
 }
 
-/// Zero is no limit, as upstream has it.
-fn size_limit(volume: &str, text: &str) -> Option<SizeLimit> {
-    let bytes = u64::try_from(Amount::parse(text).ok()?.nanos() / NANOS).ok()?;
-    (bytes > 0).then(|| SizeLimit {
+fn size_limit(volume: &str, source: &EmptyDirVolumeSource) -> Option<SizeLimit> {
+    Some(SizeLimit {
         volume: volume.into(),
-        text: text.into(),
-        bytes,
+        text: source.size_limit.as_ref()?.0.as_str().into(),
+        bytes: limit_bytes(source)?,
     })
+}
+
+/// The size that an `emptyDir` may have. `None` if there is no limit; zero is none, as upstream has it.
+pub fn limit_bytes(source: &EmptyDirVolumeSource) -> Option<u64> {
+    let amount = Amount::parse(&source.size_limit.as_ref()?.0).ok()?;
+    let bytes = u64::try_from(amount.nanos() / NANOS).ok()?;
+    (bytes > 0).then_some(bytes)
 }
 
 #[cfg(test)]

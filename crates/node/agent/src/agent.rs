@@ -37,11 +37,11 @@ pub(crate) use requests::{REQUESTS, Request};
 use self::entry::{Entry, Held};
 use self::journal::{Journal, Verdict};
 use self::starvation::Starvation;
-use crate::feed::Feed;
+use crate::endpoints::metrics::Metrics;
 use crate::jobs::{Answer, Tools};
-use crate::lines::LineHub;
-use crate::metrics::Metrics;
-use crate::store::{Note, Writer};
+use crate::publish::feed::Feed;
+use crate::publish::lines::LineHub;
+use crate::state::store::{Note, Writer};
 
 /// How often the runtime is asked what there is, in case an event was missed.
 const RECONCILE_INTERVAL: Duration = Duration::from_secs(10);

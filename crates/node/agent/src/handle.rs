@@ -14,11 +14,11 @@ use crate::agent::{
     AddError, Added, Located, LogError, LogPlace, NoSuchPod, PodView, Request, Shutdown, StreamError,
     UpdateError,
 };
-use crate::health::{Health, Page};
-use crate::identity::Origin;
-use crate::layout::Layout;
-use crate::lines::LineHub;
-use crate::store::{EventRow, Reader, StoreError};
+use crate::endpoints::health::{Health, Page};
+use crate::pod::identity::Origin;
+use crate::publish::lines::LineHub;
+use crate::state::layout::Layout;
+use crate::state::store::{EventRow, Reader, StoreError};
 
 /// The node has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

@@ -8,7 +8,6 @@ mod check;
 mod hook;
 mod image;
 mod life;
-mod room;
 mod sandbox;
 mod volumes;
 
@@ -21,19 +20,19 @@ use pulselet_engine::{LifeKey, PodKey};
 use pulselet_model::Pod;
 use pulselet_probe::Prober;
 use pulselet_runtime::{ContainerStatus, Runtime, SandboxId, SandboxStatus, Version};
+use pulselet_volume::{Downward, NodeFacts, ObjectSource, VolumeKeeper};
 use tokio::sync::{Semaphore, mpsc};
 
 pub(crate) use check::ProbeJob;
 pub(crate) use hook::HookJob;
 pub(crate) use image::ImageJob;
 pub(crate) use life::{CreateJob, RemoveJob, StopJob};
-pub(crate) use room::Measurement;
+pub(crate) use volumes::Measurement;
 
-use crate::clock::Clock;
-use crate::container::{Context, Downward};
-use crate::facts::NodeFacts;
-use crate::layout::Layout;
-use crate::objects::{Keeper, ObjectSource};
+use self::volumes::MountReports;
+use crate::container_config::Context;
+use crate::state::clock::Clock;
+use crate::state::layout::Layout;
 
 /// How long a runtime may take to make, start or remove something, as a kubelet waits.
 const OPERATION_TIMEOUT: Duration = Duration::from_mins(2);
@@ -66,7 +65,7 @@ pub(crate) struct Tools {
     pub(crate) facts: NodeFacts,
     pub(crate) objects: Arc<dyn ObjectSource>,
     /// The volumes that are made from them.
-    pub(crate) volumes: Keeper,
+    pub(crate) volumes: VolumeKeeper<PodKey>,
     pub(crate) clock: Clock,
     answers: mpsc::Sender<Answer>,
     limits: Limits,
@@ -74,7 +73,7 @@ pub(crate) struct Tools {
 
 #[derive(Debug)]
 struct Limits {
-    operations: Semaphore,
+    operations: Arc<Semaphore>,
     pulls: Semaphore,
     network_probes: Semaphore,
     exec_probes: Semaphore,
@@ -162,6 +161,13 @@ impl Tools {
         clock: Clock,
     ) -> (Self, mpsc::Receiver<Answer>) {
         let (answers, receiver) = mpsc::channel(ANSWERS);
+        let operations = Arc::new(Semaphore::new(OPERATIONS_AT_ONCE));
+        let volumes = VolumeKeeper::new(
+            Arc::clone(&objects),
+            facts.clone(),
+            Arc::new(MountReports(answers.clone())),
+            Arc::clone(&operations),
+        );
         let tools = Self {
             runtime,
             version,
@@ -169,11 +175,11 @@ impl Tools {
             layout,
             facts,
             objects,
-            volumes: Keeper::default(),
+            volumes,
             clock,
             answers,
             limits: Limits {
-                operations: Semaphore::new(OPERATIONS_AT_ONCE),
+                operations,
                 pulls: Semaphore::new(PULLS_AT_ONCE),
                 network_probes: Semaphore::new(NETWORK_PROBES_AT_ONCE),
                 exec_probes: Semaphore::new(EXEC_PROBES_AT_ONCE),

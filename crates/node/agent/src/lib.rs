@@ -4,53 +4,44 @@
 //! engine with what happens and has the engine's actions carried out by jobs. Around it are a thread that writes the
 //! store, a socket for the command line, an endpoint for monitoring, and a watcher of manifests.
 //!
+//! Where things are: `agent` is the one task and `jobs` what it has others do; `container_config` turns a manifest into what
+//! a runtime is asked for; `pod` knows one pod; `state` outlives the agent; `endpoints` answer and `publish` says; `node` and
+//! `handle` put them together.
+//!
 //! What always holds:
 //! - an agent can die at any instant: the next one goes on with every probe run, deadline and restart count;
 //! - a pod's state is on disk before an action that follows from it begins;
 //! - every queue, retry and number of tasks has a bound with a name.
 //!
 //! Left to others: what a manifest means (`plan`), what happens when (`engine`), how a probe is made (`probe`), how a
-//! container is run (`runtime`), and every word to a person (`cli`).
+//! container is run (`runtime`), what is in a volume (`volume`), and every word to a person (`cli`).
 
 mod agent;
-mod clock;
-mod container;
-pub mod control;
-mod facts;
-mod feed;
+mod container_config;
+mod endpoints;
 mod handle;
-mod health;
-mod history;
-mod http;
-mod identity;
 mod jobs;
-mod layout;
-mod lines;
 mod log_file;
 mod manifests;
-mod metrics;
 mod node;
-mod notify;
-mod objects;
-mod status;
-mod store;
-mod termination;
-mod usage;
+mod pod;
+mod publish;
+mod state;
 
 pub use agent::{
     AddError, Added, AdoptError, How, Located, LogError, LogPlace, NoSuchPod, PodView, Shutdown, StreamError,
     UpdateError,
 };
-pub use facts::NodeFacts;
-pub use feed::{Feed, News, PodEvent};
+pub use endpoints::control;
+pub use endpoints::health::Page;
 pub use handle::{Gone, NodeHandle, kept_history};
-pub use health::Page;
-pub use identity::{Origin, uid_of};
-pub use layout::{DataDir, Layout, LayoutError};
-pub use lines::{FULL_BACKLOG, GUEST_BACKLOG, LineHub, Lines, PodLine};
 pub use log_file::LogFile;
 pub use manifests::WatchError;
 pub use node::{Node, NodeOptions, StartError};
-pub use notify::ServiceManager;
-pub use objects::{NoObjects, ObjectSource, SourceError, Token, TokenRequest};
-pub use store::{EventRow, StoreError};
+pub use pod::identity::{Origin, uid_of};
+pub use publish::feed::{Feed, News, PodEvent};
+pub use publish::lines::{FULL_BACKLOG, GUEST_BACKLOG, LineHub, Lines, PodLine};
+pub use publish::notify::ServiceManager;
+pub use pulselet_volume::{NoObjects, NodeFacts, ObjectSource, SourceError, Token, TokenRequest};
+pub use state::layout::{DataDir, Layout, LayoutError};
+pub use state::store::{EventRow, StoreError};

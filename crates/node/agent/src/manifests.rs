@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 
 use crate::agent::{AddError, PodView};
 use crate::handle::{Gone, NodeHandle};
-use crate::identity::Origin;
+use crate::pod::identity::Origin;
 
 /// How long a file must be left alone before it is read, so that one that is being written is read once.
 const SETTLE: Duration = Duration::from_millis(100);

@@ -6,28 +6,27 @@ use std::sync::Arc;
 
 use pulselet_plan::NodeConfig;
 use pulselet_runtime::Runtime;
+use pulselet_volume::{NoObjects, NodeFacts, ObjectSource};
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::agent::{AdoptError, Agent, Inlets, REQUESTS};
-use crate::clock::Continuity;
-use crate::control::{self, Control};
-use crate::facts::NodeFacts;
-use crate::feed::Feed;
+use crate::endpoints::control::{self, Control};
+use crate::endpoints::health::Health;
+use crate::endpoints::http::serve;
+use crate::endpoints::metrics::Metrics;
+use crate::endpoints::usage::Usage;
 use crate::handle::NodeHandle;
-use crate::health::Health;
-use crate::http::serve;
 use crate::jobs::Tools;
-use crate::layout::{DataDir, Layout};
-use crate::lines::LineHub;
 use crate::manifests;
-use crate::metrics::Metrics;
-use crate::notify::ServiceManager;
-use crate::objects::{NoObjects, ObjectSource};
-use crate::store::{self, Opened, Reader, StoreError};
-use crate::usage::Usage;
+use crate::publish::feed::Feed;
+use crate::publish::lines::LineHub;
+use crate::publish::notify::ServiceManager;
+use crate::state::clock::Continuity;
+use crate::state::layout::{DataDir, Layout};
+use crate::state::store::{self, Opened, Reader, StoreError};
 
 /// What a node is made of.
 #[derive(Debug)]

@@ -81,7 +81,7 @@ pub struct Mount {
     pub host_path: PathBuf,
     /// What of the volume is mounted: a relative path without `..` that existed when the node looked. Containers that
     /// share the volume can replace any part of it by a symbolic link, so a runtime that isolates looks it up again
-    /// at the mount, from the volume downwards.
+    /// at the mount, with [`VolumeRoot`](crate::VolumeRoot).
     pub sub_path: Option<PathBuf>,
     pub read_only: bool,
     pub propagation: Propagation,

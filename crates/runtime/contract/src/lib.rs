@@ -22,6 +22,7 @@ mod id;
 mod image;
 pub mod log;
 mod sandbox;
+mod volume_root;
 
 use std::{fmt, time::Duration};
 
@@ -44,6 +45,7 @@ pub use sandbox::{
     Dns, Namespaces, PidNamespace, PodIdentity, PortMapping, Protocol, SandboxConfig, SandboxState,
     SandboxStatus,
 };
+pub use volume_root::VolumeRoot;
 
 /// What runs containers.
 #[async_trait]

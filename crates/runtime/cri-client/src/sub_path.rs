@@ -8,17 +8,13 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use pulselet_runtime::Mount;
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2};
+use pulselet_runtime::{Mount, VolumeRoot};
+use rustix::fs::{CWD, FileType, fstat};
 use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags, move_mount, open_tree, unmount};
 use thiserror::Error;
-
-/// Tries to look up a path below a volume; one is lost when something is renamed at that moment.
-const MAX_LOOK_UPS: usize = 128;
 
 #[derive(Debug, Error)]
 pub(crate) enum SubPathError {
@@ -117,9 +113,10 @@ fn clear(directory: &Path) {
 }
 
 fn bind(volume: &Path, sub_path: &Path, place: &Path) -> Result<(), SubPathError> {
-    let source = look_up(volume, sub_path).map_err(|source| SubPathError::LookUp {
+    let found = VolumeRoot::open(volume).and_then(|root| root.look_up(sub_path));
+    let source = found.map_err(|source| SubPathError::LookUp {
         path: volume.join(sub_path),
-        source,
+        source: source.into(),
     })?;
     let make = |source| SubPathError::Make {
         path: place.to_owned(),
@@ -142,21 +139,6 @@ fn bind(volume: &Path, sub_path: &Path, place: &Path) -> Result<(), SubPathError
         | OpenTreeFlags::AT_RECURSIVE;
     let tree = open_tree(source, "", flags).map_err(mount)?;
     move_mount(tree, "", CWD, place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).map_err(mount)
-}
-
-/// Opens a path below a volume. Nothing leads out of it, whatever containers that share it do meanwhile.
-fn look_up(volume: &Path, sub_path: &Path) -> io::Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let volume = open(volume, flags | OFlags::DIRECTORY, Mode::empty())?;
-    let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    let mut tries = 0;
-    loop {
-        tries += 1;
-        match openat2(&volume, sub_path, flags, Mode::empty(), beneath) {
-            Err(Errno::AGAIN) if tries < MAX_LOOK_UPS => {}
-            opened => return Ok(opened?),
-        }
-    }
 }
 
 #[cfg(test)]

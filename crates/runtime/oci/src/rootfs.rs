@@ -22,11 +22,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use pulselet_runtime::{MASKED_PATHS, Mount, Propagation, READ_ONLY_PATHS};
+use pulselet_runtime::{MASKED_PATHS, Mount, Propagation, READ_ONLY_PATHS, VolumeRoot};
 use pulselet_sys::{MountAttributes, set_mount_attributes};
 use rustix::{
-    fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, mknodat, open, openat2},
-    io::Errno,
+    fs::{CWD, FileType, Mode, OFlags, fstat, mknodat, open},
     mount::{
         FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags,
         OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount,
@@ -55,9 +54,6 @@ const MAX_DEVICES: usize = 16_384;
 
 /// Directories below /dev are followed this far.
 const MAX_DEVICE_DEPTH: usize = 6;
-
-/// Tries to look up a path below a volume; one is lost when something is renamed at that moment.
-const MAX_LOOK_UPS: usize = 128;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RootError {
@@ -152,17 +148,7 @@ fn clone_source(mount: &Mount) -> io::Result<OwnedFd> {
     let Some(sub_path) = &mount.sub_path else {
         return clone_tree(&mount.host_path);
     };
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let volume = open(&mount.host_path, flags | OFlags::DIRECTORY, Mode::empty())?;
-    let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    let mut tries = 0;
-    let source = loop {
-        tries += 1;
-        match openat2(&volume, sub_path, flags, Mode::empty(), beneath) {
-            Err(Errno::AGAIN) if tries < MAX_LOOK_UPS => {}
-            opened => break opened?,
-        }
-    };
+    let source = VolumeRoot::open(&mount.host_path)?.look_up(sub_path)?;
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_EMPTY_PATH

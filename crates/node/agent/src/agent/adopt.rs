@@ -8,14 +8,14 @@ use pulselet_engine::status::ContainerState;
 use pulselet_engine::{Input, LifeKey, PodKey};
 use pulselet_model::Pod;
 use pulselet_runtime::{ContainerFilter, ContainerId, ContainerStatus, Runtime, SandboxState, SandboxStatus};
+use pulselet_volume::discard;
 use thiserror::Error;
 
 use super::Agent;
 use super::entry::{Entry, LifeStage, Manifest, Record};
 use super::observe::Known;
-use crate::container::discard;
 use crate::jobs::{Place, PodRef};
-use crate::store::{self, StoredPod};
+use crate::state::store::{self, StoredPod};
 
 /// Everything a runtime has of ours.
 #[derive(Debug)]
@@ -143,7 +143,7 @@ impl Agent {
         let has_ended = engine.status().phase.is_terminal();
         let key = self.insert(engine, entry);
         if !has_ended && blueprint.has_written_volumes() {
-            self.tools.volumes.keep(&PodRef {
+            self.tools.adopt_volumes(PodRef {
                 key,
                 uid,
                 spec: Arc::new(pod),

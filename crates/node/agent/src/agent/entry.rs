@@ -13,9 +13,9 @@ use pulselet_runtime::ContainerId;
 use serde::{Deserialize, Serialize};
 use tokio::task::AbortHandle;
 
-use crate::history::History;
-use crate::identity::Origin;
 use crate::jobs::{Place, PodRef};
+use crate::pod::identity::Origin;
+use crate::state::history::History;
 
 /// A pod beside the engine.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use pulselet_engine::{PodKey, Time};
 
 use super::entry::{Entry, Held, Manifest};
-use crate::store::{Batch, EventRow, KillRow, Note, Spare, Write, Writer};
+use crate::state::store::{Batch, EventRow, KillRow, Note, Spare, Write, Writer};
 
 /// Events and kills that wait while nothing can be written; beyond it events are dropped. Some megabytes.
 const MAX_ROWS: usize = 10_000;

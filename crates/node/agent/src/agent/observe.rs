@@ -19,7 +19,7 @@ use super::adopt::{Findings, Listing};
 use super::entry::{Entry, Life, LifeStage};
 use super::tell::probe_name;
 use crate::jobs::{Answer, Measurement, News, Place};
-use crate::termination;
+use crate::pod::termination;
 
 /// What a life counts as whose end nobody saw.
 const UNSEEN_EXIT_CODE: i32 = 255;

@@ -17,9 +17,9 @@ use super::requests::{
     StreamError, UpdateError,
 };
 use super::tell::probe_name;
-use crate::container::log_path;
-use crate::identity::{Origin, uid_of};
-use crate::status::{Surroundings, pod_status};
+use crate::container_config::log_path;
+use crate::pod::identity::{Origin, uid_of};
+use crate::pod::status::{Surroundings, pod_status};
 
 impl Agent {
     pub(super) fn request(&mut self, request: Request) {

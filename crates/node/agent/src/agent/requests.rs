@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-use crate::identity::Origin;
+use crate::pod::identity::Origin;
 
 /// Requests that wait for the agent.
 pub(crate) const REQUESTS: usize = 256;

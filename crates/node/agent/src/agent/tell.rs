@@ -11,11 +11,11 @@ use pulselet_engine::{Line, PodKey};
 
 use super::Agent;
 use super::entry::{Entry, Life, LifeStage, Stopping};
-use crate::clock::Clock;
-use crate::feed::PodEvent;
-use crate::lines::PodLine;
-use crate::metrics::{Metrics, ProbeName, StopOutcome};
-use crate::store::{EventRow, KillRow};
+use crate::endpoints::metrics::{Metrics, ProbeName, StopOutcome};
+use crate::publish::feed::PodEvent;
+use crate::publish::lines::PodLine;
+use crate::state::clock::Clock;
+use crate::state::store::{EventRow, KillRow};
 
 /// Bytes of an event's message that are kept, as the API allows.
 const MAX_EVENT_MESSAGE: usize = 1024;

@@ -1,5 +1,7 @@
 //! Getting an image as the container's pull policy says.
 
+mod pull_secrets;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,9 +10,10 @@ use pulselet_engine::PodKey;
 use pulselet_engine::io::{ImageError, Input, Pulled};
 use pulselet_plan::PullPolicy;
 use pulselet_runtime::{Credentials, Error, Image, ImageErrorKind, Operation, Result};
+use pulselet_volume::{Objects, Wanted};
 
+use self::pull_secrets::Keyring;
 use super::{News, PULL_TIMEOUT, Tools, bounded};
-use crate::objects::{Keyring, Objects, Wanted};
 
 #[derive(Debug)]
 pub(crate) struct ImageJob {

@@ -8,13 +8,12 @@ use pulselet_engine::{Identity, LifeKey, PodKey};
 use pulselet_runtime::{
     ContainerConfig, ContainerFilter, ContainerId, ContainerState, ContainerStatus, Error, Operation, Result,
 };
+use pulselet_volume::{Objects, discard};
 
 use super::{News, PodRef, Retry, Tools, bounded};
-use crate::container::{
-    ConfigError, ImageFacts, ImageUser, Made, container_config, depends_on_image, discard, log_path,
-    wanted_objects,
+use crate::container_config::{
+    ConfigError, ImageFacts, ImageUser, Made, container_config, depends_on_image, log_path, wanted_objects,
 };
-use crate::objects::Objects;
 
 #[derive(Debug)]
 pub(crate) struct CreateJob {

@@ -7,7 +7,7 @@ use pulselet_engine::io::Input;
 use pulselet_runtime::{Error, Operation, Result, SandboxConfig, SandboxId, SandboxState, SandboxStatus};
 
 use super::{News, Place, PodRef, Retry, Tools, bounded};
-use crate::container::sandbox_config;
+use crate::container_config::sandbox_config;
 
 impl Tools {
     pub(crate) async fn run_sandbox(&self, pod: PodRef, attempt: u32) {

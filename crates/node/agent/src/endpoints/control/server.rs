@@ -1,0 +1,171 @@
+//! Answers on the socket.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Limited, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::{Method, Request, Response, StatusCode};
+use serde::Serialize;
+
+use super::{Refusal, query};
+use crate::agent::{AddError, LogError};
+use crate::endpoints::http::{Answering, Body, full};
+use crate::handle::{Gone, NodeHandle};
+use crate::pod::identity::Origin;
+use crate::publish::lines::GUEST_BACKLOG;
+use crate::state::store::StoreError;
+
+/// Bytes of a pod that are read: twice what a manifest may have, since defaults are filled in.
+const MAX_POD: usize = 2 * pulselet_model::MAX_DOCUMENT_BYTES;
+const JSON: &str = "application/json";
+const LINES: &str = "application/x-ndjson";
+
+#[derive(Debug)]
+pub(crate) struct Control {
+    pub(crate) node: NodeHandle,
+    /// An API decides over its pods here.
+    pub(crate) joined: bool,
+}
+
+/// Why there is no good answer.
+#[derive(Debug, thiserror::Error)]
+enum ControlError {
+    #[error("there is nothing at {0}")]
+    NoSuchPath(String),
+    #[error("cannot read the request: {0}")]
+    ReadBody(Box<dyn std::error::Error + Send + Sync>),
+    #[error("the pod cannot be decoded: {0}")]
+    DecodePod(serde_json::Error),
+    #[error("{key} is not a number of seconds: {value:?}")]
+    ReadSeconds { key: &'static str, value: String },
+    #[error(transparent)]
+    Add(#[from] AddError),
+    #[error(transparent)]
+    Pod(#[from] crate::NoSuchPod),
+    #[error("pod {0} belongs to the API, which would run it again: delete it there")]
+    OfApi(String),
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Gone(#[from] Gone),
+}
+
+impl ControlError {
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::NoSuchPath(_) | Self::Pod(_) | Self::Log(LogError::Pod(_)) => StatusCode::NOT_FOUND,
+            Self::ReadBody(_) | Self::DecodePod(_) | Self::ReadSeconds { .. } | Self::Log(_) => {
+                StatusCode::BAD_REQUEST
+            }
+            Self::Add(AddError::Plan(_)) => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::OfApi(_) | Self::Add(AddError::NameTaken { .. }) => StatusCode::CONFLICT,
+            Self::Add(AddError::Full | AddError::ShuttingDown) | Self::Gone(_) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            Self::Store(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+}
+
+impl Answering for Control {
+    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response<Body> {
+        self.route(request).await.unwrap_or_else(|error| {
+            let refusal = Refusal {
+                error: error.to_string(),
+            };
+            json(error.status(), &refusal)
+        })
+    }
+}
+
+impl Control {
+    async fn route(&self, request: Request<Incoming>) -> Result<Response<Body>, ControlError> {
+        let path = request.uri().path().to_owned();
+        let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+        let ask = |key| query(request.uri().query(), key);
+        match (request.method().clone(), parts.as_slice()) {
+            (Method::GET, ["v1", "pods"]) => Ok(json(StatusCode::OK, &self.node.pods().await?)),
+            (Method::POST, ["v1", "pods"]) => self.add(request).await,
+            (Method::DELETE, ["v1", "pods", namespace, name]) => {
+                let grace = ask("gracePeriodSeconds").map(seconds).transpose()?;
+                self.delete(namespace, name, grace).await
+            }
+            (Method::GET, ["v1", "pods", namespace, name, "log"]) => {
+                let previous = ask("previous").as_deref() == Some("true");
+                let place = self
+                    .node
+                    .log(namespace, name, ask("container"), previous)
+                    .await??;
+                Ok(json(StatusCode::OK, &place))
+            }
+            (Method::GET, ["v1", "events", uid]) => Ok(json(StatusCode::OK, &self.node.events(uid).await?)),
+            (Method::GET, ["v1", "history"]) => {
+                let lines = self.node.history(ask("pod"), ask("container")).await?;
+                Ok(full(StatusCode::OK, LINES, lines))
+            }
+            (Method::GET, ["v1", "lines"]) => Ok(self.lines()),
+            _ => Err(ControlError::NoSuchPath(path)),
+        }
+    }
+
+    async fn add(&self, request: Request<Incoming>) -> Result<Response<Body>, ControlError> {
+        let body = Limited::new(request.into_body(), MAX_POD);
+        let body = body.collect().await.map_err(ControlError::ReadBody)?.to_bytes();
+        let pod = serde_json::from_slice(&body).map_err(ControlError::DecodePod)?;
+        let added = self.node.add_pod(pod, Origin::Detached).await??;
+        Ok(json(StatusCode::CREATED, &added))
+    }
+
+    async fn delete(
+        &self,
+        namespace: &str,
+        name: &str,
+        grace: Option<Duration>,
+    ) -> Result<Response<Body>, ControlError> {
+        let label = format!("{namespace}/{name}");
+        if self.joined
+            && self
+                .node
+                .pod(&label)
+                .await?
+                .is_some_and(|pod| pod.origin.is_api())
+        {
+            return Err(ControlError::OfApi(label));
+        }
+        self.node.delete_pod(namespace, name, grace).await??;
+        Ok(full(StatusCode::ACCEPTED, JSON, Bytes::new()))
+    }
+
+    /// Lines until the client goes away.
+    fn lines(&self) -> Response<Body> {
+        let lines = self.node.lines().subscribe(GUEST_BACKLOG);
+        let frames = stream::unfold(lines, |mut lines| async move {
+            let mut text = lines.next().await?.to_json();
+            text.push('\n');
+            Some((Ok(Frame::data(Bytes::from(text))), lines))
+        });
+        let mut response = Response::new(UnsyncBoxBody::new(StreamBody::new(frames)));
+        let value = hyper::header::HeaderValue::from_static(LINES);
+        response.headers_mut().insert(hyper::header::CONTENT_TYPE, value);
+        response
+    }
+}
+
+fn json(status: StatusCode, value: &impl Serialize) -> Response<Body> {
+    let text = serde_json::to_vec(value).expect("answers are plain data");
+    full(status, JSON, text)
+}
+
+fn seconds(value: String) -> Result<Duration, ControlError> {
+    let key = "gracePeriodSeconds";
+    value
+        .parse()
+        .map(Duration::from_secs)
+        .map_err(|_| ControlError::ReadSeconds { key, value })
+}

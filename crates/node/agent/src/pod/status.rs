@@ -1,0 +1,206 @@
+//! A pod's status as Kubernetes serves it, from the engine's.
+
+use std::net::IpAddr;
+
+use pulselet_engine::plan::Role;
+use pulselet_engine::status as engine;
+use pulselet_engine::{PodPlan, Time};
+use pulselet_model::openapi::api::core::v1 as core;
+use pulselet_model::openapi::apimachinery::pkg::apis::meta::v1::Time as WireTime;
+use pulselet_model::status::ContainerLifecycleStatus;
+use pulselet_model::{ContainerStatus, Gate, GateSet, PodStatus};
+
+use crate::state::clock::Clock;
+
+/// What a status needs besides the engine's own.
+#[derive(Debug)]
+pub(crate) struct Surroundings<'a> {
+    /// In the order of the status's containers.
+    pub(crate) plan: &'a PodPlan,
+    pub(crate) qos_class: &'a str,
+    pub(crate) image_ids: &'a [String],
+    pub(crate) pod_ips: &'a [IpAddr],
+    pub(crate) host_ip: IpAddr,
+    pub(crate) clock: Clock,
+    pub(crate) gates: GateSet,
+    /// The prefix of container ids: the runtime's name.
+    pub(crate) runtime: &'a str,
+}
+
+pub(crate) fn pod_status(status: &engine::PodStatus, around: &Surroundings<'_>) -> PodStatus {
+    let of = |wanted: fn(Role) -> bool| {
+        let all = status.containers.iter().enumerate();
+        all.filter(|(_, container)| wanted(container.role))
+            .map(|(index, container)| container_status(index, container, around))
+            .collect()
+    };
+    let pod_ips = around.pod_ips.iter().map(ToString::to_string);
+    let pod_ips: Vec<_> = pod_ips.map(|ip| core::PodIP { ip }).collect();
+    let host_ip = around.host_ip.to_string();
+    PodStatus {
+        phase: status.phase.as_str().to_owned(),
+        reason: status.reason.clone().unwrap_or_default(),
+        message: status.message.clone().unwrap_or_default(),
+        conditions: status
+            .conditions
+            .iter()
+            .map(|it| condition(it, around.clock))
+            .collect(),
+        host_ips: vec![core::HostIP { ip: host_ip.clone() }],
+        host_ip,
+        pod_ip: pod_ips.first().map(|first| first.ip.clone()).unwrap_or_default(),
+        pod_ips,
+        start_time: Some(wire(status.accepted_at, around.clock)),
+        init_container_statuses: of(|role| matches!(role, Role::Init | Role::Sidecar)),
+        container_statuses: of(|role| role == Role::Main),
+        ephemeral_container_statuses: of(|role| role == Role::Ephemeral),
+        qos_class: around.qos_class.to_owned(),
+        ..PodStatus::default()
+    }
+}
+
+fn condition(condition: &engine::Condition, clock: Clock) -> core::PodCondition {
+    core::PodCondition {
+        type_: condition.kind.as_str().to_owned(),
+        status: if condition.status { "True" } else { "False" }.to_owned(),
+        reason: condition.reason.clone(),
+        message: condition.message.clone(),
+        last_transition_time: Some(wire(condition.changed_at, clock)),
+        ..core::PodCondition::default()
+    }
+}
+
+fn container_status(
+    index: usize,
+    container: &engine::ContainerStatus,
+    around: &Surroundings<'_>,
+) -> ContainerStatus {
+    let plan = around.plan.containers.get(index);
+    let id = |id: &str| format!("{}://{id}", around.runtime);
+    let shows_signals = around.gates.enabled(Gate::ContainerStopSignals);
+    let stop_signal = container.stop_signal.as_deref().filter(|_| shows_signals);
+    let terminated = |it: &engine::Terminated| core::ContainerStateTerminated {
+        container_id: Some(id(&it.id)),
+        exit_code: it.exit_code,
+        reason: Some(it.reason.as_str().to_owned()),
+        message: it.message.clone(),
+        started_at: it.started_at.map(|at| wire(at, around.clock)),
+        finished_at: Some(wire(it.finished_at, around.clock)),
+        signal: None,
+    };
+    let mut state = core::ContainerState::default();
+    match &container.state {
+        engine::ContainerState::Waiting { reason, message } => {
+            state.waiting = Some(core::ContainerStateWaiting {
+                reason: Some((*reason).to_owned()),
+                message: message.clone(),
+            });
+        }
+        engine::ContainerState::Running { started_at } => {
+            state.running = Some(core::ContainerStateRunning {
+                started_at: Some(wire(*started_at, around.clock)),
+            });
+        }
+        engine::ContainerState::Terminated(it) => state.terminated = Some(terminated(it)),
+    }
+    ContainerStatus {
+        name: container.name.to_string(),
+        state,
+        last_state: core::ContainerState {
+            terminated: container.last.as_ref().map(terminated),
+            ..core::ContainerState::default()
+        },
+        ready: container.ready,
+        restart_count: i32::try_from(container.restart_count).unwrap_or(i32::MAX),
+        image: plan.map(|plan| plan.image.to_string()).unwrap_or_default(),
+        image_id: around.image_ids.get(index).cloned().unwrap_or_default(),
+        container_id: container.id.as_deref().map(id).unwrap_or_default(),
+        started: Some(container.started),
+        stop_signal: stop_signal.map(str::to_owned),
+        lifecycle: stop_signal.map(|signal| ContainerLifecycleStatus {
+            stop_signal: Some(signal.to_owned()),
+        }),
+        ..ContainerStatus::default()
+    }
+}
+
+/// Kubernetes times are whole seconds.
+fn wire(at: Time, clock: Clock) -> WireTime {
+    let stamp = clock.wall(at);
+    WireTime(jiff::Timestamp::from_second(stamp.as_second()).unwrap_or(stamp))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pulselet_engine::line::Phase;
+    use serde_json::json;
+
+    fn shown(gates: GateSet) -> serde_json::Value {
+        let pod = serde_json::from_value(json!({
+            "metadata": {"name": "web"},
+            "spec": {"restartPolicy": "Always", "containers": [{"name": "app", "image": "web:1"}]},
+        }))
+        .unwrap();
+        let plan = pulselet_plan::convert(&pod, gates).unwrap().plan;
+        let (clock, _, _) = Clock::resume(None, Time::ZERO);
+        let status = engine::PodStatus {
+            phase: Phase::Running,
+            reason: None,
+            message: None,
+            accepted_at: clock.now(),
+            conditions: vec![engine::Condition {
+                kind: engine::ConditionKind::Ready,
+                status: false,
+                reason: Some("ContainersNotReady".into()),
+                message: None,
+                changed_at: clock.now(),
+            }],
+            containers: vec![engine::ContainerStatus {
+                name: "app".into(),
+                role: Role::Main,
+                state: engine::ContainerState::Waiting {
+                    reason: "CrashLoopBackOff",
+                    message: None,
+                },
+                last: None,
+                id: Some("c1".into()),
+                started: false,
+                ready: false,
+                restart_count: 3,
+                stop_signal: Some("SIGUSR1".into()),
+            }],
+        };
+        let around = Surroundings {
+            plan: &plan,
+            qos_class: "BestEffort",
+            image_ids: &[],
+            pod_ips: &[[127, 0, 0, 1].into()],
+            host_ip: [192, 0, 2, 1].into(),
+            clock,
+            gates,
+            runtime: "process",
+        };
+        serde_json::to_value(pod_status(&status, &around)).unwrap()
+    }
+
+    #[test]
+    fn the_stop_signal_is_in_both_places_while_its_gate_is_on() {
+        let on = shown(GateSet::ALL);
+        let container = &on["containerStatuses"][0];
+        assert_eq!(container["stopSignal"], "SIGUSR1");
+        assert_eq!(container["lifecycle"]["stopSignal"], "SIGUSR1");
+        assert_eq!(
+            (&container["containerID"], &container["image"]),
+            (&json!("process://c1"), &json!("web:1"))
+        );
+        assert_eq!(container["state"]["waiting"]["reason"], "CrashLoopBackOff");
+        assert_eq!(
+            (&on["podIP"], &on["conditions"][0]["status"]),
+            (&json!("127.0.0.1"), &json!("False"))
+        );
+        let off = shown(GateSet::ALL.with(Gate::ContainerStopSignals, false));
+        let container = &off["containerStatuses"][0];
+        assert!(container.get("stopSignal").is_none() && container.get("lifecycle").is_none());
+    }
+}

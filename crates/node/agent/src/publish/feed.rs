@@ -1,0 +1,153 @@
+//! What a node tells whoever joins it to an API: which pods have changed, which have ended and how, and events.
+//!
+//! The agent never waits for the reader, and nothing grows without bound: changes are a set of names, so a pod that
+//! changes a hundred times before it is looked at is looked at once; the last words of ended pods and events are kept
+//! up to a limit. What must always hold: a change is told after the state behind it is on disk. Who reads late loses
+//! old events, never the fact that a pod has changed.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use jiff::Timestamp;
+use tokio::sync::Notify;
+
+use crate::agent::PodView;
+use crate::pod::identity::Origin;
+
+/// Events that wait to be read; the oldest make room. A few megabytes at most.
+const MAX_EVENTS: usize = 4_096;
+/// Ended pods whose last status waits to be read; the oldest make room.
+const MAX_DEPARTED: usize = 1_024;
+
+/// An event of a pod, as it happened once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodEvent {
+    pub namespace: Arc<str>,
+    pub name: Arc<str>,
+    pub uid: Arc<str>,
+    pub origin: Origin,
+    /// None where it concerns the pod.
+    pub container: Option<Arc<str>>,
+    /// Normal or Warning.
+    pub severity: &'static str,
+    pub reason: &'static str,
+    pub message: String,
+    pub at: Timestamp,
+}
+
+/// Everything that was told since the last look.
+#[derive(Debug, Default)]
+pub struct News {
+    /// namespace/name of pods that came, changed or went.
+    pub changed: BTreeSet<Arc<str>>,
+    /// Pods that have ended, as they were last.
+    pub departed: Vec<PodView>,
+    pub events: VecDeque<PodEvent>,
+}
+
+/// Where the agent tells and a reader looks. Clones are the same feed.
+#[derive(Clone, Debug, Default)]
+pub struct Feed {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    news: Mutex<News>,
+    wake: Notify,
+}
+
+impl Feed {
+    /// Waits for news and takes all there is. Dropping the future loses nothing.
+    pub async fn next(&self) -> News {
+        loop {
+            let woken = self.shared.wake.notified();
+            let news = self.with(std::mem::take);
+            if !news.is_empty() {
+                return news;
+            }
+            woken.await;
+        }
+    }
+
+    /// Takes the pods that have ended, and leaves the rest of the news. A pod that the node no longer knows is among
+    /// them or was taken before.
+    pub fn take_departed(&self) -> Vec<PodView> {
+        self.with(|news| std::mem::take(&mut news.departed))
+    }
+
+    pub(crate) fn changed(&self, pod: &Arc<str>) {
+        self.tell(|news| {
+            news.changed.insert(Arc::clone(pod));
+        });
+    }
+
+    pub(crate) fn departed(&self, pod: PodView) {
+        self.tell(|news| {
+            if news.departed.len() == MAX_DEPARTED {
+                news.departed.remove(0);
+            }
+            news.departed.push(pod);
+        });
+    }
+
+    pub(crate) fn event(&self, event: PodEvent) {
+        self.tell(|news| {
+            if news.events.len() == MAX_EVENTS {
+                news.events.pop_front();
+            }
+            news.events.push_back(event);
+        });
+    }
+
+    fn tell(&self, what: impl FnOnce(&mut News)) {
+        self.with(what);
+        self.shared.wake.notify_one();
+    }
+
+    fn with<T>(&self, what: impl FnOnce(&mut News) -> T) -> T {
+        // No panic can leave the news half changed.
+        what(&mut self.shared.news.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl News {
+    fn is_empty(&self) -> bool {
+        self.changed.is_empty() && self.departed.is_empty() && self.events.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_pod_that_changed_often_is_told_once_and_events_are_bounded() {
+        let feed = Feed::default();
+        let event = |number: usize| PodEvent {
+            namespace: "default".into(),
+            name: "web".into(),
+            uid: "u".into(),
+            origin: Origin::Api,
+            container: None,
+            severity: "Normal",
+            reason: "Pulled",
+            message: number.to_string(),
+            at: Timestamp::UNIX_EPOCH,
+        };
+        for number in 0..MAX_EVENTS + 3 {
+            feed.changed(&"default/web".into());
+            feed.event(event(number));
+        }
+        let news = feed.next().await;
+        assert_eq!((news.changed.len(), news.events.len()), (1, MAX_EVENTS));
+        assert_eq!(news.events[0].message, "3");
+        let waiting = tokio::spawn({
+            let feed = feed.clone();
+            async move { feed.next().await }
+        });
+        tokio::task::yield_now().await;
+        feed.changed(&"default/other".into());
+        assert_eq!(waiting.await.unwrap().changed.len(), 1);
+    }
+}

@@ -1,0 +1,6 @@
+//! What outlives an agent: its directory, the store in it, the history of kills, and the time line that goes on.
+
+pub(crate) mod clock;
+pub(crate) mod history;
+pub(crate) mod layout;
+pub(crate) mod store;

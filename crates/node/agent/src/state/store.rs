@@ -1,0 +1,416 @@
+//! The node's memory on disk: one `SQLite` file, one thread that writes it.
+//!
+//! The agent hands over one [`Batch`] at a time and hears when it is committed; what gathers meanwhile goes into the
+//! next, so commits are few under load and immediate without. A batch that cannot be written (a full disk) is tried
+//! again until it can: nothing is dropped, the agent only waits. A file that is not a database is kept aside, and
+//! the spare copies beside it take its place. What the rows mean is left to others.
+
+mod schema;
+mod spare;
+mod writer;
+
+use std::path::{Path, PathBuf};
+
+use pulselet_engine::time::Time;
+use rusqlite::{Connection, ErrorCode, params};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::state::clock::{Base, Clock, Continuity};
+use crate::state::layout::Layout;
+pub(crate) use spare::{Spare, load as load_spare};
+pub(crate) use writer::{Note, Writer};
+
+/// Kills remembered per container, the newest ones.
+pub(crate) const KILLS_PER_CONTAINER: u32 = 50;
+/// Kills remembered in all, finished pods included: a few megabytes at most.
+pub(crate) const KILLS_IN_ALL: u32 = 5_000;
+/// Distinct events remembered per pod, the newest ones.
+pub(crate) const EVENTS_PER_POD: u32 = 200;
+
+/// Everything that is committed together.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub(crate) number: u64,
+    /// How far the time line has come.
+    pub(crate) now: Time,
+    pub(crate) writes: Vec<Write>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Write {
+    Record {
+        uid: String,
+        body: Vec<u8>,
+    },
+    Spec {
+        uid: String,
+        generation: u32,
+        body: Vec<u8>,
+    },
+    ForgetSpec {
+        uid: String,
+        generation: u32,
+    },
+    /// The pod is gone; its kills stay.
+    Forget {
+        uid: String,
+    },
+    Event(EventRow),
+    Kill(KillRow),
+    /// Kept beside the database, for the day on which that cannot be read.
+    Spare {
+        uid: String,
+        body: Vec<u8>,
+    },
+}
+
+/// An event, as it happened once; equal ones are counted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EventRow {
+    #[serde(skip)]
+    pub(crate) uid: String,
+    /// Empty where it concerns the pod.
+    pub container: String,
+    /// Normal or Warning.
+    #[serde(rename = "type")]
+    pub severity: String,
+    pub reason: String,
+    pub message: String,
+    pub count: u32,
+    /// Seconds since 1970, as the wall clock had them.
+    pub first: i64,
+    pub last: i64,
+}
+
+/// A kill and what led to it: event lines, one a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KillRow {
+    pub(crate) uid: String,
+    /// namespace/name
+    pub(crate) pod: String,
+    pub(crate) container: String,
+    pub(crate) attempt: u32,
+    /// Engine time of the decision.
+    pub(crate) at: Time,
+    pub(crate) lines: String,
+}
+
+/// One pod as the last agent left it.
+#[derive(Debug)]
+pub(crate) struct StoredPod {
+    pub(crate) uid: String,
+    pub(crate) record: Vec<u8>,
+    pub(crate) specs: Vec<(u32, Vec<u8>)>,
+}
+
+/// What an agent finds when it starts.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) writer: Writer,
+    pub(crate) clock: Clock,
+    pub(crate) continuity: Continuity,
+    pub(crate) pods: Vec<StoredPod>,
+    /// Where an unreadable database was put.
+    pub(crate) kept_aside: Option<PathBuf>,
+}
+
+#[derive(Debug, Error)]
+pub enum StoreError {
+    #[error("cannot open the state in {path}: {source}; is the disk full or read-only?", path = path.display())]
+    Open { path: PathBuf, source: rusqlite::Error },
+    #[error("cannot read the state in {path}: {source}", path = path.display())]
+    Read { path: PathBuf, source: rusqlite::Error },
+    #[error("cannot keep the unreadable state {path} aside: {source}", path = path.display())]
+    KeepAside { path: PathBuf, source: std::io::Error },
+    #[error("cannot start the thread that writes the state: {source}")]
+    Thread { source: std::io::Error },
+}
+
+/// Opens the store of a data directory, in whatever state it is.
+pub(crate) fn open(layout: &Layout) -> Result<Opened, StoreError> {
+    let path = layout.database();
+    let mut kept_aside = None;
+    let loaded = match load(&path) {
+        Err(error) if is_corrupt(&error) => {
+            kept_aside = Some(keep_aside(&path)?);
+            load(&path)
+        }
+        other => other,
+    };
+    let (connection, base, last, mut pods) = loaded.map_err(|source| StoreError::Open {
+        path: path.clone(),
+        source,
+    })?;
+    if kept_aside.is_some() {
+        pods = spare::load_all(layout);
+    }
+    let (clock, base, continuity) = Clock::resume(base.as_ref(), last);
+    schema::save_base(&connection, &base).map_err(|source| StoreError::Open { path, source })?;
+    let writer = Writer::start(connection, layout.clone()).map_err(|source| StoreError::Thread { source })?;
+    Ok(Opened {
+        writer,
+        clock,
+        continuity,
+        pods,
+        kept_aside,
+    })
+}
+
+type Contents = (Connection, Option<Base>, Time, Vec<StoredPod>);
+
+fn load(path: &Path) -> rusqlite::Result<Contents> {
+    let connection = schema::open(path)?;
+    let base = schema::meta(&connection, schema::BASE)?.and_then(|text| serde_json::from_str(&text).ok());
+    let last = schema::meta(&connection, schema::LAST)?
+        .and_then(|text| text.parse().ok())
+        .unwrap_or_default();
+    let mut pods = Vec::new();
+    {
+        let mut rows = connection.prepare("SELECT uid, record FROM pods ORDER BY rowid")?;
+        let mut specs =
+            connection.prepare("SELECT generation, body FROM specs WHERE uid = ? ORDER BY generation")?;
+        for row in rows.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get(1)?)))? {
+            let (uid, record) = row?;
+            let specs = specs.query_map([&uid], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            let specs = specs.collect::<rusqlite::Result<_>>()?;
+            pods.push(StoredPod { uid, record, specs });
+        }
+    }
+    Ok((connection, base, Time::from_micros(last), pods))
+}
+
+/// Whether the file is no database, or one with other tables than ours.
+fn is_corrupt(error: &rusqlite::Error) -> bool {
+    let foreign = matches!(
+        error,
+        rusqlite::Error::InvalidColumnType(..)
+            | rusqlite::Error::IntegralValueOutOfRange(..)
+            | rusqlite::Error::SqlInputError { .. }
+    );
+    let code = error.sqlite_error_code();
+    foreign || matches!(code, Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
+}
+
+/// Renames the file and what `SQLite` keeps beside it.
+fn keep_aside(path: &Path) -> Result<PathBuf, StoreError> {
+    let stamp = jiff::Timestamp::now().as_millisecond();
+    let with = |suffix: &str, tail: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(tail);
+        name.push(suffix);
+        PathBuf::from(name)
+    };
+    let aside = format!(".corrupt-{stamp}");
+    for tail in ["", "-wal", "-shm"] {
+        let from = with("", tail);
+        match std::fs::rename(&from, with(&aside, tail)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(StoreError::KeepAside {
+                    path: from,
+                    source: error,
+                });
+            }
+            _ => {}
+        }
+    }
+    Ok(with(&aside, ""))
+}
+
+/// Reads beside the writer, for requests. Every call blocks.
+#[derive(Clone, Debug)]
+pub(crate) struct Reader {
+    path: PathBuf,
+}
+
+impl Reader {
+    pub(crate) fn new(layout: &Layout) -> Self {
+        Self {
+            path: layout.database(),
+        }
+    }
+
+    fn connect(&self) -> rusqlite::Result<Connection> {
+        let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY | rusqlite::OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(&self.path, flags)?;
+        connection.busy_timeout(schema::BUSY_TIMEOUT)?;
+        Ok(connection)
+    }
+
+    /// The stories of kills as event lines, those of one kill together, in order of the kills. `pod` is
+    /// namespace/name; none means all pods.
+    pub(crate) fn kills(&self, pod: Option<&str>, container: Option<&str>) -> Result<String, StoreError> {
+        let read = || {
+            let connection = self.connect()?;
+            let mut statement = connection.prepare(
+                "SELECT lines FROM kills
+                 WHERE (?1 IS NULL OR pod = ?1) AND (?2 IS NULL OR container = ?2) ORDER BY at, rowid",
+            )?;
+            let kills = statement.query_map(params![pod, container], |row| row.get::<_, String>(0))?;
+            kills.collect::<rusqlite::Result<String>>()
+        };
+        read().map_err(|source| self.failed(source))
+    }
+
+    /// The events of a pod, oldest first.
+    pub(crate) fn events(&self, uid: &str) -> Result<Vec<EventRow>, StoreError> {
+        let read = || {
+            let connection = self.connect()?;
+            let mut statement = connection.prepare(
+                "SELECT container, severity, reason, message, count, first, last FROM events
+                 WHERE uid = ? ORDER BY last, rowid",
+            )?;
+            let events = statement.query_map([uid], |row| {
+                Ok(EventRow {
+                    uid: uid.to_owned(),
+                    container: row.get(0)?,
+                    severity: row.get(1)?,
+                    reason: row.get(2)?,
+                    message: row.get(3)?,
+                    count: row.get(4)?,
+                    first: row.get(5)?,
+                    last: row.get(6)?,
+                })
+            })?;
+            events.collect::<rusqlite::Result<_>>()
+        };
+        read().map_err(|source| self.failed(source))
+    }
+
+    fn failed(&self, source: rusqlite::Error) -> StoreError {
+        StoreError::Read {
+            path: self.path.clone(),
+            source,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(message: &str, last: i64) -> Write {
+        Write::Event(EventRow {
+            uid: "u".into(),
+            container: "app".into(),
+            severity: "Warning".into(),
+            reason: "Unhealthy".into(),
+            message: message.into(),
+            count: 1,
+            first: last,
+            last,
+        })
+    }
+
+    fn kill(attempt: u32, lines: &str) -> Write {
+        Write::Kill(KillRow {
+            uid: "u".into(),
+            pod: "default/web".into(),
+            container: "app".into(),
+            attempt,
+            at: Time::from_micros(attempt.into()),
+            lines: lines.into(),
+        })
+    }
+
+    fn record(body: &str) -> Write {
+        Write::Record {
+            uid: "u".into(),
+            body: body.into(),
+        }
+    }
+
+    /// Writes each batch, and returns what the next agent finds.
+    async fn after(directory: &Path, batches: Vec<Vec<Write>>) -> (Opened, Reader) {
+        let layout = Layout::new(directory);
+        let mut opened = open(&layout).unwrap();
+        for (number, writes) in (0..).zip(batches) {
+            opened.writer.submit(Batch {
+                number,
+                now: Time::from_micros(number),
+                writes,
+            });
+            assert!(matches!(opened.writer.note().await, Note::Committed { number: done } if done == number));
+        }
+        drop(opened);
+        (open(&layout).unwrap(), Reader::new(&layout))
+    }
+
+    #[tokio::test]
+    async fn equal_events_are_counted_and_old_ones_make_room() {
+        let directory = tempfile::tempdir().unwrap();
+        let many = (0..i64::from(EVENTS_PER_POD) + 50).map(|n| event(&format!("failure {n}"), n));
+        let batches = vec![
+            vec![event("refused", 1_000), event("refused", 1_001)],
+            many.collect(),
+            vec![event("refused", 1_002)],
+        ];
+        let (_opened, reader) = after(directory.path(), batches).await;
+        let events = reader.events("u").unwrap();
+        assert_eq!(events.len(), usize::try_from(EVENTS_PER_POD).unwrap());
+        let newest = events.last().unwrap();
+        assert_eq!((newest.count, newest.first, newest.last), (3, 1_000, 1_002));
+        assert!(events.iter().all(|event| event.message != "failure 0"));
+    }
+
+    #[tokio::test]
+    async fn kills_outlive_their_pod_and_are_bounded() {
+        let directory = tempfile::tempdir().unwrap();
+        let forget = Write::Forget { uid: "u".into() };
+        let mut writes = vec![record("{}"), kill(0, "begun\n"), kill(0, "begun\nended\n")];
+        writes.extend((1..=KILLS_PER_CONTAINER).map(|n| kill(n, &format!("kill {n}\n"))));
+        let (opened, reader) = after(directory.path(), vec![writes, vec![forget]]).await;
+        assert!(opened.pods.is_empty());
+        let kills = reader.kills(Some("default/web"), Some("app")).unwrap();
+        assert_eq!(
+            kills.lines().count(),
+            usize::try_from(KILLS_PER_CONTAINER).unwrap()
+        );
+        assert!(kills.starts_with("kill 1\n"));
+        assert_eq!(reader.kills(Some("default/other"), None).unwrap(), "");
+    }
+
+    #[tokio::test]
+    async fn pods_come_back_with_their_manifests_and_the_line_of_time_goes_on() {
+        let directory = tempfile::tempdir().unwrap();
+        let spec = |generation| Write::Spec {
+            uid: "u".into(),
+            generation,
+            body: format!("{{\"n\":{generation}}}").into(),
+        };
+        let dropped = Write::ForgetSpec {
+            uid: "u".into(),
+            generation: 0,
+        };
+        let batches = vec![vec![spec(0), record("1")], vec![spec(1), dropped, record("2")]];
+        let (opened, _) = after(directory.path(), batches).await;
+        let pod = &opened.pods[0];
+        assert_eq!((pod.uid.as_str(), pod.record.as_slice()), ("u", b"2".as_slice()));
+        assert_eq!(pod.specs, [(1, b"{\"n\":1}".to_vec())]);
+        assert_eq!(opened.continuity, Continuity::SameBoot);
+        assert!(opened.kept_aside.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_database_of_another_kind_is_kept_aside_and_spares_are_used() {
+        let directory = tempfile::tempdir().unwrap();
+        let spare = br#"{"uid":"u","record":{"a":1},"specs":[[0,{"b":2}]]}"#;
+        let write = Write::Spare {
+            uid: "u".into(),
+            body: spare.to_vec(),
+        };
+        let (opened, _) = after(directory.path(), vec![vec![record("{}"), write]]).await;
+        drop(opened);
+        let path = Layout::new(directory.path()).database();
+        let connection = Connection::open(&path).unwrap();
+        connection
+            .execute_batch("DROP TABLE pods; CREATE TABLE pods (something INTEGER)")
+            .unwrap();
+        drop(connection);
+        let opened = open(&Layout::new(directory.path())).unwrap();
+        assert!(opened.kept_aside.is_some_and(|aside| aside.exists()));
+        assert_eq!(opened.pods[0].record, br#"{"a":1}"#);
+        assert_eq!(opened.pods[0].specs, [(0, br#"{"b":2}"#.to_vec())]);
+    }
+}

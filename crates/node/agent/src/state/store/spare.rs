@@ -1,0 +1,86 @@
+//! Spare copies: one file per pod beside the database, rewritten when what others see of the pod changes.
+//!
+//! They are read only when the database cannot be. A spare may be older than the database was: the agent then goes on
+//! from there with what it finds in the runtime.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::StoredPod;
+use crate::state::layout::Layout;
+
+/// Larger files are not spares, in bytes: a record and the few specs of a pod are each below 3 MiB.
+const MAX_SPARE: u64 = 32 * 1024 * 1024;
+
+/// The file's content.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Spare {
+    pub(crate) uid: String,
+    pub(crate) record: Box<RawValue>,
+    pub(crate) specs: Vec<(u32, Box<RawValue>)>,
+}
+
+/// Replaces the file in one step, so that a reader never sees half of it.
+pub(super) fn write(layout: &Layout, uid: &str, body: &[u8]) -> io::Result<()> {
+    let path = layout.spare(uid);
+    let temporary = path.with_extension("new");
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&temporary)?;
+    file.write_all(body)?;
+    fs::rename(&temporary, &path)
+}
+
+/// Every spare that can be read; the others are reported.
+pub(super) fn load_all(layout: &Layout) -> Vec<StoredPod> {
+    let Ok(entries) = fs::read_dir(layout.pods()) else {
+        return Vec::new();
+    };
+    let mut pods = Vec::new();
+    for entry in entries.flatten() {
+        let path = entry.path().join("spare.json");
+        match read(&path) {
+            Ok(Some(pod)) => pods.push(pod),
+            Ok(None) => {}
+            Err(error) => {
+                tracing::error!(path = %path.display(), %error, "cannot read the spare state of a pod");
+            }
+        }
+    }
+    pods.sort_by(|a, b| a.uid.cmp(&b.uid));
+    pods
+}
+
+/// The spare of one pod whose row cannot be read.
+pub(crate) fn load(layout: &Layout, uid: &str) -> Option<StoredPod> {
+    read(&layout.spare(uid)).ok().flatten()
+}
+
+fn read(path: &Path) -> io::Result<Option<StoredPod>> {
+    let size = match fs::metadata(path) {
+        Ok(metadata) => metadata.len(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    if size > MAX_SPARE {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "too large"));
+    }
+    let spare: Spare = serde_json::from_slice(&fs::read(path)?)?;
+    let bytes = |raw: Box<RawValue>| raw.get().as_bytes().to_vec();
+    Ok(Some(StoredPod {
+        uid: spare.uid,
+        record: bytes(spare.record),
+        specs: spare.specs.into_iter().map(|(n, raw)| (n, bytes(raw))).collect(),
+    }))
+}
