@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use pulselet_model::Pod;
-use pulselet_runtime::{ContainerStatus, Exit, log};
+use pulselet_runtime::{ContainerExit, ContainerStatus, log};
 use rustix::fs::OFlags;
 
 use crate::container::find_container;
@@ -26,7 +26,7 @@ pub(crate) fn message(
     uid: &str,
     pod: &Pod,
     status: &ContainerStatus,
-    exit: &Exit,
+    exit: &ContainerExit,
 ) -> Option<String> {
     let some = |text: String| Some(text).filter(|text| !text.is_empty());
     let container = find_container(pod, &status.name)?;
@@ -66,7 +66,7 @@ fn last_lines(tail: &[u8]) -> String {
     let mut text = Vec::new();
     let entries: Vec<_> = tail
         .split(|byte| *byte == b'\n')
-        .filter_map(log::Entry::parse)
+        .filter_map(log::LogEntry::parse)
         .collect();
     for entry in &entries[entries.len().saturating_sub(MAX_LOG_LINES)..] {
         text.extend_from_slice(entry.text);

@@ -41,7 +41,7 @@ pub struct ContainerConfig {
     pub attempt: u32,
     /// As the pod names it.
     pub image: String,
-    /// What [`Image::id`](crate::Image::id) said after pulling; empty where images are not used.
+    /// What [`ImageSummary::id`](crate::ImageSummary::id) said after pulling; empty where images are not used.
     pub image_id: String,
     /// Replaces the image's entrypoint; empty keeps it.
     pub command: Vec<String>,
@@ -191,19 +191,19 @@ pub enum ContainerState {
     Running {
         started_at: Timestamp,
     },
-    Exited(Exit),
+    Exited(ContainerExit),
     /// The runtime cannot tell, for example because the shim does not answer.
     Unknown,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Exit {
+pub struct ContainerExit {
     /// None when it never ran.
     pub started_at: Option<Timestamp>,
     pub finished_at: Timestamp,
     /// 128 + n when it was ended by signal n; 255 when nobody saw the end.
     pub code: i32,
-    pub reason: ExitReason,
+    pub reason: ExitCause,
     /// What went wrong, for a person; often empty.
     pub message: String,
     /// Whether SIGKILL had to follow the stop signal; none where the runtime does not tell.
@@ -211,7 +211,7 @@ pub struct Exit {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ExitReason {
+pub enum ExitCause {
     Completed,
     Error,
     OomKilled,
@@ -223,7 +223,7 @@ pub enum ExitReason {
     Other(String),
 }
 
-impl ExitReason {
+impl ExitCause {
     /// The word in a pod's status.
     pub fn as_str(&self) -> &str {
         match self {

@@ -27,9 +27,9 @@ use std::{fmt, time::Duration};
 
 pub use async_trait::async_trait;
 pub use container::{
-    Capabilities, ContainerConfig, ContainerFilter, ContainerState, ContainerStats, ContainerStatus, Device,
-    EnvVar, Exit, ExitReason, MASKED_PATHS, Mount, Propagation, READ_ONLY_PATHS, Resources, Seccomp,
-    SecurityContext,
+    Capabilities, ContainerConfig, ContainerExit, ContainerFilter, ContainerState, ContainerStats,
+    ContainerStatus, Device, EnvVar, ExitCause, MASKED_PATHS, Mount, Propagation, READ_ONLY_PATHS, Resources,
+    Seccomp, SecurityContext,
 };
 pub use error::{BoxError, Error, ObjectKind, Operation, Result};
 pub use event::{ContainerEvent, EVENT_BUFFER, EventHub, EventKind, Events, RuntimeEvent};
@@ -38,7 +38,7 @@ pub use exec::{
     PROBE_OUTPUT_LIMIT, ReadStream, TerminalSize, WriteStream,
 };
 pub use id::{ContainerId, SandboxId};
-pub use image::{Credentials, Image, ImageError, ImageErrorKind};
+pub use image::{ImageErrorKind, ImageSummary, RegistryCredentials, RuntimeImageError};
 pub use pulselet_vocabulary::{ParseSignalError, Signal};
 pub use sandbox::{
     Dns, Namespaces, PidNamespace, PodIdentity, PortMapping, Protocol, SandboxConfig, SandboxState,
@@ -52,7 +52,7 @@ pub trait Runtime: fmt::Debug + Send + Sync {
     async fn version(&self) -> Result<Version>;
 
     /// Whether containers can be started now.
-    async fn health(&self) -> Result<Health>;
+    async fn health(&self) -> Result<RuntimeHealth>;
 
     /// Makes the place that the containers of a pod share, with its network.
     async fn run_sandbox(&self, config: &SandboxConfig) -> Result<SandboxId>;
@@ -108,12 +108,16 @@ pub trait Runtime: fmt::Debug + Send + Sync {
     async fn reopen_log(&self, id: &ContainerId) -> Result<()>;
 
     /// Fetches an image if it is not there and returns what it is.
-    async fn pull_image(&self, reference: &str, credentials: Option<&Credentials>) -> Result<Image>;
+    async fn pull_image(
+        &self,
+        reference: &str,
+        credentials: Option<&RegistryCredentials>,
+    ) -> Result<ImageSummary>;
 
     /// None when the image is not there.
-    async fn image_status(&self, reference: &str) -> Result<Option<Image>>;
+    async fn image_status(&self, reference: &str) -> Result<Option<ImageSummary>>;
 
-    async fn list_images(&self) -> Result<Vec<Image>>;
+    async fn list_images(&self) -> Result<Vec<ImageSummary>>;
 
     async fn remove_image(&self, reference: &str) -> Result<()>;
 
@@ -143,19 +147,19 @@ pub struct Features {
     pub events: bool,
     /// Uses images. Host processes do not.
     pub images: bool,
-    /// [`Exit::killed_after_grace`] is known.
+    /// [`ContainerExit::killed_after_grace`] is known.
     pub kill_reporting: bool,
 }
 
 /// The conditions a node reports about its runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Health {
-    pub runtime: Condition,
-    pub network: Condition,
+pub struct RuntimeHealth {
+    pub runtime: RuntimeCondition,
+    pub network: RuntimeCondition,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Condition {
+pub enum RuntimeCondition {
     Ready,
     NotReady { reason: String, message: String },
 }

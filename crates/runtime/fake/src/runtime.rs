@@ -3,9 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use pulselet_runtime::{
-    AttachOptions, Condition, ContainerConfig, ContainerFilter, ContainerId, ContainerStats, ContainerStatus,
-    Credentials, DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Features,
-    Health, Image, Operation, Result, Runtime, SandboxConfig, SandboxId, SandboxStatus, Version, async_trait,
+    AttachOptions, ContainerConfig, ContainerFilter, ContainerId, ContainerStats, ContainerStatus,
+    DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Features, ImageSummary,
+    Operation, RegistryCredentials, Result, Runtime, RuntimeCondition, RuntimeHealth, SandboxConfig,
+    SandboxId, SandboxStatus, Version, async_trait,
 };
 use tokio::time::sleep;
 
@@ -83,7 +84,7 @@ impl FakeRuntime {
     }
 
     /// With which credentials an image was asked for last; none if it was not.
-    pub fn pulled_as(&self, reference: &str) -> Option<Option<Credentials>> {
+    pub fn pulled_as(&self, reference: &str) -> Option<Option<RegistryCredentials>> {
         self.0.with(|state| state.pulled_as.get(reference).cloned())
     }
 
@@ -131,10 +132,10 @@ impl Runtime for FakeRuntime {
         })
     }
 
-    async fn health(&self) -> Result<Health> {
-        Ok(Health {
-            runtime: Condition::Ready,
-            network: Condition::Ready,
+    async fn health(&self) -> Result<RuntimeHealth> {
+        Ok(RuntimeHealth {
+            runtime: RuntimeCondition::Ready,
+            network: RuntimeCondition::Ready,
         })
     }
 
@@ -292,7 +293,11 @@ impl Runtime for FakeRuntime {
         .await
     }
 
-    async fn pull_image(&self, reference: &str, credentials: Option<&Credentials>) -> Result<Image> {
+    async fn pull_image(
+        &self,
+        reference: &str,
+        credentials: Option<&RegistryCredentials>,
+    ) -> Result<ImageSummary> {
         let key = reference.to_owned();
         self.0
             .with(|state| state.pulled_as.insert(key, credentials.cloned()));
@@ -300,7 +305,7 @@ impl Runtime for FakeRuntime {
             .await
     }
 
-    async fn image_status(&self, reference: &str) -> Result<Option<Image>> {
+    async fn image_status(&self, reference: &str) -> Result<Option<ImageSummary>> {
         let work = async {
             Ok(self
                 .0
@@ -312,7 +317,7 @@ impl Runtime for FakeRuntime {
         self.call(Operation::ImageStatus, reference, work).await
     }
 
-    async fn list_images(&self) -> Result<Vec<Image>> {
+    async fn list_images(&self) -> Result<Vec<ImageSummary>> {
         let work = async { Ok(self.0.images().into_iter().map(|(_, image)| image).collect()) };
         self.call(Operation::List, "images", work).await
     }

@@ -9,9 +9,10 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 use pulselet_runtime::{
-    ContainerConfig, ContainerEvent, ContainerId, ContainerState, ContainerStatus, Credentials, Error,
-    EventHub, EventKind, ExecOutcome, ExecOutput, ExecRequest, Exit, ExitReason, Features, Image, ObjectKind,
-    Operation, Result, RuntimeEvent, SandboxConfig, SandboxId, SandboxState, SandboxStatus, Signal,
+    ContainerConfig, ContainerEvent, ContainerExit, ContainerId, ContainerState, ContainerStatus, Error,
+    EventHub, EventKind, ExecOutcome, ExecOutput, ExecRequest, ExitCause, Features, ImageSummary, ObjectKind,
+    Operation, RegistryCredentials, Result, RuntimeEvent, SandboxConfig, SandboxId, SandboxState,
+    SandboxStatus, Signal,
 };
 use tokio::{
     sync::watch,
@@ -49,7 +50,7 @@ pub(crate) struct State {
     /// What containers were asked for with, the last of a name and attempt.
     pub(crate) configs: BTreeMap<(String, u32), ContainerConfig>,
     /// Who asked for each image last.
-    pub(crate) pulled_as: BTreeMap<String, Option<Credentials>>,
+    pub(crate) pulled_as: BTreeMap<String, Option<RegistryCredentials>>,
 }
 
 #[derive(Debug)]
@@ -305,7 +306,7 @@ impl Inner {
             StartScript::Starts => {}
             StartScript::StartsAfter(delay) => sleep(*delay).await,
             StartScript::CannotRun(message) => {
-                self.end(&container, None, 128, ExitReason::StartError, message, None);
+                self.end(&container, None, 128, ExitCause::StartError, message, None);
                 return Err(Error::CannotRun {
                     message: message.clone(),
                 });
@@ -357,13 +358,13 @@ impl Inner {
         container: &Container,
         started_at: Option<Timestamp>,
         code: i32,
-        reason: ExitReason,
+        reason: ExitCause,
         message: &str,
         killed: Option<bool>,
     ) {
         let killed_after_grace = killed.filter(|_| self.features.kill_reporting);
         let (finished_at, message) = (self.now(), message.to_owned());
-        let exit = Exit {
+        let exit = ContainerExit {
             started_at,
             finished_at,
             code,
@@ -378,7 +379,7 @@ impl Inner {
     pub(crate) async fn stop(&self, container: &Container, grace: Duration) {
         if matches!(container.status().state, ContainerState::Created) {
             let message = "stopped before it was started";
-            return self.end(container, None, 137, ExitReason::Error, message, Some(false));
+            return self.end(container, None, 137, ExitCause::Error, message, Some(false));
         }
         container.control.send_modify(|control| {
             control.stop = Some(Stop::again(control.stop, Instant::now(), grace, container.signal));
@@ -434,7 +435,7 @@ impl Inner {
         }
     }
 
-    pub(crate) async fn pull(&self, reference: &str) -> Result<Image> {
+    pub(crate) async fn pull(&self, reference: &str) -> Result<ImageSummary> {
         let script = self.with(|state| {
             let script = state.images.entry(reference.to_owned());
             script
@@ -453,7 +454,7 @@ impl Inner {
         }
     }
 
-    pub(crate) fn images(&self) -> Vec<(String, Image)> {
+    pub(crate) fn images(&self) -> Vec<(String, ImageSummary)> {
         self.with(|state| {
             let present = state
                 .images
@@ -484,10 +485,10 @@ async fn pause(duration: Option<Duration>) {
     }
 }
 
-fn reason(code: i32) -> ExitReason {
+fn reason(code: i32) -> ExitCause {
     if code == 0 {
-        ExitReason::Completed
+        ExitCause::Completed
     } else {
-        ExitReason::Error
+        ExitCause::Error
     }
 }

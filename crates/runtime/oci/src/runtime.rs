@@ -11,10 +11,10 @@ use std::{
 
 use pulselet_image::ImageStore;
 use pulselet_runtime::{
-    AttachOptions, BoxError, Condition, ContainerConfig, ContainerFilter, ContainerId, ContainerStats,
-    ContainerStatus, Credentials, DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest,
-    ExecStreams, Features, Health, Image, ImageError, Operation, Result, Runtime, SandboxConfig, SandboxId,
-    SandboxStatus, Version, async_trait,
+    AttachOptions, BoxError, ContainerConfig, ContainerFilter, ContainerId, ContainerStats, ContainerStatus,
+    DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Features, ImageSummary,
+    Operation, RegistryCredentials, Result, Runtime, RuntimeCondition, RuntimeHealth, RuntimeImageError,
+    SandboxConfig, SandboxId, SandboxStatus, Version, async_trait,
 };
 use pulselet_shim_client::{ContainerRecord, Kind, SandboxRecord, ShimCommand, Shims};
 
@@ -217,7 +217,7 @@ impl OciRuntime {
     async fn ask_images<T: Send + 'static>(
         &self,
         operation: Operation,
-        question: impl FnOnce(&Images) -> std::result::Result<T, ImageError> + Send + 'static,
+        question: impl FnOnce(&Images) -> std::result::Result<T, RuntimeImageError> + Send + 'static,
     ) -> Result<T> {
         let inner = Arc::clone(&self.0);
         match tokio::task::spawn_blocking(move || question(&inner.images)).await {
@@ -253,16 +253,16 @@ impl Runtime for OciRuntime {
         })
     }
 
-    async fn health(&self) -> Result<Health> {
+    async fn health(&self) -> Result<RuntimeHealth> {
         let network = match self.0.cni.health() {
-            Ok(()) => Condition::Ready,
-            Err(error) => Condition::NotReady {
+            Ok(()) => RuntimeCondition::Ready,
+            Err(error) => RuntimeCondition::NotReady {
                 reason: "NetworkPluginNotReady".into(),
                 message: error.to_string(),
             },
         };
-        Ok(Health {
-            runtime: Condition::Ready,
+        Ok(RuntimeHealth {
+            runtime: RuntimeCondition::Ready,
             network,
         })
     }
@@ -388,17 +388,21 @@ impl Runtime for OciRuntime {
         self.0.shims.reopen_log(id).await
     }
 
-    async fn pull_image(&self, reference: &str, credentials: Option<&Credentials>) -> Result<Image> {
+    async fn pull_image(
+        &self,
+        reference: &str,
+        credentials: Option<&RegistryCredentials>,
+    ) -> Result<ImageSummary> {
         Ok(self.0.images.pull(reference, credentials).await?)
     }
 
-    async fn image_status(&self, reference: &str) -> Result<Option<Image>> {
+    async fn image_status(&self, reference: &str) -> Result<Option<ImageSummary>> {
         let reference = reference.to_owned();
         self.ask_images(Operation::ImageStatus, move |images| images.status(&reference))
             .await
     }
 
-    async fn list_images(&self) -> Result<Vec<Image>> {
+    async fn list_images(&self) -> Result<Vec<ImageSummary>> {
         self.ask_images(Operation::List, Images::list).await
     }
 

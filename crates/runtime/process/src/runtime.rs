@@ -13,10 +13,10 @@ use std::{
 };
 
 use pulselet_runtime::{
-    AttachOptions, BoxError, Condition, ContainerConfig, ContainerFilter, ContainerId, ContainerStats,
-    ContainerStatus, Credentials, DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest,
-    ExecStreams, Features, Health, Image, Mount, Operation, Result, Runtime, SandboxConfig, SandboxId,
-    SandboxState, SandboxStatus, Signal, Version, async_trait,
+    AttachOptions, BoxError, ContainerConfig, ContainerFilter, ContainerId, ContainerStats, ContainerStatus,
+    DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Features, ImageSummary,
+    Mount, Operation, RegistryCredentials, Result, Runtime, RuntimeCondition, RuntimeHealth, SandboxConfig,
+    SandboxId, SandboxState, SandboxStatus, Signal, Version, async_trait,
 };
 use pulselet_shim::processes_with_variable;
 use pulselet_shim_client::{ContainerRecord, Kind, OpenError, SandboxRecord, ShimCommand, Shims};
@@ -80,10 +80,10 @@ impl Runtime for ProcessRuntime {
         })
     }
 
-    async fn health(&self) -> Result<Health> {
-        Ok(Health {
-            runtime: Condition::Ready,
-            network: Condition::Ready,
+    async fn health(&self) -> Result<RuntimeHealth> {
+        Ok(RuntimeHealth {
+            runtime: RuntimeCondition::Ready,
+            network: RuntimeCondition::Ready,
         })
     }
 
@@ -170,17 +170,21 @@ impl Runtime for ProcessRuntime {
         self.0.reopen_log(id).await
     }
 
-    async fn pull_image(&self, _reference: &str, _credentials: Option<&Credentials>) -> Result<Image> {
+    async fn pull_image(
+        &self,
+        _reference: &str,
+        _credentials: Option<&RegistryCredentials>,
+    ) -> Result<ImageSummary> {
         Err(Error::Unsupported {
             operation: Operation::PullImage,
         })
     }
 
-    async fn image_status(&self, _reference: &str) -> Result<Option<Image>> {
+    async fn image_status(&self, _reference: &str) -> Result<Option<ImageSummary>> {
         Ok(None)
     }
 
-    async fn list_images(&self) -> Result<Vec<Image>> {
+    async fn list_images(&self) -> Result<Vec<ImageSummary>> {
         Ok(Vec::new())
     }
 

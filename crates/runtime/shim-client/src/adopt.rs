@@ -12,7 +12,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use pulselet_runtime::{ContainerState, EventHub, Exit, ExitReason};
+use pulselet_runtime::{ContainerExit, ContainerState, EventHub, ExitCause};
 use pulselet_shim::{
     protocol::{Reply, Request},
     record::{self, Life},
@@ -44,7 +44,7 @@ pub(crate) enum Trace {
     NeverStarted,
     /// The shim lives: it is about to listen, or to leave.
     ShimBusy,
-    Exited(Exit),
+    Exited(ContainerExit),
     /// The shim is gone without a word.
     Lost,
 }
@@ -119,7 +119,7 @@ pub(crate) async fn watch(container: Arc<Container>, kind: Arc<dyn Kind>) {
 }
 
 /// Returns the exit once it has happened.
-async fn follow_shim(container: &Container) -> Result<Exit, ClientError> {
+async fn follow_shim(container: &Container) -> Result<ContainerExit, ClientError> {
     let mut client = Client::connect(&container.dir).await?;
     let mut reply = client.ask(&Request::Subscribe).await?;
     loop {
@@ -145,7 +145,7 @@ async fn look(container: &Container) -> Result<Trace, StoreError> {
 }
 
 /// Kills what is left of a container whose shim is gone, and records an end in its place.
-async fn bury(container: &Arc<Container>, kind: &Arc<dyn Kind>) -> Exit {
+async fn bury(container: &Arc<Container>, kind: &Arc<dyn Kind>) -> ContainerExit {
     kill_leftovers(container, kind).await;
     let started_at = match record::read_life(&container.dir) {
         Ok(Some(Life::Running { started_at, .. })) => Some(started_at),
@@ -162,12 +162,12 @@ async fn bury(container: &Arc<Container>, kind: &Arc<dyn Kind>) -> Exit {
 }
 
 /// What is reported when nobody saw the end.
-fn unseen_exit(started_at: Option<Timestamp>, message: &str) -> Exit {
-    Exit {
+fn unseen_exit(started_at: Option<Timestamp>, message: &str) -> ContainerExit {
+    ContainerExit {
         started_at,
         finished_at: Timestamp::now(),
         code: UNSEEN_CODE,
-        reason: ExitReason::Unknown,
+        reason: ExitCause::Unknown,
         message: message.to_owned(),
         killed_after_grace: None,
     }

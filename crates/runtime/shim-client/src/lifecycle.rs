@@ -15,8 +15,8 @@ use std::{
 
 use jiff::Timestamp;
 use pulselet_runtime::{
-    ContainerId, ContainerState, Error, EventHub, EventKind, ExecOutput, Exit, ExitReason, ObjectKind,
-    Operation, Result, SandboxId, SandboxState,
+    ContainerExit, ContainerId, ContainerState, Error, EventHub, EventKind, ExecOutput, ExitCause,
+    ObjectKind, Operation, Result, SandboxId, SandboxState,
 };
 use pulselet_shim::{
     Handshake,
@@ -479,11 +479,11 @@ async fn claim(container: &Container, operation: Operation) -> Result<Claim> {
 
 /// Ends a container that was never started. The lock is held until no shim will take it for new.
 async fn never_run(container: &Arc<Container>, lock: Option<File>) -> Result<()> {
-    let exit = Exit {
+    let exit = ContainerExit {
         started_at: None,
         finished_at: Timestamp::now(),
         code: NEVER_RAN_CODE,
-        reason: ExitReason::Error,
+        reason: ExitCause::Error,
         message: "stopped before it was started".to_owned(),
         killed_after_grace: Some(false),
     };

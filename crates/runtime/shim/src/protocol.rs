@@ -8,7 +8,7 @@
 //!   [`Channel`].
 
 use jiff::Timestamp;
-use pulselet_runtime::{ExecOutcome, Exit};
+use pulselet_runtime::{ContainerExit, ExecOutcome};
 use serde::{Deserialize, Serialize};
 
 /// Largest frame in bytes: a command line with room to spare, or an exec's output.
@@ -63,7 +63,7 @@ pub enum Reply {
         pid: i32,
         started_at: Timestamp,
     },
-    Exited(Exit),
+    Exited(ContainerExit),
     ExecDone {
         outcome: ExecOutcome,
         truncated: bool,

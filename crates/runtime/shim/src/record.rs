@@ -11,7 +11,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use pulselet_runtime::Exit;
+use pulselet_runtime::ContainerExit;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::protocol::to_json;
@@ -60,7 +60,7 @@ pub fn write_life(dir: &Path, life: Life) -> Result<(), RecordError> {
     write(dir, LIFE_FILE, &life, Durability::Process)
 }
 
-pub fn write_exit(dir: &Path, exit: &Exit) -> Result<(), RecordError> {
+pub fn write_exit(dir: &Path, exit: &ContainerExit) -> Result<(), RecordError> {
     write(dir, EXIT_FILE, exit, Durability::Disk)
 }
 
@@ -68,7 +68,7 @@ pub fn read_life(dir: &Path) -> Result<Option<Life>, RecordError> {
     read(dir, LIFE_FILE)
 }
 
-pub fn read_exit(dir: &Path) -> Result<Option<Exit>, RecordError> {
+pub fn read_exit(dir: &Path) -> Result<Option<ContainerExit>, RecordError> {
     read(dir, EXIT_FILE)
 }
 
@@ -138,7 +138,7 @@ pub fn try_lock(dir: &Path) -> io::Result<Option<File>> {
 
 #[cfg(test)]
 mod tests {
-    use pulselet_runtime::ExitReason;
+    use pulselet_runtime::ExitCause;
 
     use super::*;
 
@@ -146,11 +146,11 @@ mod tests {
     fn records_read_back_and_replace_each_other() {
         let dir = tempfile::tempdir().expect("a directory");
         assert_eq!(read_exit(dir.path()).expect("reads"), None);
-        let mut exit = Exit {
+        let mut exit = ContainerExit {
             started_at: Some(Timestamp::UNIX_EPOCH),
             finished_at: Timestamp::UNIX_EPOCH,
             code: 137,
-            reason: ExitReason::Error,
+            reason: ExitCause::Error,
             message: String::new(),
             killed_after_grace: Some(true),
         };

@@ -14,7 +14,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use pulselet_runtime::{Exit, ExitReason, log::LogStream};
+use pulselet_runtime::{ContainerExit, ExitCause, log::LogStream};
 use pulselet_sys::{ChildSignals, Fork, Pid, fork, send_signal};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -97,7 +97,7 @@ pub(crate) enum Phase {
 /// The main process is gone.
 #[derive(Debug)]
 pub(crate) struct Ending {
-    exit: Exit,
+    exit: ContainerExit,
     recorded: bool,
     told: bool,
     since: Instant,
@@ -426,11 +426,11 @@ impl<L: Launcher> Shim<L> {
             }
         );
         let reason = match code {
-            _ if self.launcher.oom_killed() => ExitReason::OomKilled,
-            0 => ExitReason::Completed,
-            _ => ExitReason::Error,
+            _ if self.launcher.oom_killed() => ExitCause::OomKilled,
+            0 => ExitCause::Completed,
+            _ => ExitCause::Error,
         };
-        let exit = Exit {
+        let exit = ContainerExit {
             started_at: Some(self.started_at),
             finished_at: Timestamp::now(),
             code,
@@ -549,7 +549,7 @@ fn tee(clients: &mut [Client], stream: LogStream, data: &[u8]) {
 }
 
 /// Whether there is nothing more to write: it is written, or the container's directory was removed under us.
-fn write_exit(exit: &Exit) -> bool {
+fn write_exit(exit: &ContainerExit) -> bool {
     match record::write_exit(Path::new("."), exit) {
         Ok(()) => true,
         Err(RecordError::Write { source, .. }) => source.kind() == io::ErrorKind::NotFound,

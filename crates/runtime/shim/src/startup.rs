@@ -13,7 +13,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use pulselet_runtime::{Exit, ExitReason, Signal};
+use pulselet_runtime::{ContainerExit, ExitCause, Signal};
 use pulselet_sys::{ChildSignals, Fork, block_termination, close_on_exec_from, fork};
 use rustix::{
     fs::Mode,
@@ -191,11 +191,11 @@ fn not_launched<L: Launcher>(launcher: &mut L, error: LaunchError) -> StartError
     let _ = fs::remove_file(SOCKET_FILE);
     match error {
         LaunchError::CannotRun(message) => {
-            let exit = Exit {
+            let exit = ContainerExit {
                 started_at: None,
                 finished_at: Timestamp::now(),
                 code: START_ERROR_CODE,
-                reason: ExitReason::StartError,
+                reason: ExitCause::StartError,
                 message: message.clone(),
                 killed_after_grace: None,
             };

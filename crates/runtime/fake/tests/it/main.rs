@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use pulselet_runtime::{
-    ContainerConfig, ContainerFilter, ContainerId, ContainerState, Error, EventKind, ExecOutcome,
-    ExecRequest, Exit, Runtime, RuntimeEvent, SandboxConfig, SandboxId,
+    ContainerConfig, ContainerExit, ContainerFilter, ContainerId, ContainerState, Error, EventKind,
+    ExecOutcome, ExecRequest, Runtime, RuntimeEvent, SandboxConfig, SandboxId,
 };
 use pulselet_runtime_fake::{ExecAnswer, FakeRuntime, Faults, LifeScript, StartScript};
 use tokio::time::Instant;
@@ -34,7 +34,7 @@ async fn run(runtime: &FakeRuntime, script: LifeScript) -> ContainerId {
     id
 }
 
-async fn exit_of(runtime: &FakeRuntime, id: &ContainerId) -> Exit {
+async fn exit_of(runtime: &FakeRuntime, id: &ContainerId) -> ContainerExit {
     let mut events = runtime.events();
     loop {
         if let ContainerState::Exited(exit) = runtime.container_status(id).await.expect("is there").state {

@@ -2,7 +2,7 @@
 
 use std::{fs, time::Duration};
 
-use pulselet_runtime::{ContainerState, ExitReason, Runtime, SandboxState};
+use pulselet_runtime::{ContainerState, ExitCause, Runtime, SandboxState};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::world::{FOREVER, World, can_run, eventually, is_alive, main_pid, on_bridge, parent_of};
@@ -49,7 +49,7 @@ async fn a_killed_shim_takes_its_container_with_it() {
     let main = main_pid(&world.container_dir(&id));
     kill(&parent_of(&main));
     let exit = world.wait_for_exit(&id).await;
-    assert_eq!((exit.code, exit.reason), (255, ExitReason::Unknown));
+    assert_eq!((exit.code, exit.reason), (255, ExitCause::Unknown));
     eventually("all processes are gone", async || {
         (!is_alive(&main)).then_some(())
     })

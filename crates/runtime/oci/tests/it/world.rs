@@ -14,8 +14,8 @@ use std::{
 
 use pulselet_image::ImageStore;
 use pulselet_runtime::{
-    ContainerConfig, ContainerFilter, ContainerId, ContainerStatus, ExecOutcome, Exit, Mount, Namespaces,
-    PodIdentity, Propagation, Runtime, SandboxConfig, SandboxId,
+    ContainerConfig, ContainerExit, ContainerFilter, ContainerId, ContainerStatus, ExecOutcome, Mount,
+    Namespaces, PodIdentity, Propagation, Runtime, SandboxConfig, SandboxId,
 };
 use pulselet_runtime_oci::{
     CniOptions, HOST_IMAGE, NetworkOptions, OciOptions, OciRuntime, ShimCommand, Subnet,
@@ -219,7 +219,7 @@ impl World {
         looking::status(&self.runtime, id).await
     }
 
-    pub(crate) async fn wait_for_exit(&self, id: &ContainerId) -> Exit {
+    pub(crate) async fn wait_for_exit(&self, id: &ContainerId) -> ContainerExit {
         looking::exit_of(&self.runtime, id).await
     }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use pulselet_runtime::{
-    ContainerFilter, ContainerState, EventKind, ExitReason, Runtime, RuntimeEvent, SandboxState,
+    ContainerFilter, ContainerState, EventKind, ExitCause, Runtime, RuntimeEvent, SandboxState,
 };
 use pulselet_runtime_process::{ProcessRuntime, ShimCommand};
 use pulselet_shim::{processes_with_variable, record};
@@ -56,7 +56,7 @@ async fn an_exit_without_an_agent_is_recorded() {
     wait_until_gone(&main).await;
     let world = agentless.come_back().await;
     let exit = world.wait_for_exit(&id).await;
-    assert_eq!((exit.code, exit.reason), (42, ExitReason::Error));
+    assert_eq!((exit.code, exit.reason), (42, ExitCause::Error));
     world.finish().await;
 }
 
@@ -94,7 +94,7 @@ async fn a_killed_shim_takes_its_container_with_it() {
     let main = main_pid(&world.container_dir(&id));
     kill(&parent_of(&main));
     let exit = world.wait_for_exit(&id).await;
-    assert_eq!((exit.code, &exit.reason), (255, &ExitReason::Unknown));
+    assert_eq!((exit.code, &exit.reason), (255, &ExitCause::Unknown));
     assert!(
         exit.started_at.is_some() && exit.message.contains("shim"),
         "{exit:?}"

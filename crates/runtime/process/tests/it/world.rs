@@ -9,8 +9,8 @@ use std::{
 };
 
 use pulselet_runtime::{
-    ContainerConfig, ContainerFilter, ContainerId, ContainerStatus, EnvVar, ExecOutcome, Exit, PodIdentity,
-    Runtime, SandboxConfig, SandboxId,
+    ContainerConfig, ContainerExit, ContainerFilter, ContainerId, ContainerStatus, EnvVar, ExecOutcome,
+    PodIdentity, Runtime, SandboxConfig, SandboxId,
 };
 use pulselet_runtime_process::{CONTAINER_ID_VARIABLE, ProcessRuntime, ShimCommand};
 use pulselet_shim::processes_with_variable;
@@ -119,7 +119,7 @@ impl World {
         looking::status(&self.runtime, id).await
     }
 
-    pub(crate) async fn wait_for_exit(&self, id: &ContainerId) -> Exit {
+    pub(crate) async fn wait_for_exit(&self, id: &ContainerId) -> ContainerExit {
         looking::exit_of(&self.runtime, id).await
     }
 

@@ -3,7 +3,8 @@
 use std::{fs, path::Path, time::Duration};
 
 use pulselet_runtime::{
-    ContainerId, ContainerState, ContainerStatus, ExecOutcome, ExecRequest, Exit, PROBE_OUTPUT_LIMIT, Runtime,
+    ContainerExit, ContainerId, ContainerState, ContainerStatus, ExecOutcome, ExecRequest,
+    PROBE_OUTPUT_LIMIT, Runtime,
 };
 use pulselet_shim::record;
 
@@ -36,7 +37,7 @@ pub(crate) async fn status(runtime: &impl Runtime, id: &ContainerId) -> Containe
     status.expect("the container is known")
 }
 
-pub(crate) async fn exit_of(runtime: &impl Runtime, id: &ContainerId) -> Exit {
+pub(crate) async fn exit_of(runtime: &impl Runtime, id: &ContainerId) -> ContainerExit {
     eventually("the container exits", async || {
         match status(runtime, id).await.state {
             ContainerState::Exited(exit) => Some(exit),
