@@ -6,7 +6,7 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 /// How often what goes wrong. The default is a runtime that never fails.
 #[derive(Debug, Clone, Default)]
-pub struct Faults {
+pub struct RuntimeFaults {
     pub seed: u64,
     /// Chance from 0 to 1 that a verb fails without having done anything.
     pub fails: f64,
@@ -29,12 +29,12 @@ pub(crate) enum Fate {
 
 #[derive(Debug)]
 pub(crate) struct Dice {
-    faults: Faults,
+    faults: RuntimeFaults,
     rng: StdRng,
 }
 
 impl Dice {
-    pub(crate) fn new(faults: Faults) -> Self {
+    pub(crate) fn new(faults: RuntimeFaults) -> Self {
         let rng = StdRng::seed_from_u64(faults.seed);
         Self { faults, rng }
     }
@@ -65,15 +65,15 @@ mod tests {
 
     #[test]
     fn the_same_seed_gives_the_same_misfortune() {
-        let faults = Faults {
+        let faults = RuntimeFaults {
             seed: 7,
             fails: 0.3,
             loses_answer: 0.3,
             slowness: Duration::from_secs(1),
-            ..Faults::default()
+            ..RuntimeFaults::default()
         };
         let rolls = |seed| {
-            let mut dice = Dice::new(Faults {
+            let mut dice = Dice::new(RuntimeFaults {
                 seed,
                 ..faults.clone()
             });
@@ -87,7 +87,7 @@ mod tests {
                 "{fate:?} happens"
             );
         }
-        let mut none = Dice::new(Faults::default());
+        let mut none = Dice::new(RuntimeFaults::default());
         assert!((0..50).all(|_| none.call() == (Duration::ZERO, Fate::Works) && none.event().is_none()));
     }
 }

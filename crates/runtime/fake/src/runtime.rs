@@ -11,7 +11,7 @@ use pulselet_runtime::{
 use tokio::time::sleep;
 
 use crate::{
-    faults::{Dice, Fate, Faults},
+    faults::{Dice, Fate, RuntimeFaults},
     script::{ImageScript, LifeScript},
     state::{Container, Inner},
     streams,
@@ -26,7 +26,7 @@ pub struct FakeRuntime(Arc<Inner>);
 
 impl FakeRuntime {
     /// Must be called where tokio's clock is.
-    pub fn new(faults: Faults) -> Self {
+    pub fn new(faults: RuntimeFaults) -> Self {
         let features = Features {
             stop_signal: true,
             events: true,
@@ -37,7 +37,7 @@ impl FakeRuntime {
     }
 
     /// A runtime that cannot do everything.
-    pub fn with_features(faults: Faults, features: Features) -> Self {
+    pub fn with_features(faults: RuntimeFaults, features: Features) -> Self {
         Self(Arc::new(Inner::new(faults, features)))
     }
 
@@ -61,7 +61,7 @@ impl FakeRuntime {
     }
 
     /// Other misfortune from now on.
-    pub fn set_faults(&self, faults: Faults) {
+    pub fn set_faults(&self, faults: RuntimeFaults) {
         self.0.with(|state| state.dice = Dice::new(faults));
     }
 

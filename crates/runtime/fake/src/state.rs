@@ -20,7 +20,7 @@ use tokio::{
 };
 
 use crate::{
-    faults::{Dice, Faults},
+    faults::{Dice, RuntimeFaults},
     life::{Stop, ending},
     script::{ExecAnswer, ImageScript, LifeScript, StartScript},
     streams::Open,
@@ -73,7 +73,7 @@ pub(crate) struct Control {
 }
 
 impl Inner {
-    pub(crate) fn new(faults: Faults, features: Features) -> Self {
+    pub(crate) fn new(faults: RuntimeFaults, features: Features) -> Self {
         let state = State {
             dice: Dice::new(faults),
             made: 0,
