@@ -21,7 +21,7 @@ use crate::platform::{self, Platform};
 use crate::reference::Reference;
 use crate::registry::{Registry, RegistryError};
 use crate::stage::{Layer, LayerError, Stage};
-use crate::store::{ImageStore, NewImage, StoreError};
+use crate::store::{ImageStore, ImageStoreError, NewImage};
 use download::Blob;
 
 pub use download::DownloadError;
@@ -87,7 +87,7 @@ pub enum PullError {
     #[error(transparent)]
     Layer(#[from] LayerError),
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] ImageStoreError),
     #[error("the pull was interrupted")]
     Interrupted,
 }
@@ -310,7 +310,7 @@ impl Pull {
                 blob.remove()?;
             }
             let image = store.resolve(&id)?;
-            Ok(image.ok_or(StoreError::NotFound { reference: id })?)
+            Ok(image.ok_or(ImageStoreError::NotFound { reference: id })?)
         })
         .await
     }

@@ -8,8 +8,8 @@ use std::{
 };
 
 use pulselet_image::{
-    Auth, CredentialsError, Digest, DockerConfig, ImageStore, ParseReferenceError, Progress, Reference,
-    StoreError,
+    Auth, CredentialsError, Digest, DockerConfig, ImageStore, ImageStoreError, ParseReferenceError, Progress,
+    Reference,
 };
 use pulselet_runtime::{
     ImageErrorKind, ImageSummary, Mount, Propagation, RegistryCredentials, RuntimeImageError,
@@ -96,7 +96,7 @@ impl Images {
     /// One that is not there is no error.
     pub(crate) fn remove(&self, reference: &str, in_use: &BTreeSet<Digest>) -> Result<(), RuntimeImageError> {
         match self.store.remove(reference, in_use) {
-            Ok(_) | Err(StoreError::NotFound { .. }) => Ok(()),
+            Ok(_) | Err(ImageStoreError::NotFound { .. }) => Ok(()),
             Err(error) => Err(image_error(reference, &error)),
         }
     }
@@ -162,20 +162,20 @@ async fn stored_auth(reference: &Reference) -> Result<Auth, CredentialsError> {
     }
 }
 
-fn image_error(reference: &str, error: &StoreError) -> RuntimeImageError {
+fn image_error(reference: &str, error: &ImageStoreError) -> RuntimeImageError {
     let kind = match error {
-        StoreError::Reference(_) | StoreError::Ambiguous { .. } => ImageErrorKind::InvalidName,
-        StoreError::NotFound { .. } => ImageErrorKind::NotFound,
-        StoreError::InUse { .. } => ImageErrorKind::InUse,
-        StoreError::Open { .. }
-        | StoreError::Lock(_)
-        | StoreError::Index(_)
-        | StoreError::ReadConfig { .. }
-        | StoreError::CorruptConfig { .. }
-        | StoreError::Document(_)
-        | StoreError::Stage(_)
-        | StoreError::Publish { .. }
-        | StoreError::Remove { .. } => ImageErrorKind::Pull,
+        ImageStoreError::Reference(_) | ImageStoreError::Ambiguous { .. } => ImageErrorKind::InvalidName,
+        ImageStoreError::NotFound { .. } => ImageErrorKind::NotFound,
+        ImageStoreError::InUse { .. } => ImageErrorKind::InUse,
+        ImageStoreError::Open { .. }
+        | ImageStoreError::Lock(_)
+        | ImageStoreError::Index(_)
+        | ImageStoreError::ReadConfig { .. }
+        | ImageStoreError::CorruptConfig { .. }
+        | ImageStoreError::Document(_)
+        | ImageStoreError::Stage(_)
+        | ImageStoreError::Publish { .. }
+        | ImageStoreError::Remove { .. } => ImageErrorKind::Pull,
     };
     RuntimeImageError {
         reference: reference.to_owned(),
