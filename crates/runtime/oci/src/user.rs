@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use pulselet_sys::Credentials;
+use pulselet_sys::ProcessCredentials;
 use rustix::{
     fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2},
     io::Errno,
@@ -45,8 +45,8 @@ pub(crate) enum UserError {
 }
 
 impl User {
-    pub(crate) fn credentials(&self) -> Credentials {
-        Credentials {
+    pub(crate) fn credentials(&self) -> ProcessCredentials {
+        ProcessCredentials {
             uid: self.uid,
             gid: self.gid,
             groups: self.groups.clone(),

@@ -11,7 +11,7 @@ use pulselet_shim::{
     ChildStreams, ExecCommand, Handshake, LOG_FILE_SIZE, LOG_FILES, LaunchError, Launcher, ShimConfig, record,
 };
 use pulselet_shim_client::{CONTAINER_FILE, ContainerRecord};
-use pulselet_sys::{Credentials, Pid, Spawn};
+use pulselet_sys::{Pid, ProcessCredentials, Spawn};
 
 use crate::cgroup::Cgroup;
 
@@ -143,7 +143,7 @@ impl HostLauncher {
     }
 
     /// None: as the agent. A user without a group gets the group 0, as in containers.
-    fn credentials(&self) -> Option<Credentials> {
+    fn credentials(&self) -> Option<ProcessCredentials> {
         let security = &self.record.config.security;
         if security.run_as_user.is_none()
             && security.run_as_group.is_none()
@@ -155,7 +155,7 @@ impl HostLauncher {
             .run_as_user
             .unwrap_or_else(|| rustix::process::geteuid().as_raw());
         let gid = security.run_as_group.unwrap_or(0);
-        Some(Credentials {
+        Some(ProcessCredentials {
             uid,
             gid,
             groups: security.supplemental_groups.clone(),

@@ -20,4 +20,4 @@ pub use namespace::unshare_namespaces;
 pub use rustix::process::Pid;
 pub use seccomp::{FilterInstruction, install_filter};
 pub use signal::{ChildSignals, block_termination, send_signal, termination_is_pending};
-pub use spawn::{Credentials, Spawn, become_user};
+pub use spawn::{ProcessCredentials, Spawn, become_user};
