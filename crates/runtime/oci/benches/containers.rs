@@ -248,7 +248,7 @@ fn run(program: &str, bundle: &Path, args: &[&str]) -> bool {
 
 fn shim_of(home: &Path, id: &ContainerId) -> String {
     let dir: PathBuf = home.join("root/containers").join(id.as_str());
-    let Ok(Some(record::Life::Running { pid, .. })) = record::read_life(&dir) else {
+    let Ok(Some(record::LifeRecord::Running { pid, .. })) = record::read_life(&dir) else {
         panic!("it does not run")
     };
     stat(&pid.to_string())[1].clone()

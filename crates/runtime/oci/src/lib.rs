@@ -39,4 +39,4 @@ pub use image::{HOST_IMAGE, images_in_use};
 pub use launcher::shim_main;
 pub use network::{InvalidSubnet, NetworkOptions, Subnet};
 pub use pulselet_shim_client::ShimCommand;
-pub use runtime::{OciOptions, OciRuntime, OpenError};
+pub use runtime::{OciOpenError, OciOptions, OciRuntime};

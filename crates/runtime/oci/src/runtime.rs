@@ -16,7 +16,7 @@ use pulselet_runtime::{
     Operation, RegistryCredentials, Result, Runtime, RuntimeCondition, RuntimeHealth, RuntimeImageError,
     SandboxConfig, SandboxId, SandboxStatus, Version, async_trait,
 };
-use pulselet_shim_client::{ContainerRecord, Kind, SandboxRecord, ShimCommand, Shims};
+use pulselet_shim_client::{ContainerKind, ContainerRecord, SandboxRecord, ShimCommand, Shims};
 
 use crate::{
     cgroup::{Cgroup, Hierarchies},
@@ -44,7 +44,7 @@ pub struct OciOptions {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum OciOpenError {
     #[error("containers need root; use sudo, or --runtime process")]
     NotRoot,
     #[error("cannot make {path}: {source}", path = path.display())]
@@ -56,7 +56,7 @@ pub enum OpenError {
     #[error("cannot clean up what an earlier agent left: {0}")]
     CleanUp(#[source] BoxError),
     #[error(transparent)]
-    Records(#[from] pulselet_shim_client::OpenError),
+    Records(#[from] pulselet_shim_client::OpenShimsError),
 }
 
 /// Containers of images. Clones are the same runtime.
@@ -103,7 +103,7 @@ impl Cgroups {
     }
 }
 
-impl Kind for Cgroups {
+impl ContainerKind for Cgroups {
     fn kill_leftovers(&self, record: &ContainerRecord, _dir: &Path) -> bool {
         self.container(record).kill() == 0
     }
@@ -115,9 +115,9 @@ impl Kind for Cgroups {
 
 impl OciRuntime {
     /// Opens the root, adopts what is there and removes what belongs to nothing any more.
-    pub async fn open(options: OciOptions) -> std::result::Result<Self, OpenError> {
+    pub async fn open(options: OciOptions) -> std::result::Result<Self, OciOpenError> {
         if !rustix::process::geteuid().is_root() {
-            return Err(OpenError::NotRoot);
+            return Err(OciOpenError::NotRoot);
         }
         let prepared = tokio::task::spawn_blocking(move || prepare(options));
         let (options, shim, cgroups) = prepared.await.expect("preparing does not panic")?;
@@ -141,7 +141,7 @@ impl OciRuntime {
         let cleaned = tokio::task::spawn_blocking(move || inner.clean_up()).await;
         cleaned
             .expect("cleaning up does not panic")
-            .map_err(|error| OpenError::CleanUp(error.into()))?;
+            .map_err(|error| OciOpenError::CleanUp(error.into()))?;
         let inner = Arc::clone(&runtime.0);
         // Nobody has to wait for it: it changes nothing.
         tokio::spawn(async move { inner.check_adopted().await });
@@ -150,19 +150,19 @@ impl OciRuntime {
 }
 
 /// What has to be known before the records are read.
-fn prepare(mut options: OciOptions) -> std::result::Result<(OciOptions, ShimCommand, Cgroups), OpenError> {
+fn prepare(mut options: OciOptions) -> std::result::Result<(OciOptions, ShimCommand, Cgroups), OciOpenError> {
     let made = std::fs::create_dir_all(&options.root).and_then(|()| options.root.canonicalize());
     let path = options.root.clone();
-    options.root = made.map_err(|source| OpenError::MakeRoot { path, source })?;
+    options.root = made.map_err(|source| OciOpenError::MakeRoot { path, source })?;
     let absolute = std::path::absolute(&options.data_dir);
-    options.data_dir = absolute.map_err(|source| OpenError::MakeRoot {
+    options.data_dir = absolute.map_err(|source| OciOpenError::MakeRoot {
         path: options.data_dir.clone(),
         source,
     })?;
-    let hierarchies = Hierarchies::find().map_err(|error| OpenError::Cgroups(error.into()))?;
+    let hierarchies = Hierarchies::find().map_err(|error| OciOpenError::Cgroups(error.into()))?;
     let base = PathBuf::from(format!("pulselet-{:016x}", tag(&options.root)));
     let cgroups = Cgroups { hierarchies, base };
-    let program = seal::read_only_program(&options.shim.program).map_err(|source| OpenError::Seal {
+    let program = seal::read_only_program(&options.shim.program).map_err(|source| OciOpenError::Seal {
         path: options.shim.program.clone(),
         source,
     })?;
@@ -170,7 +170,7 @@ fn prepare(mut options: OciOptions) -> std::result::Result<(OciOptions, ShimComm
         program,
         args: options.shim.args.clone(),
     };
-    sandbox::unmount_forgotten(&options.root).map_err(|error| OpenError::CleanUp(error.into()))?;
+    sandbox::unmount_forgotten(&options.root).map_err(|error| OciOpenError::CleanUp(error.into()))?;
     Ok((options, shim, cgroups))
 }
 

@@ -20,5 +20,5 @@ mod runtime;
 mod validate;
 
 pub use host_launcher::{CONTAINER_ID_VARIABLE, shim_main};
-pub use pulselet_shim_client::{OpenError, ShimCommand};
+pub use pulselet_shim_client::{OpenShimsError, ShimCommand};
 pub use runtime::ProcessRuntime;

@@ -19,7 +19,9 @@ use pulselet_runtime::{
     SandboxId, SandboxState, SandboxStatus, Signal, Version, async_trait,
 };
 use pulselet_shim::processes_with_variable;
-use pulselet_shim_client::{ContainerRecord, Kind, OpenError, SandboxRecord, ShimCommand, Shims};
+use pulselet_shim_client::{
+    ContainerKind, ContainerRecord, OpenShimsError, SandboxRecord, ShimCommand, Shims,
+};
 use pulselet_sys::send_signal;
 use rustix::process::test_kill_process;
 use tokio::net::TcpStream;
@@ -34,7 +36,7 @@ pub struct ProcessRuntime(Shims);
 
 impl ProcessRuntime {
     /// Opens the root and adopts what is there. Only one at a time may use a root; the caller sees to that.
-    pub async fn open(root: &Path, shim: ShimCommand) -> std::result::Result<Self, OpenError> {
+    pub async fn open(root: &Path, shim: ShimCommand) -> std::result::Result<Self, OpenShimsError> {
         Ok(Self(Shims::open(root, shim, Arc::new(HostProcess)).await?))
     }
 }
@@ -42,7 +44,7 @@ impl ProcessRuntime {
 #[derive(Debug)]
 struct HostProcess;
 
-impl Kind for HostProcess {
+impl ContainerKind for HostProcess {
     /// By the cgroup where there is one, and by the variable every process of the container was given.
     fn kill_leftovers(&self, record: &ContainerRecord, dir: &Path) -> bool {
         let mut left = processes_with_variable(CONTAINER_ID_VARIABLE, record.id.as_str());

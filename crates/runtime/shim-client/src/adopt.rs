@@ -15,13 +15,13 @@ use jiff::Timestamp;
 use pulselet_runtime::{ContainerExit, ContainerState, EventHub, ExitCause};
 use pulselet_shim::{
     protocol::{Reply, Request},
-    record::{self, Life},
+    record::{self, LifeRecord},
 };
 
 use crate::{
     client::{Client, ClientError},
     container::Container,
-    kind::Kind,
+    container_kind::ContainerKind,
     store::{ContainerRecord, StoreError},
 };
 
@@ -93,7 +93,7 @@ pub(crate) fn load(
 }
 
 /// Follows a container to its end. Returns early only if it turns out never to have been started.
-pub(crate) async fn watch(container: Arc<Container>, kind: Arc<dyn Kind>) {
+pub(crate) async fn watch(container: Arc<Container>, kind: Arc<dyn ContainerKind>) {
     let mut wait = LOOK_AGAIN;
     loop {
         match follow_shim(&container).await {
@@ -145,11 +145,11 @@ async fn look(container: &Container) -> Result<Trace, StoreError> {
 }
 
 /// Kills what is left of a container whose shim is gone, and records an end in its place.
-async fn bury(container: &Arc<Container>, kind: &Arc<dyn Kind>) -> ContainerExit {
+async fn bury(container: &Arc<Container>, kind: &Arc<dyn ContainerKind>) -> ContainerExit {
     kill_leftovers(container, kind).await;
     let started_at = match record::read_life(&container.dir) {
-        Ok(Some(Life::Running { started_at, .. })) => Some(started_at),
-        Ok(Some(Life::Launching) | None) | Err(_) => None,
+        Ok(Some(LifeRecord::Running { started_at, .. })) => Some(started_at),
+        Ok(Some(LifeRecord::Launching) | None) | Err(_) => None,
     };
     let exit = unseen_exit(started_at, "the container's shim was killed");
     let (dir, record) = (container.dir.clone(), exit.clone());
@@ -173,7 +173,7 @@ fn unseen_exit(started_at: Option<Timestamp>, message: &str) -> ContainerExit {
     }
 }
 
-async fn kill_leftovers(container: &Arc<Container>, kind: &Arc<dyn Kind>) {
+async fn kill_leftovers(container: &Arc<Container>, kind: &Arc<dyn ContainerKind>) {
     for _ in 0..LEFTOVER_ROUNDS {
         let (container, kind) = (Arc::clone(container), Arc::clone(kind));
         let round = move || {

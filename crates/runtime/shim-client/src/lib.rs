@@ -9,13 +9,13 @@
 //!   same root finds all that was there.
 //! - A container's state goes forward only: created, running, exited. Its end is reported when it was observed.
 //!
-//! What a container is made of, and what it leaves outside of its directory, is its [`Kind`]'s business; so is what a
+//! What a container is made of, and what it leaves outside of its directory, is its [`ContainerKind`]'s business; so is what a
 //! sandbox means.
 
 mod adopt;
 mod client;
 mod container;
-mod kind;
+mod container_kind;
 mod lifecycle;
 mod sandboxes;
 mod shims;
@@ -23,6 +23,6 @@ mod store;
 mod streams;
 mod validate;
 
-pub use kind::Kind;
-pub use shims::{OpenError, ShimCommand, Shims};
+pub use container_kind::ContainerKind;
+pub use shims::{OpenShimsError, ShimCommand, Shims};
 pub use store::{CONTAINER_FILE, ContainerRecord, SANDBOX_FILE, SandboxRecord, container_records};

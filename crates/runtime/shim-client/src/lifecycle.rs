@@ -20,7 +20,7 @@ use pulselet_runtime::{
 };
 use pulselet_shim::{
     Handshake,
-    protocol::{ExecCall, Refusal, Reply, Request},
+    protocol::{ExecCall, Reply, Request, ShimRefusal},
     record,
 };
 use tokio::{
@@ -34,7 +34,7 @@ use crate::{
     adopt::{self, Trace},
     client::{Client, ClientError},
     container::Container,
-    kind::Kind,
+    container_kind::ContainerKind,
     shims::ShimCommand,
     store::{ContainerRecord, Found, SandboxRecord, Store, StoreError},
 };
@@ -65,7 +65,7 @@ pub(crate) struct Inner {
     pub(crate) store: Store,
     pub(crate) events: EventHub,
     shim: ShimCommand,
-    kind: Arc<dyn Kind>,
+    kind: Arc<dyn ContainerKind>,
     starts: Semaphore,
     known: Mutex<Known>,
 }
@@ -89,7 +89,7 @@ impl Inner {
     pub(crate) fn load(
         root: &Path,
         shim: ShimCommand,
-        kind: Arc<dyn Kind>,
+        kind: Arc<dyn ContainerKind>,
     ) -> std::result::Result<Self, StoreError> {
         let store = Store::open(root)?;
         let events = EventHub::new();
@@ -441,11 +441,11 @@ impl Inner {
 pub(crate) fn unexpected(container: &Container, operation: Operation, reply: Reply) -> Error {
     match reply {
         Reply::CannotRun { message } => Error::CannotRun { message },
-        Reply::Refused(Refusal::Ended) => container.has_exited(operation),
-        Reply::Refused(Refusal::TooManyExecs) => {
+        Reply::Refused(ShimRefusal::Ended) => container.has_exited(operation),
+        Reply::Refused(ShimRefusal::TooManyExecs) => {
             Error::failed(operation, "too many commands run in it already")
         }
-        Reply::Refused(Refusal::Failed { detail } | Refusal::Malformed { detail }) => {
+        Reply::Refused(ShimRefusal::Failed { detail } | ShimRefusal::Malformed { detail }) => {
             Error::failed(operation, detail)
         }
         Reply::Done

@@ -18,7 +18,7 @@ use pulselet_runtime::{
 use pulselet_shim::protocol::{ExecCall, Reply, Request, StreamCall};
 
 use crate::{
-    kind::Kind,
+    container_kind::ContainerKind,
     lifecycle::{Inner, KEEPING_PATIENCE, blocking, detached, unexpected},
     store::{ContainerRecord, StoreError, new_id},
     streams, validate,
@@ -46,7 +46,7 @@ impl ShimCommand {
 
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub struct OpenError(#[from] StoreError);
+pub struct OpenShimsError(#[from] StoreError);
 
 /// The sandboxes and containers below one root. Clones are the same.
 #[derive(Debug, Clone)]
@@ -57,8 +57,8 @@ impl Shims {
     pub async fn open(
         root: &Path,
         shim: ShimCommand,
-        kind: Arc<dyn Kind>,
-    ) -> std::result::Result<Self, OpenError> {
+        kind: Arc<dyn ContainerKind>,
+    ) -> std::result::Result<Self, OpenShimsError> {
         let root = root.to_owned();
         let inner = tokio::task::spawn_blocking(move || Inner::load(&root, shim, kind))
             .await

@@ -73,11 +73,11 @@ pub enum Reply {
     CannotRun {
         message: String,
     },
-    Refused(Refusal),
+    Refused(ShimRefusal),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Refusal {
+pub enum ShimRefusal {
     /// The container is being killed or has ended.
     Ended,
     /// As many commands as are allowed run already.

@@ -28,7 +28,7 @@ pub const SOCKET_FILE: &str = "shim.sock";
 const MAX_RECORD: u64 = 8 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Life {
+pub enum LifeRecord {
     /// The main process is about to be started.
     Launching,
     Running {
@@ -56,7 +56,7 @@ pub enum Durability {
     Disk,
 }
 
-pub fn write_life(dir: &Path, life: Life) -> Result<(), RecordError> {
+pub fn write_life(dir: &Path, life: LifeRecord) -> Result<(), RecordError> {
     write(dir, LIFE_FILE, &life, Durability::Process)
 }
 
@@ -64,7 +64,7 @@ pub fn write_exit(dir: &Path, exit: &ContainerExit) -> Result<(), RecordError> {
     write(dir, EXIT_FILE, exit, Durability::Disk)
 }
 
-pub fn read_life(dir: &Path) -> Result<Option<Life>, RecordError> {
+pub fn read_life(dir: &Path) -> Result<Option<LifeRecord>, RecordError> {
     read(dir, LIFE_FILE)
 }
 

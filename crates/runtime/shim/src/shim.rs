@@ -26,7 +26,7 @@ use crate::{
     connection::Connection,
     launch::Launcher,
     output::Streams,
-    protocol::{Channel, Refusal, Reply, Request, StreamCall},
+    protocol::{Channel, Reply, Request, ShimRefusal, StreamCall},
     record::{self, RecordError, SOCKET_FILE},
     startup::ShimConfig,
     supervise::{self, Job},
@@ -143,7 +143,7 @@ impl<L: Launcher> Shim<L> {
                 match fork() {
                     Ok(Fork::Parent { child }) => drop(self.execs.insert(child)),
                     Ok(Fork::Child) => return supervise::run(shim, self.into_launcher(), connection, job),
-                    Err(error) => connection.send(&Reply::Refused(Refusal::Failed {
+                    Err(error) => connection.send(&Reply::Refused(ShimRefusal::Failed {
                         detail: error.to_string(),
                     })),
                 }
@@ -251,7 +251,7 @@ impl<L: Launcher> Shim<L> {
                 Err(error) => {
                     self.refuse(
                         index,
-                        Refusal::Malformed {
+                        ShimRefusal::Malformed {
                             detail: error.to_string(),
                         },
                     );
@@ -271,7 +271,7 @@ impl<L: Launcher> Shim<L> {
                 Ok(request) => self.answer(index, request),
                 Err(error) => self.refuse(
                     index,
-                    Refusal::Malformed {
+                    ShimRefusal::Malformed {
                         detail: error.to_string(),
                     },
                 ),
@@ -318,7 +318,7 @@ impl<L: Launcher> Shim<L> {
             }
             Request::ReopenLog => match self.streams.reopen_log() {
                 Ok(()) => Reply::Done,
-                Err(error) => Reply::Refused(Refusal::Failed {
+                Err(error) => Reply::Refused(ShimRefusal::Failed {
                     detail: error.to_string(),
                 }),
             },
@@ -328,25 +328,25 @@ impl<L: Launcher> Shim<L> {
 
     fn start_job(&mut self, index: usize, job: Job) {
         match self.phase {
-            Phase::Killing { .. } | Phase::Ending(_) => return self.refuse(index, Refusal::Ended),
+            Phase::Killing { .. } | Phase::Ending(_) => return self.refuse(index, ShimRefusal::Ended),
             Phase::Running | Phase::Stopping { .. } => {}
         }
         if self.execs.len() + self.jobs.len() >= MAX_EXECS {
-            return self.refuse(index, Refusal::TooManyExecs);
+            return self.refuse(index, ShimRefusal::TooManyExecs);
         }
         // The conversation goes on in the copy of this process that will run the command.
         match self.clients[index].connection.hand_over() {
             Ok(connection) => self.jobs.push((connection, job)),
             Err(error) => self.refuse(
                 index,
-                Refusal::Failed {
+                ShimRefusal::Failed {
                     detail: error.to_string(),
                 },
             ),
         }
     }
 
-    fn refuse(&mut self, index: usize, refusal: Refusal) {
+    fn refuse(&mut self, index: usize, refusal: ShimRefusal) {
         self.clients[index].role = Role::Answered;
         self.clients[index].connection.send(&Reply::Refused(refusal));
     }

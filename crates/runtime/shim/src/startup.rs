@@ -26,7 +26,7 @@ use crate::{
     log_file::LogFile,
     output::{StreamOptions, Streams},
     protocol::to_json,
-    record::{self, Life, RecordError, SOCKET_FILE},
+    record::{self, LifeRecord, RecordError, SOCKET_FILE},
     shim::{Phase, Shim},
 };
 
@@ -154,7 +154,7 @@ fn start<L: Launcher>(config: ShimConfig, mut launcher: L, lock: File) -> Result
         tty: config.tty,
     };
     let (streams, child_streams) = Streams::open(options, log).map_err(setup("make streams"))?;
-    record::write_life(Path::new("."), Life::Launching)?;
+    record::write_life(Path::new("."), LifeRecord::Launching)?;
     let main = match launcher.launch(child_streams) {
         Ok(main) => main,
         Err(error) => return Err(not_launched(&mut launcher, error)),
@@ -177,7 +177,7 @@ fn start<L: Launcher>(config: ShimConfig, mut launcher: L, lock: File) -> Result
     // Should this fail, the record says Launching, which to an agent without a shim means the same.
     let _ = record::write_life(
         Path::new("."),
-        Life::Running {
+        LifeRecord::Running {
             pid: main.as_raw_nonzero().get(),
             started_at,
         },

@@ -28,7 +28,7 @@ use crate::{
     connection::Connection,
     launch::{ChildStreams, ExecCommand, LaunchError, Launcher},
     output::nonblocking,
-    protocol::{Channel, ExecCall, MAX_FRAME, MAX_STREAM_DATA, Refusal, Reply, StreamCall},
+    protocol::{Channel, ExecCall, MAX_FRAME, MAX_STREAM_DATA, Reply, ShimRefusal, StreamCall},
     shim::{exit_code, timespec},
     terminal, tree,
 };
@@ -74,7 +74,7 @@ pub(crate) fn run<L: Launcher>(shim: Pid, launcher: L, mut connection: Connectio
     if let Err(error) = result {
         connection.send(&match error {
             LaunchError::CannotRun(message) => Reply::CannotRun { message },
-            LaunchError::Spawn(error) => Reply::Refused(Refusal::Failed {
+            LaunchError::Spawn(error) => Reply::Refused(ShimRefusal::Failed {
                 detail: error.to_string(),
             }),
         });

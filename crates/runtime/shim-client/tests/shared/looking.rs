@@ -75,8 +75,8 @@ pub(crate) fn main_pid(container_dir: &Path) -> String {
         .expect("reads")
         .expect("it has begun")
     {
-        record::Life::Running { pid, .. } => pid.to_string(),
-        record::Life::Launching => panic!("it is not running yet"),
+        record::LifeRecord::Running { pid, .. } => pid.to_string(),
+        record::LifeRecord::Launching => panic!("it is not running yet"),
     }
 }
 
