@@ -39,7 +39,7 @@ pub use exec::{
 };
 pub use id::{ContainerId, SandboxId};
 pub use image::{ImageErrorKind, ImageSummary, RegistryCredentials, RuntimeImageError};
-pub use pulselet_vocabulary::{ParseSignalError, Signal};
+pub use pulselet_vocabulary::{ParseSignalError, PodName, Signal, exit_code};
 pub use sandbox::{
     Dns, Namespaces, PidNamespace, PodIdentity, PortMapping, Protocol, SandboxConfig, SandboxState,
     SandboxStatus,

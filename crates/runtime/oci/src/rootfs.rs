@@ -1,6 +1,6 @@
 //! A container's view of files: its root from the image's layers, the kernel's file systems, devices and volumes.
 //!
-//! Runs in the container's first process, in a mount namespace of its own, so that nothing of it is ever mounted on the
+//! Runs in the container's init process, in a mount namespace of its own, so that nothing of it is ever mounted on the
 //! host and all of it goes with the container's last process. What comes from the host is opened before the root
 //! changes and attached after: targets are looked up inside the new root, where a symbolic link of the image leads
 //! nowhere else.
@@ -36,7 +36,7 @@ use rustix::{
     termios::ttyname,
 };
 
-use crate::{cgroup::Cgroup, launch::Launch};
+use crate::{cgroup::Cgroup, shim::Container, spec::ContainerSpec};
 
 /// The mount point of the root, in the container's directory.
 const ROOT: &str = "root";
@@ -95,26 +95,22 @@ struct DeviceFile {
     number: u64,
 }
 
-/// Builds the root and makes it this process's. `dir` is the container's directory; `terminal` is its terminal.
-pub(crate) fn enter(
-    launch: &Launch,
-    dir: &Path,
-    cgroup: &Cgroup,
-    terminal: Option<BorrowedFd<'_>>,
-) -> Result<(), RootError> {
-    let privileged = launch.confinement.privileged;
-    let devices = device_binds(launch, terminal)?;
+/// Builds the root and makes it this process's. `terminal` is the container's terminal.
+pub(crate) fn enter(container: &Container, terminal: Option<BorrowedFd<'_>>) -> Result<(), RootError> {
+    let Container { dir, spec, cgroup } = container;
+    let privileged = spec.confinement.privileged;
+    let devices = device_binds(spec, terminal)?;
     let all_devices = if privileged { host_devices() } else { Vec::new() };
     let groups = cgroup_binds(cgroup, privileged)?;
-    let volumes = volume_binds(launch)?;
+    let volumes = volume_binds(spec)?;
     let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     mount_change("/", slave).map_err(|errno| RootError::Pivot(errno.into()))?;
-    mount_overlay(launch, dir)?;
+    mount_overlay(spec, dir)?;
     change_root(&dir.join(ROOT))?;
     mount_kernel_files(privileged)?;
     fill_dev(&all_devices).map_err(|source| RootError::Kernel { what: "/dev", source })?;
     mount_cgroup_root(cgroup, privileged)?;
-    for path in &launch.root.volumes {
+    for path in &spec.root.volumes {
         keep_writable(path).map_err(|source| RootError::Attach {
             path: path.clone(),
             source,
@@ -126,16 +122,16 @@ pub(crate) fn enter(
             source,
         })?;
     }
-    for path in &launch.root.hidden {
+    for path in &spec.root.hidden {
         hide(path)?;
     }
-    if !privileged && !launch.confinement.unmasked {
+    if !privileged && !spec.confinement.unmasked {
         MASKED_PATHS.iter().try_for_each(|path| hide(Path::new(path)))?;
         READ_ONLY_PATHS
             .iter()
             .try_for_each(|path| protect(Path::new(path)))?;
     }
-    if launch.root.read_only {
+    if spec.root.read_only {
         make_root_read_only().map_err(RootError::ReadOnlyRoot)?;
     }
     Ok(())
@@ -170,7 +166,7 @@ fn clone_source(mount: &Mount) -> io::Result<OwnedFd> {
     Ok(open_tree(source, "", flags)?)
 }
 
-fn device_binds(launch: &Launch, terminal: Option<BorrowedFd<'_>>) -> Result<Vec<Bind>, RootError> {
+fn device_binds(spec: &ContainerSpec, terminal: Option<BorrowedFd<'_>>) -> Result<Vec<Bind>, RootError> {
     let bind = |host: &Path, target: PathBuf, read_only| {
         let tree = clone_tree(host).map_err(|source| RootError::OpenSource {
             path: host.to_owned(),
@@ -190,13 +186,13 @@ fn device_binds(launch: &Launch, terminal: Option<BorrowedFd<'_>>) -> Result<Vec
         })
     };
     let mut binds = Vec::new();
-    if !launch.confinement.privileged {
+    if !spec.confinement.privileged {
         for name in DEVICES {
             let path = Path::new("/dev").join(name);
             binds.push(bind(&path, path.clone(), false)?);
         }
     }
-    for device in &launch.devices {
+    for device in &spec.devices {
         let read_only = !device.permissions.contains('w');
         binds.push(bind(&device.host_path, device.container_path.clone(), read_only)?);
     }
@@ -284,14 +280,14 @@ fn cgroup_binds(cgroup: &Cgroup, privileged: bool) -> Result<Vec<Bind>, RootErro
     cgroup.views().into_iter().filter(inside).map(bind).collect()
 }
 
-fn volume_binds(launch: &Launch) -> Result<Vec<Bind>, RootError> {
+fn volume_binds(spec: &ContainerSpec) -> Result<Vec<Bind>, RootError> {
     let bind = |mount: &Mount| {
         let tree = clone_source(mount).map_err(|source| RootError::OpenSource {
             path: mount.source(),
             source,
         })?;
         let attributes = MountAttributes {
-            no_dev: !launch.confinement.privileged,
+            no_dev: !spec.confinement.privileged,
             slave: mount.propagation == Propagation::HostToContainer,
             private: mount.propagation == Propagation::Private,
             recursive: true,
@@ -304,10 +300,10 @@ fn volume_binds(launch: &Launch) -> Result<Vec<Bind>, RootError> {
             read_only: mount.read_only,
         })
     };
-    launch.mounts.iter().map(bind).collect()
+    spec.mounts.iter().map(bind).collect()
 }
 
-fn mount_overlay(launch: &Launch, dir: &Path) -> Result<(), RootError> {
+fn mount_overlay(spec: &ContainerSpec, dir: &Path) -> Result<(), RootError> {
     for name in [ROOT, UPPER, WORK] {
         match fs::create_dir(dir.join(name)) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -316,8 +312,8 @@ fn mount_overlay(launch: &Launch, dir: &Path) -> Result<(), RootError> {
             Ok(()) | Err(_) => {}
         }
     }
-    let no_dev = !launch.confinement.privileged;
-    let layers = &launch.root.layers;
+    let no_dev = !spec.confinement.privileged;
+    let layers = &spec.root.layers;
     let ancestor = common_ancestor(layers);
     // Options are short of room: layers are named relative to where this process is.
     chdir(ancestor).map_err(|errno| RootError::Overlay(errno.into()))?;

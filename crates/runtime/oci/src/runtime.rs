@@ -22,10 +22,10 @@ use crate::{
     cgroup::{Cgroup, Hierarchies},
     cni::Cni,
     image::Images,
-    launch::Launch,
     network::{Network, NetworkOptions},
-    resolve::{Parts, stop_signal},
-    sandbox, seal,
+    sandbox, shim_program,
+    spec::ContainerSpec,
+    spec_builder::{SpecBuilder, stop_signal},
     user::{self, GROUP_FILE, PASSWD_FILE},
 };
 
@@ -52,7 +52,7 @@ pub enum OciOpenError {
     #[error("containers need cgroups: {0}")]
     Cgroups(#[source] BoxError),
     #[error("cannot protect {path} from containers: {source}", path = path.display())]
-    Seal { path: PathBuf, source: io::Error },
+    ProtectProgram { path: PathBuf, source: io::Error },
     #[error("cannot clean up what an earlier agent left: {0}")]
     CleanUp(#[source] BoxError),
     #[error(transparent)]
@@ -94,7 +94,7 @@ impl Cgroups {
         self.hierarchies.cgroup(&self.base.join(id.as_str()))
     }
 
-    fn pod_process(&self, id: &SandboxId) -> PathBuf {
+    fn pause_process(&self, id: &SandboxId) -> PathBuf {
         self.container_path(id, "pod")
     }
 
@@ -162,9 +162,11 @@ fn prepare(mut options: OciOptions) -> std::result::Result<(OciOptions, ShimComm
     let hierarchies = Hierarchies::find().map_err(|error| OciOpenError::Cgroups(error.into()))?;
     let base = PathBuf::from(format!("pulselet-{:016x}", tag(&options.root)));
     let cgroups = Cgroups { hierarchies, base };
-    let program = seal::read_only_program(&options.shim.program).map_err(|source| OciOpenError::Seal {
-        path: options.shim.program.clone(),
-        source,
+    let program = shim_program::read_only_view(&options.shim.program).map_err(|source| {
+        OciOpenError::ProtectProgram {
+            path: options.shim.program.clone(),
+            source,
+        }
     })?;
     let shim = ShimCommand {
         program,
@@ -198,17 +200,17 @@ impl OciRuntime {
     }
 
     /// Refuses a user whom the image does not have, unless the pod mounts files that may have him.
-    async fn check_user(&self, launch: &Launch) -> Result<()> {
+    async fn check_user(&self, spec: &ContainerSpec) -> Result<()> {
         let covers = |file: &str| {
-            let mut mounts = launch.mounts.iter();
+            let mut mounts = spec.mounts.iter();
             mounts.any(|mount| Path::new(file).starts_with(&mount.container_path))
         };
         if covers(PASSWD_FILE) || covers(GROUP_FILE) {
             return Ok(());
         }
-        let (choice, layers) = (launch.user.clone(), launch.root.layers.clone());
+        let (user, layers) = (spec.user.clone(), spec.root.layers.clone());
         self.blocking(Operation::CreateContainer, move |_| {
-            user::check_in_layers(&choice, &layers)
+            user::check_in_layers(&user, &layers)
         })
         .await
     }
@@ -308,18 +310,18 @@ impl Runtime for OciRuntime {
                 images.template(&reference, &image_id)
             })
             .await?;
-        let mut launch = Parts {
+        let mut spec = SpecBuilder {
             config,
             image: &template,
             sandbox: &record.config,
             sandbox_dir: &self.0.shims.sandbox_dir(sandbox),
             cgroup: self.0.cgroups.base.join(sandbox.as_str()),
         }
-        .launch()?;
-        self.check_user(&launch).await?;
+        .build()?;
+        self.check_user(&spec).await?;
         let prepare = move |dir: &Path| {
-            launch.cgroup.path.extend(dir.file_name());
-            launch.write(dir).map_err(BoxError::from)
+            spec.cgroup.path.extend(dir.file_name());
+            spec.write(dir).map_err(BoxError::from)
         };
         self.0
             .shims

@@ -8,7 +8,7 @@ use std::{
 };
 
 use pulselet_shim::{
-    ChildStreams, ExecCommand, Handshake, LOG_FILE_SIZE, LOG_FILES, LaunchError, Launcher, ShimConfig, record,
+    ChildStreams, Handshake, LOG_FILE_SIZE, LOG_FILES, LaunchError, Launcher, ShimConfig, record,
 };
 use pulselet_shim_client::{CONTAINER_FILE, ContainerRecord};
 use pulselet_sys::{Pid, ProcessCredentials, Spawn};
@@ -65,15 +65,15 @@ struct HostLauncher {
 }
 
 impl Launcher for HostLauncher {
-    fn launch(&mut self, streams: ChildStreams) -> Result<Pid, LaunchError> {
+    fn start_init(&mut self, streams: ChildStreams) -> Result<Pid, LaunchError> {
         self.cgroup = Cgroup::create(&self.dir, self.record.id.as_str());
         let config = &self.record.config;
         let command: Vec<String> = config.command.iter().chain(&config.args).cloned().collect();
         self.spawn(&command, streams)
     }
 
-    fn launch_exec(&mut self, command: &ExecCommand, streams: ChildStreams) -> Result<Pid, LaunchError> {
-        self.spawn(&command.command, streams)
+    fn start_exec(&mut self, command: &[String], streams: ChildStreams) -> Result<Pid, LaunchError> {
+        self.spawn(command, streams)
     }
 
     fn kill_all(&mut self) {

@@ -22,9 +22,9 @@ pub const LENGTH_BYTES: usize = 4;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// Tell me about the container now and when it ends.
+    /// Asks for the state of the container now and when it ends.
     Subscribe,
-    /// Stop signal now, SIGKILL after the grace; shortens a stop under way.
+    /// Asks for the stop signal now, SIGKILL after the grace; shortens a stop under way.
     Stop {
         grace_ms: u64,
     },
@@ -129,7 +129,7 @@ impl Channel {
         .find(|channel| channel.byte() == byte)
     }
 
-    /// Splits a stream frame; none if its channel is unknown.
+    /// Splits a stream frame; returns `None` if its channel is unknown.
     pub fn split(frame: &[u8]) -> Option<(Self, &[u8])> {
         let (&first, data) = frame.split_first()?;
         Some((Self::from_byte(first)?, data))

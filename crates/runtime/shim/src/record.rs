@@ -29,7 +29,7 @@ const MAX_RECORD: u64 = 8 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LifeRecord {
-    /// The main process is about to be started.
+    /// The init process is about to be started.
     Launching,
     Running {
         pid: i32,
@@ -98,7 +98,7 @@ pub fn write<T: Serialize>(
     })
 }
 
-/// None if there is no such record.
+/// Returns `None` if there is no such record.
 pub fn read<T: DeserializeOwned>(dir: &Path, name: &str) -> Result<Option<T>, RecordError> {
     let path = dir.join(name);
     let failed = |source| RecordError::Read {
@@ -122,7 +122,7 @@ pub fn read<T: DeserializeOwned>(dir: &Path, name: &str) -> Result<Option<T>, Re
         })
 }
 
-/// Takes the lock that only a living shim has. None: there is one.
+/// Takes the lock that only a living shim has. Returns `None` if there is one.
 pub fn try_lock(dir: &Path) -> io::Result<Option<File>> {
     let file = File::options()
         .create(true)

@@ -64,7 +64,7 @@ impl Inner {
         for name in self.cgroups.all().children() {
             if !known.contains(&name.as_str()) {
                 let id = SandboxId::new(name);
-                self.kill_pod_process(&id);
+                self.kill_pause_process(&id);
                 self.cgroups.sandbox(&id).remove();
             }
         }
@@ -91,35 +91,35 @@ impl Inner {
         };
         plan.make()?;
         if record.config.namespaces.pid == PidNamespace::Pod {
-            self.start_pod_process(&record.id)?;
+            self.start_pause_process(&record.id)?;
         }
         Ok(())
     }
 
-    fn start_pod_process(&self, id: &SandboxId) -> std::result::Result<(), MakeError> {
+    fn start_pause_process(&self, id: &SandboxId) -> std::result::Result<(), MakeError> {
         let ShimCommand { program, args } = &self.shim;
         let output = Command::new(program)
             .args(args)
             .arg(self.shims.sandbox_dir(id))
-            .arg(self.cgroups.pod_process(id))
+            .arg(self.cgroups.pause_process(id))
             .stdin(Stdio::null())
             .stderr(Stdio::null())
             .output()
-            .map_err(MakeError::RunPodProcess)?;
+            .map_err(MakeError::RunPauseProcess)?;
         match serde_json::from_slice(&output.stdout) {
             Ok(Handshake::Started { .. }) => Ok(()),
             Ok(Handshake::Failed { detail } | Handshake::CannotRun { message: detail }) => {
-                Err(MakeError::PodProcess { detail })
+                Err(MakeError::PauseProcess { detail })
             }
-            Ok(Handshake::AlreadyStarted) | Err(_) => Err(MakeError::PodProcess {
+            Ok(Handshake::AlreadyStarted) | Err(_) => Err(MakeError::PauseProcess {
                 detail: "it gave no report".to_owned(),
             }),
         }
     }
 
     /// What runs in a sandbox's cgroups without a shim: a pod's first process.
-    fn kill_pod_process(&self, id: &SandboxId) {
-        let cgroup = self.cgroups.hierarchies.cgroup(&self.cgroups.pod_process(id));
+    fn kill_pause_process(&self, id: &SandboxId) {
+        let cgroup = self.cgroups.hierarchies.cgroup(&self.cgroups.pause_process(id));
         if !cgroup.kill_until_empty(KILL_PATIENCE) {
             tracing::warn!(sandbox = %id, "its first process cannot be killed");
         }
@@ -127,7 +127,7 @@ impl Inner {
     }
 
     fn take_down_sandbox(&self, record: &SandboxRecord) -> std::result::Result<(), SandboxError> {
-        self.kill_pod_process(&record.id);
+        self.kill_pause_process(&record.id);
         let dir = self.shims.sandbox_dir(&record.id);
         if bridge_addresses(record, &dir).is_some() {
             self.network.disconnect(&record.id)?;
@@ -187,9 +187,9 @@ fn target<'a>(record: &'a SandboxRecord, dir: &'a Path) -> Target<'a> {
 #[derive(Debug, thiserror::Error)]
 enum MakeError {
     #[error("cannot run the pod's first process: {0}")]
-    RunPodProcess(io::Error),
+    RunPauseProcess(io::Error),
     #[error("the pod's first process cannot start: {detail}")]
-    PodProcess { detail: String },
+    PauseProcess { detail: String },
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
     #[error(transparent)]
