@@ -8,8 +8,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use pulselet_image::{
-    Auth, Digest, DockerConfig, Image, ImageStore, ImageStoreError, LoadError, Prune, PullError, Reference,
-    Removed, SHORT_ID_DIGITS, UnpackError,
+    Auth, Digest, DockerConfig, Image, ImageStore, ImageStoreError, ImageStoreErrorKind, LoadError, Prune,
+    PullError, Reference, Removed, SHORT_ID_DIGITS, UnpackError,
 };
 use serde_json::{Value, json};
 
@@ -274,23 +274,15 @@ fn environment_hint(error: &(dyn Error + 'static)) -> Option<&'static str> {
 }
 
 fn store_failure(error: &ImageStoreError) -> Failure {
-    match error {
-        ImageStoreError::NotFound { .. } => {
+    match error.kind() {
+        ImageStoreErrorKind::NotFound => {
             Failure::no(error).with_hint("`pulselet image ls` lists what is there")
         }
-        ImageStoreError::InUse { .. } => {
+        ImageStoreErrorKind::InUse => {
             Failure::no(error).with_hint("stop its pods first; `pulselet ps` lists them")
         }
-        ImageStoreError::Reference(_) | ImageStoreError::Ambiguous { .. } => Failure::usage(error),
-        ImageStoreError::Open { .. }
-        | ImageStoreError::Lock(_)
-        | ImageStoreError::Index(_)
-        | ImageStoreError::ReadConfig { .. }
-        | ImageStoreError::CorruptConfig { .. }
-        | ImageStoreError::Document(_)
-        | ImageStoreError::Stage(_)
-        | ImageStoreError::Publish { .. }
-        | ImageStoreError::Remove { .. } => environment(error),
+        ImageStoreErrorKind::BadName => Failure::usage(error),
+        ImageStoreErrorKind::Storage => environment(error),
     }
 }
 

@@ -29,6 +29,8 @@ pub use pull::{DownloadError, LayerStep, Progress, PullError, PullEvent};
 pub use reference::{ParseReferenceError, Reference};
 pub use registry::RegistryError;
 pub use stage::LayerError;
-pub use store::{ImageStore, ImageStoreError, IndexError, Prune, Removed, SHORT_ID_DIGITS};
+pub use store::{
+    ImageStore, ImageStoreError, ImageStoreErrorKind, IndexError, Prune, Removed, SHORT_ID_DIGITS,
+};
 pub use tarball::TarError;
 pub use unpack::{Limits, UnpackError};

@@ -77,6 +77,37 @@ pub enum ImageStoreError {
     Remove { path: PathBuf, source: io::Error },
 }
 
+/// What a caller can do about an [`ImageStoreError`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ImageStoreErrorKind {
+    /// The text names no image, or several.
+    BadName,
+    NotFound,
+    /// Some container needs the image.
+    InUse,
+    /// The store itself is damaged, or the machine refuses.
+    Storage,
+}
+
+impl ImageStoreError {
+    pub fn kind(&self) -> ImageStoreErrorKind {
+        match self {
+            Self::Reference(_) | Self::Ambiguous { .. } => ImageStoreErrorKind::BadName,
+            Self::NotFound { .. } => ImageStoreErrorKind::NotFound,
+            Self::InUse { .. } => ImageStoreErrorKind::InUse,
+            Self::Open { .. }
+            | Self::Lock(_)
+            | Self::Index(_)
+            | Self::ReadConfig { .. }
+            | Self::CorruptConfig { .. }
+            | Self::Document(_)
+            | Self::Stage(_)
+            | Self::Publish { .. }
+            | Self::Remove { .. } => ImageStoreErrorKind::Storage,
+        }
+    }
+}
+
 /// What [`ImageStore::remove`] did.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Removed {

@@ -8,8 +8,8 @@ use std::{
 };
 
 use pulselet_image::{
-    Auth, CredentialsError, Digest, DockerConfig, ImageStore, ImageStoreError, ParseReferenceError, Progress,
-    Reference,
+    Auth, CredentialsError, Digest, DockerConfig, ImageStore, ImageStoreError, ImageStoreErrorKind,
+    ParseReferenceError, Progress, Reference,
 };
 use pulselet_runtime::{
     ImageErrorKind, ImageSummary, Mount, Propagation, RegistryCredentials, RuntimeImageError,
@@ -163,19 +163,11 @@ async fn stored_auth(reference: &Reference) -> Result<Auth, CredentialsError> {
 }
 
 fn image_error(reference: &str, error: &ImageStoreError) -> RuntimeImageError {
-    let kind = match error {
-        ImageStoreError::Reference(_) | ImageStoreError::Ambiguous { .. } => ImageErrorKind::InvalidName,
-        ImageStoreError::NotFound { .. } => ImageErrorKind::NotFound,
-        ImageStoreError::InUse { .. } => ImageErrorKind::InUse,
-        ImageStoreError::Open { .. }
-        | ImageStoreError::Lock(_)
-        | ImageStoreError::Index(_)
-        | ImageStoreError::ReadConfig { .. }
-        | ImageStoreError::CorruptConfig { .. }
-        | ImageStoreError::Document(_)
-        | ImageStoreError::Stage(_)
-        | ImageStoreError::Publish { .. }
-        | ImageStoreError::Remove { .. } => ImageErrorKind::Pull,
+    let kind = match error.kind() {
+        ImageStoreErrorKind::BadName => ImageErrorKind::InvalidName,
+        ImageStoreErrorKind::NotFound => ImageErrorKind::NotFound,
+        ImageStoreErrorKind::InUse => ImageErrorKind::InUse,
+        ImageStoreErrorKind::Storage => ImageErrorKind::Pull,
     };
     RuntimeImageError {
         reference: reference.to_owned(),
