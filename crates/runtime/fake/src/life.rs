@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pulselet_runtime::Signal;
+use pulselet_runtime::{Signal, exit_code};
 use tokio::time::Instant;
 
 use crate::script::LifeScript;
@@ -58,7 +58,7 @@ pub(crate) fn ending(
     let stopped = stop.map(|stop| match stop.signalled {
         None => Ending {
             at: stop.deadline,
-            code: 137,
+            code: exit_code::KILLED,
             killed_after_grace: false,
         },
         Some(at) if script.obeys(signal) && at + script.stops_in <= stop.deadline => Ending {
@@ -68,7 +68,7 @@ pub(crate) fn ending(
         },
         Some(_) => Ending {
             at: stop.deadline,
-            code: 137,
+            code: exit_code::KILLED,
             killed_after_grace: true,
         },
     });
