@@ -13,7 +13,7 @@ pub struct ImageSummary {
     pub digests: Vec<String>,
     /// Bytes.
     pub size: u64,
-    /// `STOPSIGNAL` as the image has it; none where it has none or the runtime does not tell.
+    /// `STOPSIGNAL` as the image has it; `None` if it has none or the runtime does not report it.
     pub stop_signal: Option<String>,
     /// Whether a missing `stop_signal` means that the image has none.
     pub stop_signal_known: bool,
@@ -24,7 +24,7 @@ pub struct ImageSummary {
 }
 
 impl ImageSummary {
-    /// The signal this image asks for: none if it asks for none, an error if it cannot be understood.
+    /// The signal this image asks for; `None` if it asks for none, an error if it cannot be understood.
     pub fn parsed_stop_signal(&self) -> Option<Result<Signal, crate::ParseSignalError>> {
         self.stop_signal
             .as_deref()

@@ -1,18 +1,19 @@
 //! What Pulselet asks of a container runtime, in the verbs of CRI.
 //!
-//! The [`Runtime`] trait is the only door between the node and whatever runs containers: host processes, the built-in
-//! OCI containers, or a CRI server. The types say what a pod wants, fully resolved: volumes are host paths, variables
-//! are expanded, names of users and ports are numbers wherever the node could know them.
+//! Where to start: the [`Runtime`] trait. It is the only connection between the node and whatever runs containers: host
+//! processes, the built-in OCI containers, or a CRI server. [`SandboxConfig`] and [`ContainerConfig`] say what a pod
+//! wants, fully resolved: volumes are host paths, variables are expanded, names of users and ports are numbers wherever
+//! the node could know them. [`ContainerStatus`] and [`RuntimeEvent`] say what was observed.
 //!
 //! What holds for every implementation:
 //! - Every verb may be called again. Stopping or removing what is gone succeeds; asking about it is
 //!   [`Error::NotFound`].
 //! - Objects outlive the caller. Dropping a future ends the waiting, never the work that has begun.
 //! - Status is what was observed. A container for which a signal was sent is running until its exit was seen.
-//! - Events are hints that something changed. A receiver that missed some is told to look again.
+//! - Events are hints that something changed. A receiver that missed some gets [`RuntimeEvent::Resync`] and lists.
 //!
-//! Policy (grace periods, hooks, restarts, back-off) is the node's; deadlines handed to a runtime are kept by it, also
-//! when the caller dies.
+//! What is left to others: policy (grace periods, hooks, restarts, back-off) is the node's; deadlines handed to a
+//! runtime are kept by it, also when the caller dies.
 
 mod container;
 mod error;
@@ -54,7 +55,7 @@ pub trait Runtime: fmt::Debug + Send + Sync {
     /// Whether containers can be started now.
     async fn health(&self) -> Result<RuntimeHealth>;
 
-    /// Makes the place that the containers of a pod share, with its network.
+    /// Makes what the containers of a pod share, with its network.
     async fn run_sandbox(&self, config: &SandboxConfig) -> Result<SandboxId>;
 
     /// Kills what still runs in the sandbox and takes its network away.
@@ -98,7 +99,7 @@ pub trait Runtime: fmt::Debug + Send + Sync {
     /// Runs a command in a running container with its streams connected to the caller.
     async fn exec(&self, id: &ContainerId, options: &ExecOptions) -> Result<ExecStreams>;
 
-    /// Connects to the streams of the main process of a running container.
+    /// Connects to the streams of the init process of a running container.
     async fn attach(&self, id: &ContainerId, options: &AttachOptions) -> Result<ExecStreams>;
 
     /// Connects to a TCP port on the pod's loopback address.
@@ -114,7 +115,7 @@ pub trait Runtime: fmt::Debug + Send + Sync {
         credentials: Option<&RegistryCredentials>,
     ) -> Result<ImageSummary>;
 
-    /// None when the image is not there.
+    /// Returns `None` if the image is not there.
     async fn image_status(&self, reference: &str) -> Result<Option<ImageSummary>>;
 
     async fn list_images(&self) -> Result<Vec<ImageSummary>>;

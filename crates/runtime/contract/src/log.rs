@@ -47,7 +47,7 @@ impl<'a> LogEntry<'a> {
         out.push(b'\n');
     }
 
-    /// Reads a line, with or without its newline; none if it is not an entry.
+    /// Reads a line, with or without its newline; returns `None` if it is not an entry.
     pub fn parse(line: &'a [u8]) -> Option<Self> {
         let line = line.strip_suffix(b"\n").unwrap_or(line);
         let mut parts = line.splitn(4, |&byte| byte == b' ');

@@ -138,7 +138,7 @@ pub fn try_lock(dir: &Path) -> io::Result<Option<File>> {
 
 #[cfg(test)]
 mod tests {
-    use pulselet_runtime::ExitCause;
+    use pulselet_runtime::{ExitCause, exit_code};
 
     use super::*;
 
@@ -149,7 +149,7 @@ mod tests {
         let mut exit = ContainerExit {
             started_at: Some(Timestamp::UNIX_EPOCH),
             finished_at: Timestamp::UNIX_EPOCH,
-            code: 137,
+            code: exit_code::KILLED,
             reason: ExitCause::Error,
             message: String::new(),
             killed_after_grace: Some(true),
