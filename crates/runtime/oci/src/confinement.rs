@@ -21,7 +21,7 @@ use std::{
     os::fd::{AsFd, RawFd},
 };
 
-use pulselet_shim::ChildStreams;
+use pulselet_shim::{ChildStreams, reason};
 use pulselet_sys::{become_user, close_on_exec_from, install_filter, unshare_namespaces};
 use rustix::{
     fs::{Gid, Uid, fchown},
@@ -36,7 +36,7 @@ use rustix::{
 use crate::{
     cgroup::Cgroup,
     init_process::InitProcess,
-    program::{Program, reason},
+    program::Program,
     rootfs,
     shim::Container,
     spec::{Confinement, ContainerSpec, NamespaceSpec},

@@ -2,11 +2,11 @@
 
 use std::{
     ffi::CString,
-    io::{self, ErrorKind},
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
 
+use pulselet_shim::reason;
 use pulselet_sys::{replace_process, reset_signals};
 use rustix::fs::Access;
 
@@ -75,18 +75,4 @@ impl Program<'_> {
             format!("exec: {name:?}: executable file not found in $PATH")
         })
     }
-}
-
-/// An error in the words of the system, without the number.
-pub(crate) fn reason(error: &io::Error) -> String {
-    if error.kind() == ErrorKind::NotFound {
-        return "no such file or directory".to_owned();
-    }
-    let text = error.to_string();
-    let words = text.split(" (os error").next().unwrap_or_default();
-    let mut chars = words.chars();
-    chars
-        .next()
-        .map(|first| first.to_lowercase().chain(chars).collect())
-        .unwrap_or_default()
 }

@@ -16,7 +16,7 @@ use pulselet_runtime::{
     Operation, RegistryCredentials, Result, Runtime, RuntimeCondition, RuntimeHealth, RuntimeImageError,
     SandboxConfig, SandboxId, SandboxStatus, Version, async_trait,
 };
-use pulselet_shim_client::{ContainerKind, ContainerRecord, SandboxRecord, ShimCommand, Shims};
+use pulselet_shim_client::{ContainerKind, ContainerRecord, SandboxRecord, ShimCommand, Shims, detached};
 
 use crate::{
     cgroup::{Cgroup, Hierarchies},
@@ -229,24 +229,12 @@ impl OciRuntime {
     }
 }
 
-/// Runs work that goes on when the caller stops waiting.
-async fn detached<T: Send + 'static>(
-    operation: Operation,
-    work: impl Future<Output = Result<T>> + Send + 'static,
-) -> Result<T> {
-    tokio::spawn(work)
-        .await
-        .unwrap_or_else(|error| Err(Error::failed(operation, error)))
-}
-
 #[async_trait]
 impl Runtime for OciRuntime {
     async fn version(&self) -> Result<Version> {
         let features = Features {
-            stop_signal: true,
-            events: true,
             images: true,
-            kill_reporting: true,
+            ..Shims::FEATURES
         };
         Ok(Version {
             name: "pulselet".into(),

@@ -12,7 +12,7 @@ use std::{
 };
 
 use pulselet_shim::{
-    ChildStreams, Handshake, LOG_FILE_SIZE, LOG_FILES, LaunchError, Launcher, ShimConfig,
+    ChildStreams, LaunchError, Launcher, ShimConfig,
     record::{self, RecordError},
 };
 use pulselet_shim_client::{CONTAINER_FILE, ContainerRecord};
@@ -70,18 +70,11 @@ pub fn shim_main(args: impl Iterator<Item = OsString>) -> ExitCode {
                 };
                 pulselet_shim::run(config, launcher)
             }
-            Err(error) => refuse(&error.to_string()),
+            Err(error) => pulselet_shim::refuse(&error.to_string()),
         },
         [sandbox_dir, cgroup] => pause_process::main(sandbox_dir, cgroup),
-        _ => refuse("the shim wants the container's directory"),
+        _ => pulselet_shim::refuse("the shim wants the container's directory"),
     }
-}
-
-fn refuse(detail: &str) -> ExitCode {
-    pulselet_shim::report(&Handshake::Failed {
-        detail: detail.to_owned(),
-    });
-    ExitCode::FAILURE
 }
 
 /// Reads what the agent has written about the container.
@@ -89,16 +82,7 @@ fn load(dir: PathBuf) -> Result<(ShimConfig, Container), LoadError> {
     let record: ContainerRecord = record::read(&dir, CONTAINER_FILE)?.ok_or(LoadError::Missing)?;
     let spec = ContainerSpec::read(&dir)?.ok_or(LoadError::Missing)?;
     let hierarchies = Hierarchies::find()?;
-    let config = ShimConfig {
-        dir: dir.clone(),
-        log_path: record.config.log_path,
-        log_file_size: LOG_FILE_SIZE,
-        log_files: LOG_FILES,
-        stop_signal: record.stop_signal,
-        stdin: record.config.stdin,
-        stdin_once: record.config.stdin_once,
-        tty: record.config.tty,
-    };
+    let config = record.shim_config(&dir);
     let container = Container {
         cgroup: hierarchies.cgroup(&spec.cgroup.path),
         dir,

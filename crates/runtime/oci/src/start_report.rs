@@ -1,4 +1,4 @@
-//! What a forked child tells the shim about its start, over a pipe.
+//! What a forked child reports to the shim about its start, over a pipe.
 //!
 //! The child does everything in its own process. The pipe closes by itself when the program runs, because its writing
 //! end is close-on-exec; until then every step that fails is reported as the container's fault or the machine's.

@@ -1,7 +1,7 @@
 //! Who a container's processes run as: numbers and names, looked up in the image's own /etc/passwd and /etc/group.
 //!
 //! The files may say anything: they are read up to a bound, and lines that make no sense are skipped. They are looked up
-//! inside the container's root when it starts. Before that its layers tell whether there is any hope.
+//! inside the container's root when it starts. Before that, its layers are enough to refuse a user that nothing can provide.
 
 use std::{
     fs::File,
@@ -60,7 +60,7 @@ pub(crate) fn look_up(spec: &UserSpec) -> Result<User, UserError> {
     look_up_in(spec, &text(PASSWD_FILE), &text(GROUP_FILE))
 }
 
-/// Refuses a user or group that the image certainly does not have. What only its containers could tell is let through.
+/// Refuses a user or group that the image certainly does not have. What only a running container could decide is let through.
 pub(crate) fn check_in_layers(spec: &UserSpec, layers: &[PathBuf]) -> Result<(), UserError> {
     let is_number = |part: &str| part.is_empty() || part.parse::<u32>().is_ok();
     if spec.user.split(':').all(is_number) {
@@ -75,7 +75,8 @@ pub(crate) fn check_in_layers(spec: &UserSpec, layers: &[PathBuf]) -> Result<(),
     }
 }
 
-/// The file as the topmost layer has it, empty if none has it; none if that cannot be told from outside, as with links.
+/// Reads the file as the topmost layer has it, empty if none has it. Returns `None` if that cannot be decided from outside,
+/// as with links.
 fn read_in_layers(layers: &[PathBuf], path: &str) -> Option<String> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     for layer in layers.iter().rev() {

@@ -14,8 +14,8 @@ use std::{
 
 use pulselet_runtime::{
     AttachOptions, BoxError, ContainerConfig, ContainerFilter, ContainerId, ContainerStats, ContainerStatus,
-    DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Features, ImageSummary,
-    Mount, Operation, RegistryCredentials, Result, Runtime, RuntimeCondition, RuntimeHealth, SandboxConfig,
+    DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, ImageSummary, Mount,
+    Operation, RegistryCredentials, Result, Runtime, RuntimeCondition, RuntimeHealth, SandboxConfig,
     SandboxId, SandboxState, SandboxStatus, Signal, Version, async_trait,
 };
 use pulselet_shim::processes_with_variable;
@@ -27,8 +27,6 @@ use rustix::process::test_kill_process;
 use tokio::net::TcpStream;
 
 use crate::{cgroup::Cgroup, host_launcher::CONTAINER_ID_VARIABLE, validate};
-
-const SIGKILL: i32 = 9;
 
 /// Host processes as containers. Clones are the same runtime.
 #[derive(Debug, Clone)]
@@ -53,7 +51,7 @@ impl ContainerKind for HostProcess {
             left.extend(cgroup.members());
         }
         for pid in &left {
-            let _ = send_signal(*pid, SIGKILL);
+            let _ = send_signal(*pid, Signal::KILL.number());
         }
         left.retain(|pid| test_kill_process(*pid).is_ok());
         left.is_empty()
@@ -69,16 +67,10 @@ impl ContainerKind for HostProcess {
 #[async_trait]
 impl Runtime for ProcessRuntime {
     async fn version(&self) -> Result<Version> {
-        let features = Features {
-            stop_signal: true,
-            events: true,
-            images: false,
-            kill_reporting: true,
-        };
         Ok(Version {
             name: "pulselet-process".into(),
             version: env!("CARGO_PKG_VERSION").into(),
-            features,
+            features: Shims::FEATURES,
         })
     }
 

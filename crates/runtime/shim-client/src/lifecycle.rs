@@ -16,7 +16,7 @@ use std::{
 use jiff::Timestamp;
 use pulselet_runtime::{
     ContainerExit, ContainerId, ContainerState, Error, EventHub, EventKind, ExecOutput, ExitCause,
-    ObjectKind, Operation, Result, SandboxId, SandboxState,
+    ObjectKind, Operation, Result, SandboxId, SandboxState, exit_code,
 };
 use pulselet_shim::{
     Handshake,
@@ -56,9 +56,6 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Between two looks whether a shim has left.
 const LEAVE_INTERVAL: Duration = Duration::from_millis(2);
-
-/// What a container that was stopped before it ran is reported as, as containerd does.
-const NEVER_RAN_CODE: i32 = 137;
 
 #[derive(Debug)]
 pub(crate) struct Inner {
@@ -290,7 +287,7 @@ impl Inner {
             let _transition = container.transition.lock().await;
             if matches!(container.state(), ContainerState::Created) {
                 match claim(container, operation).await? {
-                    Claim::Ours(lock) => return never_run(container, lock).await,
+                    Claim::Ours(lock) => return end_unstarted(container, lock).await,
                     Claim::Shims => self.discover(container).await,
                 }
             }
@@ -355,7 +352,7 @@ impl Inner {
                 }
                 Claim::Shims => match container.state() {
                     ContainerState::Created => self.discover(container).await,
-                    // The shim tells the end before it leaves, which takes it another moment.
+                    // The shim reports the exit before it leaves, which takes it another moment.
                     ContainerState::Running { .. } | ContainerState::Unknown | ContainerState::Exited(_) => {
                         sleep(LEAVE_INTERVAL).await;
                     }
@@ -478,11 +475,12 @@ async fn claim(container: &Container, operation: Operation) -> Result<Claim> {
 }
 
 /// Ends a container that was never started. The lock is held until no shim will take it for new.
-async fn never_run(container: &Arc<Container>, lock: Option<File>) -> Result<()> {
+async fn end_unstarted(container: &Arc<Container>, lock: Option<File>) -> Result<()> {
     let exit = ContainerExit {
         started_at: None,
         finished_at: Timestamp::now(),
-        code: NEVER_RAN_CODE,
+        // As containerd reports it.
+        code: exit_code::KILLED,
         reason: ExitCause::Error,
         message: "stopped before it was started".to_owned(),
         killed_after_grace: Some(false),
@@ -509,7 +507,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
 }
 
 /// Runs work that goes on when the caller stops waiting.
-pub(crate) async fn detached<T: Send + 'static>(
+pub async fn detached<T: Send + 'static>(
     operation: Operation,
     work: impl Future<Output = Result<T>> + Send + 'static,
 ) -> Result<T> {

@@ -12,8 +12,8 @@ use std::{
 use jiff::Timestamp;
 use pulselet_runtime::{
     AttachOptions, BoxError, ContainerConfig, ContainerFilter, ContainerId, ContainerStatus, Error,
-    EventKind, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Operation, Result, SandboxId,
-    Signal,
+    EventKind, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Features, Operation, Result,
+    SandboxId, Signal,
 };
 use pulselet_shim::protocol::{ExecCall, Reply, Request, StreamCall};
 
@@ -53,6 +53,14 @@ pub struct OpenShimsError(#[from] StoreError);
 pub struct Shims(pub(crate) Arc<Inner>);
 
 impl Shims {
+    /// What every runtime with shims can do. It knows nothing of images.
+    pub const FEATURES: Features = Features {
+        stop_signal: true,
+        events: true,
+        images: false,
+        kill_reporting: true,
+    };
+
     /// Opens the root and adopts what is there. Only one at a time may use a root; the caller sees to that.
     pub async fn open(
         root: &Path,

@@ -1,6 +1,9 @@
-//! What a shim tells the agent that starts it, once, on its stdout.
+//! What a shim reports to the agent that starts it, once, on its stdout.
 
-use std::io::{self, Write};
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -31,4 +34,12 @@ pub fn report(handshake: &Handshake) {
     let mut stdout = io::stdout();
     let _ = stdout.write_all(&to_json(handshake));
     let _ = stdout.flush();
+}
+
+/// Reports that there will be no shim. Returns the code to exit with.
+pub fn refuse(detail: &str) -> ExitCode {
+    report(&Handshake::Failed {
+        detail: detail.to_owned(),
+    });
+    ExitCode::FAILURE
 }

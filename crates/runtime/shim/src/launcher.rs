@@ -1,6 +1,9 @@
 //! What a runtime plugs into the shim: how processes are made and how all of them are killed.
 
-use std::os::fd::OwnedFd;
+use std::{
+    io::{self, ErrorKind},
+    os::fd::OwnedFd,
+};
 
 use pulselet_sys::Pid;
 
@@ -53,5 +56,19 @@ pub enum LaunchError {
     CannotRun(String),
     /// The machine's fault: it has no more processes or no memory.
     #[error("cannot start a process: {0}")]
-    Spawn(#[from] std::io::Error),
+    Spawn(#[from] io::Error),
+}
+
+/// An error in the words of the system, without its number and in lower case, as messages about commands have it.
+pub fn reason(error: &io::Error) -> String {
+    if error.kind() == ErrorKind::NotFound {
+        return "no such file or directory".to_owned();
+    }
+    let text = error.to_string();
+    let words = text.split(" (os error").next().unwrap_or_default();
+    let mut chars = words.chars();
+    chars
+        .next()
+        .map(|first| first.to_lowercase().chain(chars).collect())
+        .unwrap_or_default()
 }

@@ -8,7 +8,7 @@
 //! wrote there ([`record`]); the agent's side of both is the crate `pulselet-shim-client`.
 //!
 //! What always holds:
-//! - The exit is on disk before anybody is told of it, and reported only when nothing of the container runs any more.
+//! - The exit is on disk before it is reported, and it is reported only when nothing of the container runs any more.
 //!   (A disk that refuses is tried again, and a process the kernel cannot kill is waited for; neither keeps the agent
 //!   waiting for long.)
 //! - Nothing outlives the init process. All its descendants are descendants of the shim, a subreaper, and are killed
@@ -42,7 +42,7 @@ mod terminal;
 
 pub use daemon::{ShimConfig, run};
 pub use exit_status::exit_code_of;
-pub use handshake::{Handshake, report};
-pub use launcher::{ChildStreams, LaunchError, Launcher};
+pub use handshake::{Handshake, refuse, report};
+pub use launcher::{ChildStreams, LaunchError, Launcher, reason};
 pub use log_file::{LOG_FILE_SIZE, LOG_FILES};
 pub use process_tree::processes_with_variable;

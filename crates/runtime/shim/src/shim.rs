@@ -71,7 +71,7 @@ pub(crate) struct Shim<L> {
     pub(crate) streams: InitStreams,
     pub(crate) init: Pid,
     pub(crate) started_at: Timestamp,
-    /// Held as long as this process lives.
+    /// Locked as long as this process lives.
     pub(crate) lock: File,
     pub(crate) phase: Phase,
     pub(crate) clients: Vec<Client>,

@@ -23,7 +23,7 @@ use crate::{
     sandbox::{self, Plan, SandboxError},
 };
 
-/// How long a pod's first process may take to be gone after it was killed.
+/// How long a pause process may take to be gone after it was killed.
 const KILL_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The addresses of a sandbox on the bridge. `dir` is the sandbox's.
@@ -117,11 +117,11 @@ impl Inner {
         }
     }
 
-    /// What runs in a sandbox's cgroups without a shim: a pod's first process.
+    /// Kills what runs in a sandbox's cgroups without a shim: the pause process.
     fn kill_pause_process(&self, id: &SandboxId) {
         let cgroup = self.cgroups.hierarchies.cgroup(&self.cgroups.pause_process(id));
         if !cgroup.kill_until_empty(KILL_PATIENCE) {
-            tracing::warn!(sandbox = %id, "its first process cannot be killed");
+            tracing::warn!(sandbox = %id, "the pause process cannot be killed");
         }
         cgroup.remove();
     }
@@ -150,12 +150,12 @@ impl Inner {
             if record.state == SandboxState::NotReady
                 && let Err(error) = self.cni.delete(target(&record, &dir)).await
             {
-                tracing::warn!(sandbox = %record.id, %error, "its network cannot be removed");
+                tracing::warn!(sandbox = %record.id, %error, "the sandbox's network cannot be removed");
             }
         }
     }
 
-    /// Asks the plugins about the sandboxes that an earlier agent made, and tells what they say.
+    /// Asks the plugins about the sandboxes that an earlier agent made, and logs what is wrong.
     pub(super) async fn check_adopted(&self) {
         for record in self.shims.sandboxes() {
             let dir = self.shims.sandbox_dir(&record.id);
@@ -163,8 +163,8 @@ impl Inner {
                 && let Err(error) = self.cni.check(target(&record, &dir)).await
                 && cni::is_attached(&dir)
             {
-                let pod = format!("{}/{}", record.config.pod.namespace, record.config.pod.name);
-                tracing::warn!(pod, %error, "its network is not as it was made; delete the pod to have it made again");
+                let pod = record.config.pod.pod_name();
+                tracing::warn!(%pod, %error, "the pod's network is not as it was made; delete the pod to have it made again");
             }
         }
     }
@@ -186,9 +186,9 @@ fn target<'a>(record: &'a SandboxRecord, dir: &'a Path) -> Target<'a> {
 
 #[derive(Debug, thiserror::Error)]
 enum MakeError {
-    #[error("cannot run the pod's first process: {0}")]
+    #[error("cannot run the pod's pause process: {0}")]
     RunPauseProcess(io::Error),
-    #[error("the pod's first process cannot start: {detail}")]
+    #[error("the pod's pause process cannot start: {detail}")]
     PauseProcess { detail: String },
     #[error(transparent)]
     Cgroup(#[from] CgroupError),

@@ -22,7 +22,7 @@ use pulselet_runtime_oci::{
 };
 use tempfile::TempDir;
 
-pub(crate) use looking::{FOREVER, eventually, is_alive, main_pid, parent_of, shell};
+pub(crate) use looking::{FOREVER, eventually, init_pid, is_alive, parent_of, shell};
 
 /// Where scripts leave what the test wants to know.
 const SHARED: &str = "/shared";

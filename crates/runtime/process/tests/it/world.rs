@@ -16,7 +16,7 @@ use pulselet_runtime_process::{CONTAINER_ID_VARIABLE, ProcessRuntime, ShimComman
 use pulselet_shim::processes_with_variable;
 use tempfile::TempDir;
 
-pub(crate) use looking::{FOREVER, eventually, is_alive, main_pid, parent_of, shell};
+pub(crate) use looking::{FOREVER, eventually, init_pid, is_alive, parent_of, shell};
 
 pub(crate) struct World {
     pub(crate) runtime: ProcessRuntime,

@@ -69,8 +69,8 @@ pub(crate) fn is_alive(pid: &str) -> bool {
         .is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-/// The process id, on the host, of a running container's main process.
-pub(crate) fn main_pid(container_dir: &Path) -> String {
+/// The process id, on the host, of a running container's init process.
+pub(crate) fn init_pid(container_dir: &Path) -> String {
     match record::read_life(container_dir)
         .expect("reads")
         .expect("it has begun")
