@@ -45,7 +45,7 @@ pub struct CriOptions {
 }
 
 #[derive(Debug, Error)]
-pub enum OpenError {
+pub enum CriOpenError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     #[error(transparent)]
@@ -71,7 +71,7 @@ struct Inner {
 
 impl CriRuntime {
     /// Connects to a server. Only one at a time may use a root; the caller sees to that.
-    pub async fn open(options: CriOptions) -> std::result::Result<Self, OpenError> {
+    pub async fn open(options: CriOptions) -> std::result::Result<Self, CriOpenError> {
         let (connection, found) = Connection::open(&options.socket).await?;
         let owner = owner::load(&options.root)?;
         let images = Images::new(connection.clone());
