@@ -1,4 +1,4 @@
-//! Seeded misfortune.
+//! Which calls fail and which events are lost, decided by a seeded generator.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub struct RuntimeFaults {
     pub fails: f64,
     /// Chance that a verb is carried out and its answer lost.
     pub loses_answer: f64,
-    /// Chance that an event is lost; receivers are told to list instead, after `resync_after`.
+    /// Chance that an event is lost; receivers get a resync instead, after `resync_after`.
     pub loses_event: f64,
     pub resync_after: Duration,
     /// Longest time a verb may take in addition; each takes a random part of it.
@@ -53,7 +53,7 @@ impl Dice {
         (delay, fate)
     }
 
-    /// After which time receivers have to be told that an event was lost; none if it was not.
+    /// The time after which receivers learn that an event was lost; `None` if it was not.
     pub(crate) fn event(&mut self) -> Option<Duration> {
         (self.rng.random::<f64>() < self.faults.loses_event).then_some(self.faults.resync_after)
     }

@@ -10,7 +10,7 @@ use crate::script::LifeScript;
 /// A stop that was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stop {
-    /// When the stop signal was sent; none if it was SIGKILL from the start.
+    /// When the stop signal was sent; `None` if it was SIGKILL from the start.
     pub(crate) signalled: Option<Instant>,
     pub(crate) deadline: Instant,
 }
@@ -43,7 +43,7 @@ pub(crate) struct Ending {
     pub(crate) killed_after_grace: bool,
 }
 
-/// How it will end, as far as is known now; none: not by itself.
+/// How it will end, as far as is known now; `None` if it does not end by itself.
 pub(crate) fn ending(
     script: &LifeScript,
     started: Instant,

@@ -1,4 +1,4 @@
-//! [`FakeRuntime`]: the verbs, each at the mercy of the dice.
+//! [`FakeRuntime`]: the verbs of a runtime, each of which may fail as [`RuntimeFaults`] say.
 
 use std::{sync::Arc, time::Duration};
 
@@ -83,7 +83,7 @@ impl FakeRuntime {
         self.0.with(|state| state.configs.get(&key).cloned())
     }
 
-    /// With which credentials an image was asked for last; none if it was not.
+    /// With which credentials an image was asked for last; `None` if it was not.
     pub fn pulled_as(&self, reference: &str) -> Option<Option<RegistryCredentials>> {
         self.0.with(|state| state.pulled_as.get(reference).cloned())
     }

@@ -13,7 +13,7 @@ pub struct LifeScript {
     pub exits: Option<(Duration, i32)>,
     /// From a signal it handles to its exit, with code 0.
     pub stops_in: Duration,
-    /// Signals that make it leave; none given: its stop signal. Others do nothing.
+    /// Signals that make it leave; `None` if only its stop signal does. Others do nothing.
     pub handles: Option<Vec<Signal>>,
     /// What commands answer from an age on. Sorted by age; before the first they succeed.
     pub exec: Vec<(Duration, ExecAnswer)>,

@@ -488,7 +488,7 @@ impl Container {
     }
 }
 
-/// None is for ever.
+/// `None` waits for ever.
 async fn pause(duration: Option<Duration>) {
     match duration {
         Some(duration) => sleep(duration).await,

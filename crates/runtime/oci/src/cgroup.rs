@@ -295,7 +295,7 @@ impl Cgroup {
             .is_some_and(|count| count > 0)
     }
 
-    /// None if it is not there (any more).
+    /// Returns `None` if the cgroup is not there (any more).
     pub(crate) fn stats(&self) -> Option<ContainerStats> {
         let memory = self.directory("memory")?;
         let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();

@@ -77,7 +77,7 @@ impl Images {
         })
     }
 
-    /// None when it is not there.
+    /// Returns `None` if the image is not there.
     pub(crate) fn status(&self, reference: &str) -> Result<Option<ImageSummary>, RuntimeImageError> {
         if is_host_image(reference) {
             return Ok(Some(host_image()));

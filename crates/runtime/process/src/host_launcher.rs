@@ -1,4 +1,4 @@
-//! How a host process is launched; runs in the shim.
+//! The shim's program for host processes: how a container's processes are started as plain children.
 
 use std::{
     ffi::OsString,
@@ -123,7 +123,7 @@ impl HostLauncher {
         env
     }
 
-    /// None: as the agent. A user without a group gets the group 0, as in containers.
+    /// Returns `None` if processes run as the agent does. A user without a group gets the group 0, as in containers.
     fn credentials(&self) -> Option<ProcessCredentials> {
         let security = &self.record.config.security;
         if security.run_as_user.is_none()

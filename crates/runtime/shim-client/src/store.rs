@@ -230,7 +230,7 @@ fn delete_remains(parent: &Path, record: &str) -> Result<(), StoreError> {
     {
         if let Err(error) = fs::remove_dir_all(dir) {
             // They are in nobody's way, and the next start tries again.
-            tracing::warn!(dir = %dir.display(), %error, "remains cannot be deleted");
+            tracing::warn!(dir = %dir.display(), %error, "the remains of an object cannot be deleted");
         }
     }
     Ok(())

@@ -243,7 +243,7 @@ impl Download {
     }
 }
 
-/// The file of a blob, locked; none if somebody else has it.
+/// The file of a blob, locked; `None` if somebody else has it.
 fn try_open(path: &Path) -> io::Result<Option<File>> {
     let file = File::options()
         .read(true)
