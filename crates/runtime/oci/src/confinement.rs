@@ -91,7 +91,9 @@ pub(crate) fn run(
     let env = environment(spec, &user);
     report.ready(user)?;
     let program = Program { command, env: &env };
-    Err(StartFailure::Container(program.run()))
+    program
+        .run()
+        .map_err(|error| StartFailure::Container(error.to_string()))
 }
 
 /// Joins the container's cgroup. It comes before everything else: whatever the process does next is accounted for and
