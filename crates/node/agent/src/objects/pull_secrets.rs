@@ -1,4 +1,4 @@
-//! RegistryCredentials for registries from secrets that hold docker's configuration.
+//! Credentials for registries from secrets that hold docker's configuration.
 //!
 //! Which entry fits an image follows a kubelet: by host and path, longest first, with `*` inside a part of the host.
 //! Secrets are never printed.
