@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use pulselet_cri_client::{ConnectError, CriOptions, CriRuntime, OpenError, USUAL_SOCKETS};
+use pulselet_cri_client::{ConnectError, CriOpenError, CriOptions, CriRuntime, USUAL_SOCKETS};
 use pulselet_image::ImageStore;
 use pulselet_runtime::Runtime;
 use pulselet_runtime_oci::{CniOptions, NetworkOptions, OciOptions, OciRuntime};
@@ -67,14 +67,14 @@ async fn open_cri(socket: &Path, root: &Path) -> Result<Arc<dyn Runtime>, Failur
         Err(error) => {
             let failure = Failure::environment(&error);
             Err(match error {
-                OpenError::Connect(error) => failure.with_hint(error.hint()),
-                OpenError::Owner(_) => failure,
+                CriOpenError::Connect(error) => failure.with_hint(error.hint()),
+                CriOpenError::Owner(_) => failure,
             })
         }
     }
 }
 
-async fn connect(socket: &Path, root: &Path) -> Result<Arc<dyn Runtime>, OpenError> {
+async fn connect(socket: &Path, root: &Path) -> Result<Arc<dyn Runtime>, CriOpenError> {
     let options = CriOptions {
         socket: socket.to_owned(),
         root: root.to_owned(),
@@ -89,9 +89,9 @@ async fn open_any(data_dir: &Path, cni: &CniArgs) -> Result<Arc<dyn Runtime>, Fa
     for socket in USUAL_SOCKETS.map(Path::new) {
         match connect(socket, &root).await {
             Ok(runtime) => return Ok(runtime),
-            Err(OpenError::Connect(ConnectError::Missing { .. })) => {}
-            Err(OpenError::Connect(error)) => output::note(&format!("not used: {error}")),
-            Err(error @ OpenError::Owner(_)) => return Err(Failure::environment(error)),
+            Err(CriOpenError::Connect(ConnectError::Missing { .. })) => {}
+            Err(CriOpenError::Connect(error)) => output::note(&format!("not used: {error}")),
+            Err(error @ CriOpenError::Owner(_)) => return Err(Failure::environment(error)),
         }
     }
     if CriRuntime::was_used(&root) {

@@ -3,7 +3,8 @@
 use std::{fs, path::Path, time::Duration};
 
 use pulselet_runtime::{
-    ContainerId, ContainerState, ContainerStatus, ExecOutcome, ExecRequest, Exit, PROBE_OUTPUT_LIMIT, Runtime,
+    ContainerExit, ContainerId, ContainerState, ContainerStatus, ExecOutcome, ExecRequest,
+    PROBE_OUTPUT_LIMIT, Runtime,
 };
 use pulselet_shim::record;
 
@@ -36,7 +37,7 @@ pub async fn status(runtime: &impl Runtime, id: &ContainerId) -> ContainerStatus
     status.expect("the container is known")
 }
 
-pub async fn exit_of(runtime: &impl Runtime, id: &ContainerId) -> Exit {
+pub async fn exit_of(runtime: &impl Runtime, id: &ContainerId) -> ContainerExit {
     eventually("the container exits", async || {
         match status(runtime, id).await.state {
             ContainerState::Exited(exit) => Some(exit),
@@ -68,14 +69,14 @@ pub fn is_alive(pid: &str) -> bool {
         .is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-/// The process id, on the host, of a running container's main process.
-pub fn main_pid(container_dir: &Path) -> String {
+/// The process id, on the host, of a running container's init process.
+pub fn init_pid(container_dir: &Path) -> String {
     match record::read_life(container_dir)
         .expect("reads")
         .expect("it has begun")
     {
-        record::Life::Running { pid, .. } => pid.to_string(),
-        record::Life::Launching => panic!("it is not running yet"),
+        record::LifeRecord::Running { pid, .. } => pid.to_string(),
+        record::LifeRecord::Launching => panic!("it is not running yet"),
     }
 }
 

@@ -8,8 +8,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use pulselet_image::{
-    Auth, Digest, DockerConfig, Image, ImageStore, LoadError, Prune, PullError, Reference, Removed,
-    SHORT_ID_DIGITS, StoreError, UnpackError,
+    Auth, Digest, DockerConfig, Image, ImageStore, ImageStoreError, ImageStoreErrorKind, LoadError, Prune,
+    PullError, Reference, Removed, SHORT_ID_DIGITS, UnpackError,
 };
 use serde_json::{Value, json};
 
@@ -273,24 +273,16 @@ fn environment_hint(error: &(dyn Error + 'static)) -> Option<&'static str> {
     None
 }
 
-fn store_failure(error: &StoreError) -> Failure {
-    match error {
-        StoreError::NotFound { .. } => {
+fn store_failure(error: &ImageStoreError) -> Failure {
+    match error.kind() {
+        ImageStoreErrorKind::NotFound => {
             Failure::no(error).with_hint("`pulselet image ls` lists what is there")
         }
-        StoreError::InUse { .. } => {
+        ImageStoreErrorKind::InUse => {
             Failure::no(error).with_hint("stop its pods first; `pulselet ps` lists them")
         }
-        StoreError::Reference(_) | StoreError::Ambiguous { .. } => Failure::usage(error),
-        StoreError::Open { .. }
-        | StoreError::Lock(_)
-        | StoreError::Index(_)
-        | StoreError::ReadConfig { .. }
-        | StoreError::CorruptConfig { .. }
-        | StoreError::Document(_)
-        | StoreError::Stage(_)
-        | StoreError::Publish { .. }
-        | StoreError::Remove { .. } => environment(error),
+        ImageStoreErrorKind::BadName => Failure::usage(error),
+        ImageStoreErrorKind::Storage => environment(error),
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use pulselet_agent::control::Client;
 use pulselet_agent::{LogFile, LogPlace};
-use pulselet_runtime::log::Entry;
+use pulselet_runtime::log::LogEntry;
 
 use crate::agent;
 use crate::cli::LogsArgs;
@@ -116,7 +116,7 @@ impl<W: Write> Printer<W> {
         self.out.flush()
     }
 
-    fn entry(&mut self, entry: &Entry<'_>) -> io::Result<()> {
+    fn entry(&mut self, entry: &LogEntry<'_>) -> io::Result<()> {
         let mut text = Vec::with_capacity(entry.text.len() + 40);
         if self.timestamps && self.begun {
             write!(text, "{:.9} ", entry.at)?;

@@ -7,11 +7,16 @@ pub const START_ERROR: i32 = 128;
 /// Nobody saw how the container ended: its shim was killed, or the machine went down.
 pub const UNKNOWN: i32 = 255;
 /// The code of a process that SIGKILL ended.
-pub const KILLED: i32 = 128 + 9;
+pub const KILLED: i32 = of_signal_number(9);
 
 /// The code of a process that a signal ended, as shells and runtimes write it.
 pub fn of_signal(signal: Signal) -> i32 {
-    128 + signal.number()
+    of_signal_number(signal.number())
+}
+
+/// The same for any number: the kernel has signals that no [`Signal`] names.
+pub const fn of_signal_number(number: i32) -> i32 {
+    128 + number
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use pulselet_agent::{DataDir, FULL_BACKLOG, Node, NodeHandle, NodeOptions, Origin};
 use pulselet_engine::LineBody;
 use pulselet_model::{GateSet, Profile, admit_create};
-use pulselet_runtime_fake::{FakeRuntime, Faults};
+use pulselet_runtime_fake::{FakeRuntime, RuntimeFaults};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -90,7 +90,7 @@ struct Load {
 
 async fn measure(load: Load, target: SocketAddr) {
     let directory = tempfile::tempdir().expect("a directory");
-    let fake = FakeRuntime::new(Faults::default());
+    let fake = FakeRuntime::new(RuntimeFaults::default());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
         .await
         .expect("a port");

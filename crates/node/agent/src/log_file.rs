@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use pulselet_runtime::log::{Entry, MAX_ENTRY_TEXT};
+use pulselet_runtime::log::{LogEntry, MAX_ENTRY_TEXT};
 
 /// Pieces of a log that are looked for; the shim keeps fewer.
 const MAX_PIECES: u32 = 100;
@@ -50,7 +50,7 @@ impl LogFile {
     }
 
     /// Hands out the entries there are now, from where the last call was broken off.
-    pub fn read(&mut self, each: &mut dyn FnMut(&Entry<'_>) -> ControlFlow<()>) -> io::Result<()> {
+    pub fn read(&mut self, each: &mut dyn FnMut(&LogEntry<'_>) -> ControlFlow<()>) -> io::Result<()> {
         loop {
             let piece = self.older.front_mut().unwrap_or(&mut self.newest);
             if read_entries(piece, &mut self.unfinished, each)?.is_break() {
@@ -68,7 +68,7 @@ impl LogFile {
     }
 
     /// How many entries match, from the beginning of the log on, wherever it was read to.
-    pub fn count(&self, matches: impl Fn(&Entry<'_>) -> bool) -> io::Result<u64> {
+    pub fn count(&self, matches: impl Fn(&LogEntry<'_>) -> bool) -> io::Result<u64> {
         let mut count = 0;
         let mut unfinished = Vec::new();
         for piece in self.older.iter().chain([&self.newest]) {
@@ -76,7 +76,7 @@ impl LogFile {
                 file: piece.get_ref(),
                 at: 0,
             });
-            let counting = &mut |entry: &Entry<'_>| {
+            let counting = &mut |entry: &LogEntry<'_>| {
                 count += u64::from(matches(entry));
                 ControlFlow::Continue(())
             };
@@ -102,7 +102,7 @@ impl LogFile {
 fn read_entries(
     from: &mut impl BufRead,
     unfinished: &mut Vec<u8>,
-    each: &mut dyn FnMut(&Entry<'_>) -> ControlFlow<()>,
+    each: &mut dyn FnMut(&LogEntry<'_>) -> ControlFlow<()>,
 ) -> io::Result<ControlFlow<()>> {
     loop {
         let available = from.fill_buf()?;
@@ -117,7 +117,7 @@ fn read_entries(
         from.consume(taken);
         if end.is_some() {
             // What is no entry was not written by a shim.
-            let flow = Entry::parse(unfinished).map_or(ControlFlow::Continue(()), |entry| each(&entry));
+            let flow = LogEntry::parse(unfinished).map_or(ControlFlow::Continue(()), |entry| each(&entry));
             unfinished.clear();
             if flow.is_break() {
                 return Ok(flow);

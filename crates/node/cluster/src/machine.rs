@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use pulselet_agent::NodeFacts;
-use pulselet_runtime::{Condition, Runtime};
+use pulselet_runtime::{Runtime, RuntimeCondition};
 use serde_json::{Value, json};
 
 /// How long the runtime may take to say that it is well.
@@ -102,11 +102,11 @@ impl Machine {
             Err(_) => not_ready("RuntimeSilent", "the runtime does not answer"),
             Ok(Err(error)) => not_ready("RuntimeFailed", &error.to_string()),
             Ok(Ok(health)) => match (health.runtime, health.network) {
-                (Condition::Ready, Condition::Ready) => {
+                (RuntimeCondition::Ready, RuntimeCondition::Ready) => {
                     condition("Ready", true, "KubeletReady", "pulselet is posting ready status")
                 }
-                (Condition::NotReady { reason, message }, _)
-                | (_, Condition::NotReady { reason, message }) => not_ready(&reason, &message),
+                (RuntimeCondition::NotReady { reason, message }, _)
+                | (_, RuntimeCondition::NotReady { reason, message }) => not_ready(&reason, &message),
             },
         }
     }

@@ -13,7 +13,7 @@ use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
 use jiff::Timestamp;
 use pulselet_agent::{LogFile, LogPlace, NodeHandle};
-use pulselet_runtime::log::{Entry, LogStream};
+use pulselet_runtime::log::{LogEntry, LogStream};
 use thiserror::Error;
 
 use crate::body::Body;
@@ -93,7 +93,7 @@ impl LogOptions {
         })
     }
 
-    fn wants(&self, entry: &Entry<'_>) -> bool {
+    fn wants(&self, entry: &LogEntry<'_>) -> bool {
         self.stream.is_none_or(|stream| stream == entry.stream)
     }
 }
@@ -266,7 +266,7 @@ impl Reader {
     }
 }
 
-fn put(chunk: &mut Vec<u8>, entry: &Entry<'_>, stamped: bool) {
+fn put(chunk: &mut Vec<u8>, entry: &LogEntry<'_>, stamped: bool) {
     if stamped {
         chunk.extend_from_slice(format!("{:.9} ", entry.at).as_bytes());
     }

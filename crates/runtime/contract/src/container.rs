@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ContainerId, PodIdentity, SandboxId, Signal};
 
-/// What a container that is not privileged does not see, because it would tell about the host. A kubelet hides the same.
+/// What a container that is not privileged does not see, because it would show the host. A kubelet hides the same.
 pub const MASKED_PATHS: [&str; 12] = [
     "/proc/asound",
     "/proc/acpi",
@@ -41,7 +41,7 @@ pub struct ContainerConfig {
     pub attempt: u32,
     /// As the pod names it.
     pub image: String,
-    /// What [`Image::id`](crate::Image::id) said after pulling; empty where images are not used.
+    /// What [`ImageSummary::id`](crate::ImageSummary::id) said after pulling; empty where images are not used.
     pub image_id: String,
     /// Replaces the image's entrypoint; empty keeps it.
     pub command: Vec<String>,
@@ -60,7 +60,7 @@ pub struct ContainerConfig {
     pub tty: bool,
     pub resources: Resources,
     pub security: SecurityContext,
-    /// None: the image's, else SIGTERM.
+    /// `None` if the image's applies, or SIGTERM if it has none.
     pub stop_signal: Option<Signal>,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
@@ -113,7 +113,7 @@ pub struct Device {
     pub permissions: String,
 }
 
-/// Limits as cgroups have them. None: no limit of its own.
+/// Limits as cgroups have them; `None` if there is no limit of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Resources {
     pub cpu_shares: Option<u64>,
@@ -178,7 +178,7 @@ pub struct ContainerStatus {
     /// As the pod names it.
     pub image: String,
     pub image_id: String,
-    /// The effective signal; none where the runtime does not tell.
+    /// The effective signal; `None` if the runtime does not report it.
     pub stop_signal: Option<Signal>,
     pub log_path: PathBuf,
     pub labels: BTreeMap<String, String>,
@@ -191,27 +191,28 @@ pub enum ContainerState {
     Running {
         started_at: Timestamp,
     },
-    Exited(Exit),
-    /// The runtime cannot tell, for example because the shim does not answer.
+    Exited(ContainerExit),
+    /// The runtime does not know, for example because the shim does not answer.
     Unknown,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Exit {
-    /// None when it never ran.
+pub struct ContainerExit {
+    /// `None` if it never ran.
     pub started_at: Option<Timestamp>,
     pub finished_at: Timestamp,
-    /// 128 + n when it was ended by signal n; 255 when nobody saw the end.
+    /// The program's own, or one of [`exit_code`](crate::exit_code): that of the signal that ended it, or `UNKNOWN` if nobody
+    /// saw the end.
     pub code: i32,
-    pub reason: ExitReason,
+    pub reason: ExitCause,
     /// What went wrong, for a person; often empty.
     pub message: String,
-    /// Whether SIGKILL had to follow the stop signal; none where the runtime does not tell.
+    /// Whether SIGKILL had to follow the stop signal; `None` if the runtime does not report it.
     pub killed_after_grace: Option<bool>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ExitReason {
+pub enum ExitCause {
     Completed,
     Error,
     OomKilled,
@@ -223,7 +224,7 @@ pub enum ExitReason {
     Other(String),
 }
 
-impl ExitReason {
+impl ExitCause {
     /// The word in a pod's status.
     pub fn as_str(&self) -> &str {
         match self {

@@ -5,7 +5,7 @@
 
 use std::{fmt, time::Duration};
 
-use crate::ImageError;
+use crate::RuntimeImageError;
 
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -33,7 +33,7 @@ pub enum Error {
     #[error("this runtime cannot {operation}")]
     Unsupported { operation: Operation },
     #[error(transparent)]
-    Image(#[from] ImageError),
+    Image(#[from] RuntimeImageError),
     #[error("cannot {operation}: no answer within {after:?}")]
     Timeout { operation: Operation, after: Duration },
     /// The runtime, or the shim of the container, cannot be reached; the object itself may be well.

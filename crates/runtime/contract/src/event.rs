@@ -25,7 +25,7 @@ pub struct ContainerEvent {
     pub sandbox: SandboxId,
     pub kind: EventKind,
     pub at: Timestamp,
-    /// The container as it was just after the change, where the runtime knows; none once deleted.
+    /// The container as it was just after the change, where the runtime knows; `None` once it is deleted.
     pub status: Option<Box<ContainerStatus>>,
 }
 
@@ -67,7 +67,7 @@ impl Default for EventHub {
 pub struct Events(broadcast::Receiver<RuntimeEvent>);
 
 impl Events {
-    /// The next event; none when the runtime is gone. Dropping the future loses nothing.
+    /// The next event; `None` if the runtime is gone. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Option<RuntimeEvent> {
         match self.0.recv().await {
             Ok(event) => Some(event),

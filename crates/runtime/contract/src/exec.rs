@@ -20,7 +20,7 @@ pub const PROBE_OUTPUT_LIMIT: usize = 10 * 1024;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecRequest {
     pub command: Vec<String>,
-    /// None: as long as it takes.
+    /// `None` if it may take as long as it wants.
     pub timeout: Option<Duration>,
     /// Bytes of combined output kept; what follows is read and thrown away.
     pub output_limit: usize,
@@ -36,7 +36,7 @@ pub struct ExecOutput {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExecOutcome {
-    /// 128 + n when it was ended by signal n.
+    /// The command's own code, or that of the signal that ended it ([`exit_code`](crate::exit_code)).
     Exited(i32),
     /// The timeout came first; the command and all it had started were killed.
     TimedOut,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::Signal;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Image {
+pub struct ImageSummary {
     /// The digest of its configuration, `sha256:...`.
     pub id: String,
     pub tags: Vec<String>,
@@ -13,7 +13,7 @@ pub struct Image {
     pub digests: Vec<String>,
     /// Bytes.
     pub size: u64,
-    /// `STOPSIGNAL` as the image has it; none where it has none or the runtime does not tell.
+    /// `STOPSIGNAL` as the image has it; `None` if it has none or the runtime does not report it.
     pub stop_signal: Option<String>,
     /// Whether a missing `stop_signal` means that the image has none.
     pub stop_signal_known: bool,
@@ -23,8 +23,8 @@ pub struct Image {
     pub username: Option<String>,
 }
 
-impl Image {
-    /// The signal this image asks for: none if it asks for none, an error if it cannot be understood.
+impl ImageSummary {
+    /// The signal this image asks for; `None` if it asks for none, an error if it cannot be understood.
     pub fn parsed_stop_signal(&self) -> Option<Result<Signal, crate::ParseSignalError>> {
         self.stop_signal
             .as_deref()
@@ -35,21 +35,21 @@ impl Image {
 
 /// What a registry wants to see. Never printed.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Credentials {
+pub enum RegistryCredentials {
     Basic { username: String, password: String },
     IdentityToken(String),
     RegistryToken(String),
 }
 
-impl std::fmt::Debug for Credentials {
+impl std::fmt::Debug for RegistryCredentials {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Credentials(..)")
+        f.write_str("RegistryCredentials(..)")
     }
 }
 
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{message}")]
-pub struct ImageError {
+pub struct RuntimeImageError {
     pub reference: String,
     pub kind: ImageErrorKind,
     pub message: String,

@@ -1,18 +1,19 @@
 //! What Pulselet asks of a container runtime, in the verbs of CRI.
 //!
-//! The [`Runtime`] trait is the only door between the node and whatever runs containers: host processes, the built-in
-//! OCI containers, or a CRI server. The types say what a pod wants, fully resolved: volumes are host paths, variables
-//! are expanded, names of users and ports are numbers wherever the node could know them.
+//! Where to start: the [`Runtime`] trait. It is the only connection between the node and whatever runs containers: host
+//! processes, the built-in OCI containers, or a CRI server. [`SandboxConfig`] and [`ContainerConfig`] say what a pod
+//! wants, fully resolved: volumes are host paths, variables are expanded, names of users and ports are numbers wherever
+//! the node could know them. [`ContainerStatus`] and [`RuntimeEvent`] say what was observed.
 //!
 //! What holds for every implementation:
 //! - Every verb may be called again. Stopping or removing what is gone succeeds; asking about it is
 //!   [`Error::NotFound`].
 //! - Objects outlive the caller. Dropping a future ends the waiting, never the work that has begun.
 //! - Status is what was observed. A container for which a signal was sent is running until its exit was seen.
-//! - Events are hints that something changed. A receiver that missed some is told to look again.
+//! - Events are hints that something changed. A receiver that missed some gets [`RuntimeEvent::Resync`] and lists.
 //!
-//! Policy (grace periods, hooks, restarts, back-off) is the node's; deadlines handed to a runtime are kept by it, also
-//! when the caller dies.
+//! What is left to others: policy (grace periods, hooks, restarts, back-off) is the node's; deadlines handed to a
+//! runtime are kept by it, also when the caller dies.
 
 mod container;
 mod error;
@@ -28,9 +29,9 @@ use std::{fmt, time::Duration};
 
 pub use async_trait::async_trait;
 pub use container::{
-    Capabilities, ContainerConfig, ContainerFilter, ContainerState, ContainerStats, ContainerStatus, Device,
-    EnvVar, Exit, ExitReason, MASKED_PATHS, Mount, Propagation, READ_ONLY_PATHS, Resources, Seccomp,
-    SecurityContext,
+    Capabilities, ContainerConfig, ContainerExit, ContainerFilter, ContainerState, ContainerStats,
+    ContainerStatus, Device, EnvVar, ExitCause, MASKED_PATHS, Mount, Propagation, READ_ONLY_PATHS, Resources,
+    Seccomp, SecurityContext,
 };
 pub use error::{BoxError, Error, ObjectKind, Operation, Result};
 pub use event::{ContainerEvent, EVENT_BUFFER, EventHub, EventKind, Events, RuntimeEvent};
@@ -39,8 +40,8 @@ pub use exec::{
     PROBE_OUTPUT_LIMIT, ReadStream, TerminalSize, WriteStream,
 };
 pub use id::{ContainerId, SandboxId};
-pub use image::{Credentials, Image, ImageError, ImageErrorKind};
-pub use pulselet_vocabulary::{ParseSignalError, Signal};
+pub use image::{ImageErrorKind, ImageSummary, RegistryCredentials, RuntimeImageError};
+pub use pulselet_vocabulary::{ParseSignalError, PodName, Signal, exit_code};
 pub use sandbox::{
     Dns, Namespaces, PidNamespace, PodIdentity, PortMapping, Protocol, SandboxConfig, SandboxState,
     SandboxStatus,
@@ -54,9 +55,9 @@ pub trait Runtime: fmt::Debug + Send + Sync {
     async fn version(&self) -> Result<Version>;
 
     /// Whether containers can be started now.
-    async fn health(&self) -> Result<Health>;
+    async fn health(&self) -> Result<RuntimeHealth>;
 
-    /// Makes the place that the containers of a pod share, with its network.
+    /// Makes what the containers of a pod share, with its network.
     async fn run_sandbox(&self, config: &SandboxConfig) -> Result<SandboxId>;
 
     /// Kills what still runs in the sandbox and takes its network away.
@@ -100,7 +101,7 @@ pub trait Runtime: fmt::Debug + Send + Sync {
     /// Runs a command in a running container with its streams connected to the caller.
     async fn exec(&self, id: &ContainerId, options: &ExecOptions) -> Result<ExecStreams>;
 
-    /// Connects to the streams of the main process of a running container.
+    /// Connects to the streams of the init process of a running container.
     async fn attach(&self, id: &ContainerId, options: &AttachOptions) -> Result<ExecStreams>;
 
     /// Connects to a TCP port on the pod's loopback address.
@@ -110,12 +111,16 @@ pub trait Runtime: fmt::Debug + Send + Sync {
     async fn reopen_log(&self, id: &ContainerId) -> Result<()>;
 
     /// Fetches an image if it is not there and returns what it is.
-    async fn pull_image(&self, reference: &str, credentials: Option<&Credentials>) -> Result<Image>;
+    async fn pull_image(
+        &self,
+        reference: &str,
+        credentials: Option<&RegistryCredentials>,
+    ) -> Result<ImageSummary>;
 
-    /// None when the image is not there.
-    async fn image_status(&self, reference: &str) -> Result<Option<Image>>;
+    /// Returns `None` if the image is not there.
+    async fn image_status(&self, reference: &str) -> Result<Option<ImageSummary>>;
 
-    async fn list_images(&self) -> Result<Vec<Image>>;
+    async fn list_images(&self) -> Result<Vec<ImageSummary>>;
 
     async fn remove_image(&self, reference: &str) -> Result<()>;
 
@@ -145,19 +150,19 @@ pub struct Features {
     pub events: bool,
     /// Uses images. Host processes do not.
     pub images: bool,
-    /// [`Exit::killed_after_grace`] is known.
+    /// [`ContainerExit::killed_after_grace`] is known.
     pub kill_reporting: bool,
 }
 
 /// The conditions a node reports about its runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Health {
-    pub runtime: Condition,
-    pub network: Condition,
+pub struct RuntimeHealth {
+    pub runtime: RuntimeCondition,
+    pub network: RuntimeCondition,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Condition {
+pub enum RuntimeCondition {
     Ready,
     NotReady { reason: String, message: String },
 }

@@ -28,7 +28,7 @@ impl LogStream {
 
 /// One line of a log file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry<'a> {
+pub struct LogEntry<'a> {
     pub at: Timestamp,
     pub stream: LogStream,
     /// Not the end of its line.
@@ -37,7 +37,7 @@ pub struct Entry<'a> {
     pub text: &'a [u8],
 }
 
-impl<'a> Entry<'a> {
+impl<'a> LogEntry<'a> {
     /// Appends the entry with its newline.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let tag = if self.partial { 'P' } else { 'F' };
@@ -47,7 +47,7 @@ impl<'a> Entry<'a> {
         out.push(b'\n');
     }
 
-    /// Reads a line, with or without its newline; none if it is not an entry.
+    /// Reads a line, with or without its newline; returns `None` if it is not an entry.
     pub fn parse(line: &'a [u8]) -> Option<Self> {
         let line = line.strip_suffix(b"\n").unwrap_or(line);
         let mut parts = line.splitn(4, |&byte| byte == b' ');
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn an_entry_has_nine_digits_and_reads_back() {
         let at: Timestamp = "2026-01-02T03:04:05.5Z".parse().expect("a time");
-        let entry = Entry {
+        let entry = LogEntry {
             at,
             stream: LogStream::Stderr,
             partial: true,
@@ -88,12 +88,12 @@ mod tests {
         let mut line = Vec::new();
         entry.encode(&mut line);
         assert_eq!(line, b"2026-01-02T03:04:05.500000000Z stderr P a b  c\n");
-        assert_eq!(Entry::parse(&line), Some(entry));
+        assert_eq!(LogEntry::parse(&line), Some(entry));
     }
 
     #[test]
     fn empty_lines_and_offsets_are_read() {
-        let entry = Entry::parse(b"2026-01-02T03:04:05.5+02:00 stdout F:x \n").expect("an entry");
+        let entry = LogEntry::parse(b"2026-01-02T03:04:05.5+02:00 stdout F:x \n").expect("an entry");
         assert_eq!(
             (entry.text, entry.partial, entry.at.to_string()),
             (&b""[..], false, "2026-01-02T01:04:05.5Z".into())
@@ -110,7 +110,7 @@ mod tests {
             b"x stdout F x",
             b"\xff \xff",
         ] {
-            assert_eq!(Entry::parse(line), None);
+            assert_eq!(LogEntry::parse(line), None);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr, path::PathBuf};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{Resources, SandboxId, Seccomp};
+use crate::{PodName, Resources, SandboxId, Seccomp};
 
 /// Which pod something belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -13,6 +13,13 @@ pub struct PodIdentity {
     pub uid: String,
     pub namespace: String,
     pub name: String,
+}
+
+impl PodIdentity {
+    /// Namespace and name, which is written `namespace/name`.
+    pub fn pod_name(&self) -> PodName {
+        PodName::new(self.namespace.as_str(), self.name.as_str())
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -87,7 +94,7 @@ pub struct SandboxStatus {
     pub attempt: u32,
     pub state: SandboxState,
     pub created_at: Timestamp,
-    /// The pod's addresses, the primary one first; empty with the host's network where the runtime does not tell.
+    /// The pod's addresses, the primary one first; empty with the host's network where the runtime does not report them.
     pub addresses: Vec<IpAddr>,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use pulselet_runtime::{
-    ContainerConfig, ContainerId, ContainerState, ContainerStatus, Error, Exit, ExitReason, Image,
-    MASKED_PATHS, Mount, Propagation, READ_ONLY_PATHS, Resources, Result, SandboxConfig, SandboxId,
-    SecurityContext, Signal,
+    ContainerConfig, ContainerExit, ContainerId, ContainerState, ContainerStatus, Error, ExitCause,
+    ImageSummary, MASKED_PATHS, Mount, Propagation, READ_ONLY_PATHS, Resources, Result, SandboxConfig,
+    SandboxId, SecurityContext, Signal,
 };
 
 use crate::labels;
@@ -22,7 +22,7 @@ const DEVICE_PERMISSIONS: &str = "mrw";
 pub(crate) fn to_wire(
     config: &ContainerConfig,
     sandbox: &SandboxConfig,
-    image: &Image,
+    image: &ImageSummary,
     owner: &str,
 ) -> Result<v1::ContainerConfig> {
     Ok(v1::ContainerConfig {
@@ -133,7 +133,7 @@ fn log_path(config: &ContainerConfig, directory: &Path) -> Result<String> {
 fn security(
     context: &SecurityContext,
     sandbox: &SandboxConfig,
-    image: &Image,
+    image: &ImageSummary,
 ) -> v1::LinuxContainerSecurityContext {
     let paths = |list: &[&str]| {
         let shown = context.privileged || context.unmasked_proc;
@@ -169,7 +169,7 @@ fn security(
 
 /// CRI wants a user wherever there is a group: the image's, where the pod names none. Otherwise the image's user is left
 /// to the server, which knows its groups.
-fn user(context: &SecurityContext, image: &Image) -> (Option<u32>, Option<String>) {
+fn user(context: &SecurityContext, image: &ImageSummary) -> (Option<u32>, Option<String>) {
     let own = (context.run_as_user, context.run_as_username.clone());
     match own {
         (None, None) if context.run_as_group.is_some() => match (image.uid, image.username.clone()) {
@@ -238,7 +238,7 @@ fn state(status: &v1::ContainerStatus) -> ContainerState {
         v1::ContainerState::ContainerRunning => ContainerState::Running {
             started_at: time(status.started_at),
         },
-        v1::ContainerState::ContainerExited => ContainerState::Exited(Exit {
+        v1::ContainerState::ContainerExited => ContainerState::Exited(ContainerExit {
             started_at: (status.started_at > 0).then(|| time(status.started_at)),
             finished_at: time(status.finished_at.max(status.created_at)),
             code: status.exit_code,
@@ -250,15 +250,15 @@ fn state(status: &v1::ContainerStatus) -> ContainerState {
     }
 }
 
-fn reason(word: &str, code: i32) -> ExitReason {
+fn reason(word: &str, code: i32) -> ExitCause {
     match word {
-        "" if code == 0 => ExitReason::Completed,
-        "Completed" => ExitReason::Completed,
-        "" | "Error" => ExitReason::Error,
-        "OOMKilled" => ExitReason::OomKilled,
-        "StartError" => ExitReason::StartError,
-        "Unknown" | "ContainerStatusUnknown" => ExitReason::Unknown,
-        other => ExitReason::Other(other.to_owned()),
+        "" if code == 0 => ExitCause::Completed,
+        "Completed" => ExitCause::Completed,
+        "" | "Error" => ExitCause::Error,
+        "OOMKilled" => ExitCause::OomKilled,
+        "StartError" => ExitCause::StartError,
+        "Unknown" | "ContainerStatusUnknown" => ExitCause::Unknown,
+        other => ExitCause::Other(other.to_owned()),
     }
 }
 
@@ -273,7 +273,7 @@ mod tests {
 
     use super::*;
 
-    fn made(change: impl FnOnce(&mut ContainerConfig, &mut Image)) -> v1::ContainerConfig {
+    fn made(change: impl FnOnce(&mut ContainerConfig, &mut ImageSummary)) -> v1::ContainerConfig {
         let mut config = ContainerConfig {
             name: "app".into(),
             attempt: 3,
@@ -281,7 +281,7 @@ mod tests {
             log_path: "/logs/p/app/3.log".into(),
             ..ContainerConfig::default()
         };
-        let mut image = Image::default();
+        let mut image = ImageSummary::default();
         change(&mut config, &mut image);
         let sandbox = SandboxConfig {
             log_directory: "/logs/p".into(),
@@ -319,7 +319,7 @@ mod tests {
             log_directory: "/logs/p".into(),
             ..SandboxConfig::default()
         };
-        let error = to_wire(&config, &sandbox, &Image::default(), "me").expect_err("refused");
+        let error = to_wire(&config, &sandbox, &ImageSummary::default(), "me").expect_err("refused");
         assert!(error.to_string().starts_with("log_path: "));
     }
 
@@ -388,9 +388,9 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         };
-        assert_eq!(exited("", 0, 60).reason, ExitReason::Completed);
-        assert_eq!(exited("OOMKilled", 137, 60).reason, ExitReason::OomKilled);
-        assert_eq!(exited("Unknown", 255, 60).reason, ExitReason::Unknown);
+        assert_eq!(exited("", 0, 60).reason, ExitCause::Completed);
+        assert_eq!(exited("OOMKilled", 137, 60).reason, ExitCause::OomKilled);
+        assert_eq!(exited("Unknown", 255, 60).reason, ExitCause::Unknown);
         assert_eq!(exited("Odd", 1, 60).reason.as_str(), "Odd");
         assert_eq!(exited("StartError", 128, 0).started_at, None);
         assert_eq!(exited("Error", 1, 60).finished_at.as_nanosecond(), 100);

@@ -6,7 +6,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pulselet_runtime::{Credentials, Error, Image, ImageError, ImageErrorKind, Operation, Result, Signal};
+use pulselet_runtime::{
+    Error, ImageErrorKind, ImageSummary, Operation, RegistryCredentials, Result, RuntimeImageError, Signal,
+};
 use serde::Deserialize;
 use tonic::Code;
 
@@ -26,7 +28,7 @@ pub(crate) struct Images {
     connection: Connection,
     /// By the name or id asked for. What an id stands for does not change; what a name stands for is forgotten by
     /// every pull.
-    known: Arc<Mutex<HashMap<String, Arc<Image>>>>,
+    known: Arc<Mutex<HashMap<String, Arc<ImageSummary>>>>,
 }
 
 /// What we read of an image's description.
@@ -56,7 +58,7 @@ impl Images {
         }
     }
 
-    pub(crate) async fn status(&self, reference: &str) -> Result<Option<Image>> {
+    pub(crate) async fn status(&self, reference: &str) -> Result<Option<ImageSummary>> {
         let request = v1::ImageStatusRequest {
             image: Some(spec(reference)),
             verbose: true,
@@ -71,7 +73,7 @@ impl Images {
     }
 
     /// The image of a container; none where it is gone.
-    pub(crate) async fn of_container(&self, reference: &str) -> Result<Option<Arc<Image>>> {
+    pub(crate) async fn of_container(&self, reference: &str) -> Result<Option<Arc<ImageSummary>>> {
         if let Some(image) = self.known().get(reference) {
             return Ok(Some(Arc::clone(image)));
         }
@@ -95,7 +97,11 @@ impl Images {
         }
     }
 
-    pub(crate) async fn pull(&self, reference: &str, credentials: Option<&Credentials>) -> Result<Image> {
+    pub(crate) async fn pull(
+        &self,
+        reference: &str,
+        credentials: Option<&RegistryCredentials>,
+    ) -> Result<ImageSummary> {
         let request = v1::PullImageRequest {
             image: Some(spec(reference)),
             auth: credentials.map(auth),
@@ -109,7 +115,7 @@ impl Images {
             images.known().remove(&reference);
             let image = images.status(&pulled.image_ref).await?;
             image.ok_or_else(|| {
-                Error::Image(ImageError {
+                Error::Image(RuntimeImageError {
                     reference,
                     kind: ImageErrorKind::Pull,
                     message: "the runtime has no such image after pulling it".to_owned(),
@@ -119,7 +125,7 @@ impl Images {
         .await
     }
 
-    pub(crate) async fn list(&self) -> Result<Vec<Image>> {
+    pub(crate) async fn list(&self) -> Result<Vec<ImageSummary>> {
         let request = v1::ListImagesRequest::default();
         let answer = call(ASK, self.connection.images().list_images(request)).await;
         let images = answer.map_err(|error| error.of(Operation::List))?.images;
@@ -147,7 +153,7 @@ impl Images {
         .await
     }
 
-    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Image>>> {
+    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<ImageSummary>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -159,18 +165,18 @@ fn spec(reference: &str) -> v1::ImageSpec {
     }
 }
 
-fn auth(credentials: &Credentials) -> v1::AuthConfig {
+fn auth(credentials: &RegistryCredentials) -> v1::AuthConfig {
     match credentials {
-        Credentials::Basic { username, password } => v1::AuthConfig {
+        RegistryCredentials::Basic { username, password } => v1::AuthConfig {
             username: username.clone(),
             password: password.clone(),
             ..v1::AuthConfig::default()
         },
-        Credentials::IdentityToken(token) => v1::AuthConfig {
+        RegistryCredentials::IdentityToken(token) => v1::AuthConfig {
             identity_token: token.clone(),
             ..v1::AuthConfig::default()
         },
-        Credentials::RegistryToken(token) => v1::AuthConfig {
+        RegistryCredentials::RegistryToken(token) => v1::AuthConfig {
             registry_token: token.clone(),
             ..v1::AuthConfig::default()
         },
@@ -191,7 +197,7 @@ fn failed(operation: Operation, reference: &str, error: CallError) -> Error {
     };
     match error.of(operation) {
         away @ (Error::Unavailable { .. } | Error::Timeout { .. }) => away,
-        other => Error::Image(ImageError {
+        other => Error::Image(RuntimeImageError {
             reference: reference.to_owned(),
             kind,
             message: other.to_string(),
@@ -199,12 +205,12 @@ fn failed(operation: Operation, reference: &str, error: CallError) -> Error {
     }
 }
 
-fn from_wire(image: v1::Image, info: &labels::Map) -> Image {
+fn from_wire(image: v1::Image, info: &labels::Map) -> ImageSummary {
     let info = info
         .get(INFO)
         .and_then(|text| serde_json::from_str::<Info>(text).ok());
     let some = |text: String| Some(text).filter(|text| !text.is_empty());
-    Image {
+    ImageSummary {
         id: image.id,
         tags: image.repo_tags,
         digests: image.repo_digests,
@@ -224,7 +230,7 @@ mod tests {
 
     use super::*;
 
-    fn image(info: &str) -> Image {
+    fn image(info: &str) -> ImageSummary {
         let info = labels::Map::from([(INFO.to_owned(), info.to_owned())]);
         from_wire(v1::Image::default(), &info)
     }

@@ -32,4 +32,4 @@ pub mod wire;
 
 pub use connection::ConnectError;
 pub use owner::OwnerError;
-pub use runtime::{CriOptions, CriRuntime, OpenError, USUAL_SOCKETS};
+pub use runtime::{CriOpenError, CriOptions, CriRuntime, USUAL_SOCKETS};

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pulselet_runtime::{
-    AttachOptions, Condition, ContainerConfig, ContainerFilter, ContainerId, ContainerState, ContainerStats,
-    ContainerStatus, Credentials, DuplexStream, Error, Events, ExecOptions, ExecOutcome, ExecOutput,
-    ExecRequest, ExecStreams, Features, Health, Image, ObjectKind, Operation, Result, Runtime, SandboxConfig,
-    SandboxId, SandboxStatus, Version, async_trait,
+    AttachOptions, ContainerConfig, ContainerFilter, ContainerId, ContainerState, ContainerStats,
+    ContainerStatus, DuplexStream, Error, Events, ExecOptions, ExecOutcome, ExecOutput, ExecRequest,
+    ExecStreams, Features, ImageSummary, ObjectKind, Operation, RegistryCredentials, Result, Runtime,
+    RuntimeCondition, RuntimeHealth, SandboxConfig, SandboxId, SandboxStatus, Version, async_trait,
 };
 use thiserror::Error;
 use tokio_util::task::AbortOnDropHandle;
@@ -45,7 +45,7 @@ pub struct CriOptions {
 }
 
 #[derive(Debug, Error)]
-pub enum OpenError {
+pub enum CriOpenError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     #[error(transparent)]
@@ -71,7 +71,7 @@ struct Inner {
 
 impl CriRuntime {
     /// Connects to a server. Only one at a time may use a root; the caller sees to that.
-    pub async fn open(options: CriOptions) -> std::result::Result<Self, OpenError> {
+    pub async fn open(options: CriOptions) -> std::result::Result<Self, CriOpenError> {
         let (connection, found) = Connection::open(&options.socket).await?;
         let owner = owner::load(&options.root)?;
         let images = Images::new(connection.clone());
@@ -144,7 +144,7 @@ impl Inner {
     }
 
     /// What is wanted of the image; asked for only where it matters.
-    async fn image_of(&self, config: &ContainerConfig) -> Result<Arc<Image>> {
+    async fn image_of(&self, config: &ContainerConfig) -> Result<Arc<ImageSummary>> {
         let security = &config.security;
         let needed = security.run_as_group.is_some()
             && security.run_as_user.is_none()
@@ -289,12 +289,12 @@ impl Runtime for CriRuntime {
         })
     }
 
-    async fn health(&self) -> Result<Health> {
+    async fn health(&self) -> Result<RuntimeHealth> {
         let request = v1::StatusRequest { verbose: false };
         let answer = call(ASK, self.0.connection.runtime().status(request)).await;
         let status = answer.map_err(|error| error.of(Operation::Connect))?.status;
         let conditions = status.unwrap_or_default().conditions;
-        Ok(Health {
+        Ok(RuntimeHealth {
             runtime: condition(&conditions, "RuntimeReady"),
             network: condition(&conditions, "NetworkReady"),
         })
@@ -455,15 +455,19 @@ impl Runtime for CriRuntime {
         Ok(())
     }
 
-    async fn pull_image(&self, reference: &str, credentials: Option<&Credentials>) -> Result<Image> {
+    async fn pull_image(
+        &self,
+        reference: &str,
+        credentials: Option<&RegistryCredentials>,
+    ) -> Result<ImageSummary> {
         self.0.images.pull(reference, credentials).await
     }
 
-    async fn image_status(&self, reference: &str) -> Result<Option<Image>> {
+    async fn image_status(&self, reference: &str) -> Result<Option<ImageSummary>> {
         self.0.images.status(reference).await
     }
 
-    async fn list_images(&self) -> Result<Vec<Image>> {
+    async fn list_images(&self) -> Result<Vec<ImageSummary>> {
         self.0.images.list().await
     }
 
@@ -483,14 +487,14 @@ pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send 
         .expect("work on files does not panic, and is not given up")
 }
 
-fn condition(conditions: &[v1::RuntimeCondition], name: &str) -> Condition {
+fn condition(conditions: &[v1::RuntimeCondition], name: &str) -> RuntimeCondition {
     match conditions.iter().find(|condition| condition.r#type == name) {
-        Some(condition) if condition.status => Condition::Ready,
-        Some(condition) => Condition::NotReady {
+        Some(condition) if condition.status => RuntimeCondition::Ready,
+        Some(condition) => RuntimeCondition::NotReady {
             reason: condition.reason.clone(),
             message: condition.message.clone(),
         },
-        None => Condition::NotReady {
+        None => RuntimeCondition::NotReady {
             reason: "Unknown".to_owned(),
             message: format!("the runtime does not report {name}"),
         },
@@ -596,10 +600,10 @@ mod tests {
             status: true,
             ..v1::RuntimeCondition::default()
         }];
-        assert_eq!(condition(&conditions, "RuntimeReady"), Condition::Ready);
+        assert_eq!(condition(&conditions, "RuntimeReady"), RuntimeCondition::Ready);
         assert!(matches!(
             condition(&conditions, "NetworkReady"),
-            Condition::NotReady { .. }
+            RuntimeCondition::NotReady { .. }
         ));
     }
 }

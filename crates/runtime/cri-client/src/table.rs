@@ -11,8 +11,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use jiff::Timestamp;
 use pulselet_runtime::{
-    ContainerEvent, ContainerId, ContainerState, ContainerStatus, Error, EventHub, EventKind, Exit,
-    ExitReason, ObjectKind, Operation, Result, RuntimeEvent, SandboxId,
+    ContainerEvent, ContainerExit, ContainerId, ContainerState, ContainerStatus, Error, EventHub, EventKind,
+    ExitCause, ObjectKind, Operation, Result, RuntimeEvent, SandboxId,
 };
 
 use crate::call::{ASK, call};
@@ -73,11 +73,11 @@ impl Table {
 
     /// A container that never ran counts as exited from now on.
     pub(crate) fn bury(&self, status: ContainerStatus) {
-        let exit = Exit {
+        let exit = ContainerExit {
             started_at: None,
             finished_at: Timestamp::now(),
             code: NEVER_RAN_CODE,
-            reason: ExitReason::Error,
+            reason: ExitCause::Error,
             message: "it was stopped before it ran".to_owned(),
             killed_after_grace: None,
         };

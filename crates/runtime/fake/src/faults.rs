@@ -1,4 +1,4 @@
-//! Seeded misfortune.
+//! Which calls fail and which events are lost, decided by a seeded generator.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 /// How often what goes wrong. The default is a runtime that never fails.
 #[derive(Debug, Clone, Default)]
-pub struct Faults {
+pub struct RuntimeFaults {
     pub seed: u64,
     /// Chance from 0 to 1 that a verb fails without having done anything.
     pub fails: f64,
     /// Chance that a verb is carried out and its answer lost.
     pub loses_answer: f64,
-    /// Chance that an event is lost; receivers are told to list instead, after `resync_after`.
+    /// Chance that an event is lost; receivers get a resync instead, after `resync_after`.
     pub loses_event: f64,
     pub resync_after: Duration,
     /// Longest time a verb may take in addition; each takes a random part of it.
@@ -29,12 +29,12 @@ pub(crate) enum Fate {
 
 #[derive(Debug)]
 pub(crate) struct Dice {
-    faults: Faults,
+    faults: RuntimeFaults,
     rng: StdRng,
 }
 
 impl Dice {
-    pub(crate) fn new(faults: Faults) -> Self {
+    pub(crate) fn new(faults: RuntimeFaults) -> Self {
         let rng = StdRng::seed_from_u64(faults.seed);
         Self { faults, rng }
     }
@@ -53,7 +53,7 @@ impl Dice {
         (delay, fate)
     }
 
-    /// After which time receivers have to be told that an event was lost; none if it was not.
+    /// The time after which receivers learn that an event was lost; `None` if it was not.
     pub(crate) fn event(&mut self) -> Option<Duration> {
         (self.rng.random::<f64>() < self.faults.loses_event).then_some(self.faults.resync_after)
     }
@@ -65,15 +65,15 @@ mod tests {
 
     #[test]
     fn the_same_seed_gives_the_same_misfortune() {
-        let faults = Faults {
+        let faults = RuntimeFaults {
             seed: 7,
             fails: 0.3,
             loses_answer: 0.3,
             slowness: Duration::from_secs(1),
-            ..Faults::default()
+            ..RuntimeFaults::default()
         };
         let rolls = |seed| {
-            let mut dice = Dice::new(Faults {
+            let mut dice = Dice::new(RuntimeFaults {
                 seed,
                 ..faults.clone()
             });
@@ -87,7 +87,7 @@ mod tests {
                 "{fate:?} happens"
             );
         }
-        let mut none = Dice::new(Faults::default());
+        let mut none = Dice::new(RuntimeFaults::default());
         assert!((0..50).all(|_| none.call() == (Duration::ZERO, Fate::Works) && none.event().is_none()));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pulselet_runtime::Signal;
+use pulselet_runtime::{Signal, exit_code};
 use tokio::time::Instant;
 
 use crate::script::LifeScript;
@@ -10,7 +10,7 @@ use crate::script::LifeScript;
 /// A stop that was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stop {
-    /// When the stop signal was sent; none if it was SIGKILL from the start.
+    /// When the stop signal was sent; `None` if it was SIGKILL from the start.
     pub(crate) signalled: Option<Instant>,
     pub(crate) deadline: Instant,
 }
@@ -43,7 +43,7 @@ pub(crate) struct Ending {
     pub(crate) killed_after_grace: bool,
 }
 
-/// How it will end, as far as is known now; none: not by itself.
+/// How it will end, as far as is known now; `None` if it does not end by itself.
 pub(crate) fn ending(
     script: &LifeScript,
     started: Instant,
@@ -58,7 +58,7 @@ pub(crate) fn ending(
     let stopped = stop.map(|stop| match stop.signalled {
         None => Ending {
             at: stop.deadline,
-            code: 137,
+            code: exit_code::KILLED,
             killed_after_grace: false,
         },
         Some(at) if script.obeys(signal) && at + script.stops_in <= stop.deadline => Ending {
@@ -68,7 +68,7 @@ pub(crate) fn ending(
         },
         Some(_) => Ending {
             at: stop.deadline,
-            code: 137,
+            code: exit_code::KILLED,
             killed_after_grace: true,
         },
     });

@@ -1,16 +1,17 @@
-//! [`FakeRuntime`]: the verbs, each at the mercy of the dice.
+//! [`FakeRuntime`]: the verbs of a runtime, each of which may fail as [`RuntimeFaults`] say.
 
 use std::{sync::Arc, time::Duration};
 
 use pulselet_runtime::{
-    AttachOptions, Condition, ContainerConfig, ContainerFilter, ContainerId, ContainerStats, ContainerStatus,
-    Credentials, DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Features,
-    Health, Image, Operation, Result, Runtime, SandboxConfig, SandboxId, SandboxStatus, Version, async_trait,
+    AttachOptions, ContainerConfig, ContainerFilter, ContainerId, ContainerStats, ContainerStatus,
+    DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Features, ImageSummary,
+    Operation, RegistryCredentials, Result, Runtime, RuntimeCondition, RuntimeHealth, SandboxConfig,
+    SandboxId, SandboxStatus, Version, async_trait,
 };
 use tokio::time::sleep;
 
 use crate::{
-    faults::{Dice, Fate, Faults},
+    faults::{Dice, Fate, RuntimeFaults},
     script::{ImageScript, LifeScript},
     state::{Container, Inner},
     streams,
@@ -25,7 +26,7 @@ pub struct FakeRuntime(Arc<Inner>);
 
 impl FakeRuntime {
     /// Must be called where tokio's clock is.
-    pub fn new(faults: Faults) -> Self {
+    pub fn new(faults: RuntimeFaults) -> Self {
         let features = Features {
             stop_signal: true,
             events: true,
@@ -36,7 +37,7 @@ impl FakeRuntime {
     }
 
     /// A runtime that cannot do everything.
-    pub fn with_features(faults: Faults, features: Features) -> Self {
+    pub fn with_features(faults: RuntimeFaults, features: Features) -> Self {
         Self(Arc::new(Inner::new(faults, features)))
     }
 
@@ -60,7 +61,7 @@ impl FakeRuntime {
     }
 
     /// Other misfortune from now on.
-    pub fn set_faults(&self, faults: Faults) {
+    pub fn set_faults(&self, faults: RuntimeFaults) {
         self.0.with(|state| state.dice = Dice::new(faults));
     }
 
@@ -82,8 +83,8 @@ impl FakeRuntime {
         self.0.with(|state| state.configs.get(&key).cloned())
     }
 
-    /// With which credentials an image was asked for last; none if it was not.
-    pub fn pulled_as(&self, reference: &str) -> Option<Option<Credentials>> {
+    /// With which credentials an image was asked for last; `None` if it was not.
+    pub fn pulled_as(&self, reference: &str) -> Option<Option<RegistryCredentials>> {
         self.0.with(|state| state.pulled_as.get(reference).cloned())
     }
 
@@ -131,10 +132,10 @@ impl Runtime for FakeRuntime {
         })
     }
 
-    async fn health(&self) -> Result<Health> {
-        Ok(Health {
-            runtime: Condition::Ready,
-            network: Condition::Ready,
+    async fn health(&self) -> Result<RuntimeHealth> {
+        Ok(RuntimeHealth {
+            runtime: RuntimeCondition::Ready,
+            network: RuntimeCondition::Ready,
         })
     }
 
@@ -292,7 +293,11 @@ impl Runtime for FakeRuntime {
         .await
     }
 
-    async fn pull_image(&self, reference: &str, credentials: Option<&Credentials>) -> Result<Image> {
+    async fn pull_image(
+        &self,
+        reference: &str,
+        credentials: Option<&RegistryCredentials>,
+    ) -> Result<ImageSummary> {
         let key = reference.to_owned();
         self.0
             .with(|state| state.pulled_as.insert(key, credentials.cloned()));
@@ -300,7 +305,7 @@ impl Runtime for FakeRuntime {
             .await
     }
 
-    async fn image_status(&self, reference: &str) -> Result<Option<Image>> {
+    async fn image_status(&self, reference: &str) -> Result<Option<ImageSummary>> {
         let work = async {
             Ok(self
                 .0
@@ -312,7 +317,7 @@ impl Runtime for FakeRuntime {
         self.call(Operation::ImageStatus, reference, work).await
     }
 
-    async fn list_images(&self) -> Result<Vec<Image>> {
+    async fn list_images(&self) -> Result<Vec<ImageSummary>> {
         let work = async { Ok(self.0.images().into_iter().map(|(_, image)| image).collect()) };
         self.call(Operation::List, "images", work).await
     }

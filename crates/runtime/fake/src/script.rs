@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pulselet_runtime::{Image, ImageError, ImageErrorKind, Signal};
+use pulselet_runtime::{ImageErrorKind, ImageSummary, RuntimeImageError, Signal};
 
 /// One life of a container. The default runs until it is stopped, obeys its stop signal at once, and all commands in it
 /// succeed.
@@ -13,7 +13,7 @@ pub struct LifeScript {
     pub exits: Option<(Duration, i32)>,
     /// From a signal it handles to its exit, with code 0.
     pub stops_in: Duration,
-    /// Signals that make it leave; none given: its stop signal. Others do nothing.
+    /// Signals that make it leave; `None` if only its stop signal does. Others do nothing.
     pub handles: Option<Vec<Signal>>,
     /// What commands answer from an age on. Sorted by age; before the first they succeed.
     pub exec: Vec<(Duration, ExecAnswer)>,
@@ -74,9 +74,9 @@ impl LifeScript {
 #[derive(Debug, Clone)]
 pub enum ImageScript {
     /// It is there already.
-    Present(Image),
+    Present(ImageSummary),
     /// It takes this long to come.
-    Pulled(Duration, Image),
+    Pulled(Duration, ImageSummary),
     Fails(ImageErrorKind, String),
 }
 
@@ -84,17 +84,17 @@ impl ImageScript {
     /// What an image of which the test says nothing is.
     pub(crate) fn unremarkable(reference: &str) -> Self {
         let tags = vec![reference.to_owned()];
-        let image = Image {
+        let image = ImageSummary {
             id: format!("sha256:{reference}"),
             tags,
             stop_signal_known: true,
-            ..Image::default()
+            ..ImageSummary::default()
         };
         Self::Pulled(Duration::ZERO, image)
     }
 
-    pub(crate) fn error(kind: ImageErrorKind, reference: &str, message: &str) -> ImageError {
-        ImageError {
+    pub(crate) fn error(kind: ImageErrorKind, reference: &str, message: &str) -> RuntimeImageError {
+        RuntimeImageError {
             reference: reference.to_owned(),
             kind,
             message: message.to_owned(),

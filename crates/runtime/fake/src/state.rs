@@ -9,9 +9,10 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 use pulselet_runtime::{
-    ContainerConfig, ContainerEvent, ContainerId, ContainerState, ContainerStatus, Credentials, Error,
-    EventHub, EventKind, ExecOutcome, ExecOutput, ExecRequest, Exit, ExitReason, Features, Image, ObjectKind,
-    Operation, Result, RuntimeEvent, SandboxConfig, SandboxId, SandboxState, SandboxStatus, Signal,
+    ContainerConfig, ContainerEvent, ContainerExit, ContainerId, ContainerState, ContainerStatus, Error,
+    EventHub, EventKind, ExecOutcome, ExecOutput, ExecRequest, ExitCause, Features, ImageSummary, ObjectKind,
+    Operation, RegistryCredentials, Result, RuntimeEvent, SandboxConfig, SandboxId, SandboxState,
+    SandboxStatus, Signal, exit_code,
 };
 use tokio::{
     sync::watch,
@@ -19,7 +20,7 @@ use tokio::{
 };
 
 use crate::{
-    faults::{Dice, Faults},
+    faults::{Dice, RuntimeFaults},
     life::{Stop, ending},
     script::{ExecAnswer, ImageScript, LifeScript, StartScript},
     streams::Open,
@@ -31,9 +32,9 @@ pub(crate) struct Inner {
     pub(crate) events: EventHub,
     pub(crate) features: Features,
     pub(crate) open: Open,
-    /// What the wall clock showed at `born`.
+    /// What the wall clock showed at `opened`.
     pub(crate) epoch: Timestamp,
-    pub(crate) born: Instant,
+    pub(crate) opened: Instant,
 }
 
 #[derive(Debug)]
@@ -49,7 +50,7 @@ pub(crate) struct State {
     /// What containers were asked for with, the last of a name and attempt.
     pub(crate) configs: BTreeMap<(String, u32), ContainerConfig>,
     /// Who asked for each image last.
-    pub(crate) pulled_as: BTreeMap<String, Option<Credentials>>,
+    pub(crate) pulled_as: BTreeMap<String, Option<RegistryCredentials>>,
 }
 
 #[derive(Debug)]
@@ -72,7 +73,7 @@ pub(crate) struct Control {
 }
 
 impl Inner {
-    pub(crate) fn new(faults: Faults, features: Features) -> Self {
+    pub(crate) fn new(faults: RuntimeFaults, features: Features) -> Self {
         let state = State {
             dice: Dice::new(faults),
             made: 0,
@@ -84,14 +85,14 @@ impl Inner {
             configs: BTreeMap::new(),
             pulled_as: BTreeMap::new(),
         };
-        let (epoch, born) = (Timestamp::now(), Instant::now());
+        let (epoch, opened) = (Timestamp::now(), Instant::now());
         Self {
             state: Mutex::new(state),
             events: EventHub::new(),
             features,
             open: Open::default(),
             epoch,
-            born,
+            opened,
         }
     }
 
@@ -101,7 +102,7 @@ impl Inner {
 
     /// The wall clock, which moves with tokio's.
     fn now(&self) -> Timestamp {
-        let elapsed = SignedDuration::try_from(self.born.elapsed()).unwrap_or(SignedDuration::ZERO);
+        let elapsed = SignedDuration::try_from(self.opened.elapsed()).unwrap_or(SignedDuration::ZERO);
         self.epoch.checked_add(elapsed).unwrap_or(self.epoch)
     }
 
@@ -305,7 +306,12 @@ impl Inner {
             StartScript::Starts => {}
             StartScript::StartsAfter(delay) => sleep(*delay).await,
             StartScript::CannotRun(message) => {
-                self.end(&container, None, 128, ExitReason::StartError, message, None);
+                let exit = ContainerExit {
+                    message: message.clone(),
+                    killed_after_grace: None,
+                    ..self.exit(exit_code::START_ERROR, ExitCause::StartError)
+                };
+                self.end(&container, exit);
                 return Err(Error::CannotRun {
                     message: message.clone(),
                 });
@@ -330,7 +336,11 @@ impl Inner {
         loop {
             let Control { stop, exit, .. } = *control.borrow_and_update();
             if let Some(code) = exit {
-                return self.end(&container, Some(started_at), code, reason(code), "", Some(false));
+                let exit = ContainerExit {
+                    started_at: Some(started_at),
+                    ..self.exit(code, reason(code))
+                };
+                return self.end(&container, exit);
             }
             let ending = ending(&container.script, started, container.signal, stop);
             let end = async {
@@ -344,41 +354,43 @@ impl Inner {
             };
             tokio::select! {
                 ending = end => {
-                    let killed = Some(ending.killed_after_grace);
-                    return self.end(&container, Some(started_at), ending.code, reason(ending.code), "", killed);
+                    let exit = ContainerExit {
+                        started_at: Some(started_at),
+                        killed_after_grace: Some(ending.killed_after_grace),
+                        ..self.exit(ending.code, reason(ending.code))
+                    };
+                    return self.end(&container, exit);
                 }
                 changed = control.changed() => if changed.is_err() { return },
             }
         }
     }
 
-    fn end(
-        &self,
-        container: &Container,
-        started_at: Option<Timestamp>,
-        code: i32,
-        reason: ExitReason,
-        message: &str,
-        killed: Option<bool>,
-    ) {
-        let killed_after_grace = killed.filter(|_| self.features.kill_reporting);
-        let (finished_at, message) = (self.now(), message.to_owned());
-        let exit = Exit {
-            started_at,
-            finished_at,
+    /// An exit now, of a container that never ran and was not killed.
+    fn exit(&self, code: i32, reason: ExitCause) -> ContainerExit {
+        ContainerExit {
+            started_at: None,
+            finished_at: self.now(),
             code,
             reason,
-            message,
-            killed_after_grace,
-        };
+            message: String::new(),
+            killed_after_grace: Some(false),
+        }
+    }
+
+    fn end(&self, container: &Container, mut exit: ContainerExit) {
+        exit.killed_after_grace = exit.killed_after_grace.filter(|_| self.features.kill_reporting);
         container.state.send_replace(ContainerState::Exited(exit));
         self.publish(container, EventKind::Stopped);
     }
 
     pub(crate) async fn stop(&self, container: &Container, grace: Duration) {
         if matches!(container.status().state, ContainerState::Created) {
-            let message = "stopped before it was started";
-            return self.end(container, None, 137, ExitReason::Error, message, Some(false));
+            let exit = ContainerExit {
+                message: "stopped before it was started".to_owned(),
+                ..self.exit(exit_code::KILLED, ExitCause::Error)
+            };
+            return self.end(container, exit);
         }
         container.control.send_modify(|control| {
             control.stop = Some(Stop::again(control.stop, Instant::now(), grace, container.signal));
@@ -434,7 +446,7 @@ impl Inner {
         }
     }
 
-    pub(crate) async fn pull(&self, reference: &str) -> Result<Image> {
+    pub(crate) async fn pull(&self, reference: &str) -> Result<ImageSummary> {
         let script = self.with(|state| {
             let script = state.images.entry(reference.to_owned());
             script
@@ -453,7 +465,7 @@ impl Inner {
         }
     }
 
-    pub(crate) fn images(&self) -> Vec<(String, Image)> {
+    pub(crate) fn images(&self) -> Vec<(String, ImageSummary)> {
         self.with(|state| {
             let present = state
                 .images
@@ -476,7 +488,7 @@ impl Container {
     }
 }
 
-/// None is for ever.
+/// `None` waits for ever.
 async fn pause(duration: Option<Duration>) {
     match duration {
         Some(duration) => sleep(duration).await,
@@ -484,10 +496,10 @@ async fn pause(duration: Option<Duration>) {
     }
 }
 
-fn reason(code: i32) -> ExitReason {
+fn reason(code: i32) -> ExitCause {
     if code == 0 {
-        ExitReason::Completed
+        ExitCause::Completed
     } else {
-        ExitReason::Error
+        ExitCause::Error
     }
 }

@@ -16,7 +16,9 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use pulselet_runtime::{DuplexStream, Error, ExecOptions, ExecStreams, Operation, Result, TerminalSize};
+use pulselet_runtime::{
+    DuplexStream, Error, ExecOptions, ExecStreams, Operation, Result, TerminalSize, exit_code,
+};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::{mpsc, oneshot};
 
@@ -100,7 +102,7 @@ pub(crate) fn exec(open: &Open, options: &ExecOptions) -> Result<ExecStreams> {
     tokio::spawn(async move {
         let code = tokio::select! {
             played = play(program, ends) => played.unwrap_or(141),
-            () = exit_sender.closed() => 137,
+            () = exit_sender.closed() => exit_code::KILLED,
         };
         drop(counted);
         // Whoever left does not want to know.

@@ -1,4 +1,4 @@
-//! What the store tells about an image, and the documents that describe one.
+//! What the store knows about an image, and the documents that describe one.
 //!
 //! The documents come from outside: their size is bounded before they are parsed, and they are turned into types that
 //! cannot be invalid right here. Fields nobody uses are not read.

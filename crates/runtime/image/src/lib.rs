@@ -1,10 +1,12 @@
 //! Container images: a content-addressed store with loading, pulling and unpacking.
 //!
-//! [`ImageStore`] is the way in. It keeps each layer unpacked, as a directory that an overlay mount takes as it is, named
-//! by its content and that of the layers below. What comes from outside, archives and registries, is checked against its
-//! digests, bounded in every size and count, and visible only when it is complete.
+//! Where to start: [`ImageStore`]. It keeps each layer unpacked, as a directory that an overlay mount takes as it is,
+//! named by its content and that of the layers below.
 //!
-//! What this crate leaves to others: mounting, running, and knowing which images are in use.
+//! What always holds: what comes from outside, archives and registries, is checked against its digests, bounded in every
+//! size and count, and visible only when it is complete.
+//!
+//! What is left to others: mounting, running, and knowing which images are in use.
 
 mod compression;
 mod credentials;
@@ -29,6 +31,8 @@ pub use pull::{DownloadError, LayerStep, Progress, PullError, PullEvent};
 pub use reference::{ParseReferenceError, Reference};
 pub use registry::RegistryError;
 pub use stage::LayerError;
-pub use store::{ImageStore, IndexError, Prune, Removed, SHORT_ID_DIGITS, StoreError};
+pub use store::{
+    ImageStore, ImageStoreError, ImageStoreErrorKind, IndexError, Prune, Removed, SHORT_ID_DIGITS,
+};
 pub use tarball::TarError;
 pub use unpack::{Limits, UnpackError};

@@ -18,7 +18,7 @@ use crate::image::{
 use crate::platform::{self, Platform};
 use crate::reference::{ParseReferenceError, Reference};
 use crate::stage::{Layer, LayerError, Stage};
-use crate::store::{ImageStore, NewImage, StoreError};
+use crate::store::{ImageStore, ImageStoreError, NewImage};
 use archive::{Archive, Stored};
 
 pub use archive::ArchiveError;
@@ -53,7 +53,7 @@ pub enum LoadError {
     #[error(transparent)]
     Layer(#[from] LayerError),
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] ImageStoreError),
 }
 
 impl ImageStore {

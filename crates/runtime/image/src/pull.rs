@@ -21,7 +21,7 @@ use crate::platform::{self, Platform};
 use crate::reference::Reference;
 use crate::registry::{Registry, RegistryError};
 use crate::stage::{Layer, LayerError, Stage};
-use crate::store::{ImageStore, NewImage, StoreError};
+use crate::store::{ImageStore, ImageStoreError, NewImage};
 use download::Blob;
 
 pub use download::DownloadError;
@@ -67,7 +67,7 @@ pub enum LayerStep {
     Done,
 }
 
-/// Is told how a pull goes on; must not block.
+/// Is called with each step of a pull; it must not block.
 pub type Progress = Arc<dyn Fn(PullEvent) + Send + Sync>;
 
 #[derive(Debug, thiserror::Error)]
@@ -87,7 +87,7 @@ pub enum PullError {
     #[error(transparent)]
     Layer(#[from] LayerError),
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] ImageStoreError),
     #[error("the pull was interrupted")]
     Interrupted,
 }
@@ -230,10 +230,10 @@ impl Pull {
         for (descriptor, chain_id) in manifest.layers.iter().zip(config.chain_ids()) {
             let digest = descriptor.digest;
             if there.contains_key(&chain_id) {
-                self.tell(digest, LayerStep::Exists);
+                self.report(digest, LayerStep::Exists);
             } else if seen.insert(digest) {
                 let total = descriptor.size;
-                self.tell(digest, LayerStep::Waiting { total });
+                self.report(digest, LayerStep::Waiting { total });
                 let download = self.download(descriptor.clone(), Arc::clone(&permits));
                 downloads.insert(digest, AbortOnDropHandle::new(tokio::spawn(download)));
             }
@@ -252,8 +252,8 @@ impl Pull {
             // The semaphore is never closed.
             let _permit = permits.acquire_owned().await.ok();
             let digest = descriptor.digest;
-            let told = |step| progress(PullEvent::Layer { digest, step });
-            download::blob(&registry, &descriptor, &directory, told).await
+            let on_step = |step| progress(PullEvent::Layer { digest, step });
+            download::blob(&registry, &descriptor, &directory, on_step).await
         }
     }
 
@@ -285,7 +285,7 @@ impl Pull {
                 blobs.insert(digest, Arc::new(blob));
             }
             let blob = Arc::clone(blobs.get(&digest).ok_or(PullError::Interrupted)?);
-            self.tell(digest, LayerStep::Unpacking);
+            self.report(digest, LayerStep::Unpacking);
             let (lower, limits) = (below.clone(), self.store.limits());
             let (returned, bytes) = blocking(move || {
                 let file = blob.open()?;
@@ -294,7 +294,7 @@ impl Pull {
             })
             .await?;
             stage = returned;
-            self.tell(digest, LayerStep::Done);
+            self.report(digest, LayerStep::Done);
             layers.push(Layer { chain_id, bytes });
             below.push(stage.layer_root(chain_id));
         }
@@ -310,12 +310,12 @@ impl Pull {
                 blob.remove()?;
             }
             let image = store.resolve(&id)?;
-            Ok(image.ok_or(StoreError::NotFound { reference: id })?)
+            Ok(image.ok_or(ImageStoreError::NotFound { reference: id })?)
         })
         .await
     }
 
-    fn tell(&self, digest: Digest, step: LayerStep) {
+    fn report(&self, digest: Digest, step: LayerStep) {
         (self.progress)(PullEvent::Layer { digest, step });
     }
 }

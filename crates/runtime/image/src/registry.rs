@@ -204,7 +204,7 @@ impl Registry {
         Ok((response, start))
     }
 
-    /// The next bytes of a body; none at its end.
+    /// The next bytes of a body; `None` at its end.
     pub(crate) async fn chunk(&self, response: &mut Response) -> Result<Option<bytes::Bytes>, RegistryError> {
         response.chunk().await.map_err(|source| RegistryError::Read {
             registry: self.name.clone(),

@@ -48,7 +48,7 @@ pub struct ImageStore {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum StoreError {
+pub enum ImageStoreError {
     #[error("cannot open the image store at {path}: {source}")]
     Open { path: PathBuf, source: io::Error },
     #[error("cannot lock the image store: {0}")]
@@ -75,6 +75,37 @@ pub enum StoreError {
     Publish { path: PathBuf, source: io::Error },
     #[error("cannot remove {path}: {source}")]
     Remove { path: PathBuf, source: io::Error },
+}
+
+/// What a caller can do about an [`ImageStoreError`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ImageStoreErrorKind {
+    /// The text names no image, or several.
+    BadName,
+    NotFound,
+    /// Some container needs the image.
+    InUse,
+    /// The store itself is damaged, or the machine refuses.
+    Storage,
+}
+
+impl ImageStoreError {
+    pub fn kind(&self) -> ImageStoreErrorKind {
+        match self {
+            Self::Reference(_) | Self::Ambiguous { .. } => ImageStoreErrorKind::BadName,
+            Self::NotFound { .. } => ImageStoreErrorKind::NotFound,
+            Self::InUse { .. } => ImageStoreErrorKind::InUse,
+            Self::Open { .. }
+            | Self::Lock(_)
+            | Self::Index(_)
+            | Self::ReadConfig { .. }
+            | Self::CorruptConfig { .. }
+            | Self::Document(_)
+            | Self::Stage(_)
+            | Self::Publish { .. }
+            | Self::Remove { .. } => ImageStoreErrorKind::Storage,
+        }
+    }
 }
 
 /// What [`ImageStore::remove`] did.
@@ -114,16 +145,16 @@ pub(crate) struct Locked {
 
 impl ImageStore {
     /// Opens a store, making it if needed, and removes what processes that died have left.
-    pub fn open(root: impl Into<PathBuf>) -> Result<Self, StoreError> {
+    pub fn open(root: impl Into<PathBuf>) -> Result<Self, ImageStoreError> {
         Self::open_with(root, Limits::default())
     }
 
-    pub fn open_with(root: impl Into<PathBuf>, limits: Limits) -> Result<Self, StoreError> {
+    pub fn open_with(root: impl Into<PathBuf>, limits: Limits) -> Result<Self, ImageStoreError> {
         let store = Self {
             root: root.into(),
             limits,
         };
-        let failed = |source| StoreError::Open {
+        let failed = |source| ImageStoreError::Open {
             path: store.root.clone(),
             source,
         };
@@ -144,7 +175,7 @@ impl ImageStore {
     }
 
     /// The image with this name or id; short ids have at least [`SHORT_ID_DIGITS`] digits.
-    pub fn resolve(&self, reference: &str) -> Result<Option<Image>, StoreError> {
+    pub fn resolve(&self, reference: &str) -> Result<Option<Image>, ImageStoreError> {
         let index = self.read_index()?;
         match index.find(reference)? {
             Some(id) => index
@@ -157,7 +188,7 @@ impl ImageStore {
     }
 
     /// All images, in the order of their first name.
-    pub fn list(&self) -> Result<Vec<Image>, StoreError> {
+    pub fn list(&self) -> Result<Vec<Image>, ImageStoreError> {
         let index = self.read_index()?;
         let mut images: Vec<_> = index
             .images
@@ -170,10 +201,10 @@ impl ImageStore {
 
     /// Removes a tag, and the image when that was its last one; by id or digest the image with all its names.
     /// `in_use`: ids of images that containers were made from.
-    pub fn remove(&self, reference: &str, in_use: &BTreeSet<Digest>) -> Result<Removed, StoreError> {
+    pub fn remove(&self, reference: &str, in_use: &BTreeSet<Digest>) -> Result<Removed, ImageStoreError> {
         let locked = self.lock()?;
         let mut index = self.read_index()?;
-        let id = index.find(reference)?.ok_or_else(|| StoreError::NotFound {
+        let id = index.find(reference)?.ok_or_else(|| ImageStoreError::NotFound {
             reference: reference.to_owned(),
         })?;
         let record = index.images.entry(id).or_default();
@@ -187,7 +218,7 @@ impl ImageStore {
         };
         let last = untagged.len() == record.references.len();
         if last && in_use.contains(&id) {
-            return Err(StoreError::InUse {
+            return Err(ImageStoreError::InUse {
                 reference: reference.to_owned(),
             });
         }
@@ -206,7 +237,7 @@ impl ImageStore {
     }
 
     /// Removes images that nobody uses, and what is left of interrupted pulls.
-    pub fn prune(&self, prune: Prune, in_use: &BTreeSet<Digest>) -> Result<Removed, StoreError> {
+    pub fn prune(&self, prune: Prune, in_use: &BTreeSet<Digest>) -> Result<Removed, ImageStoreError> {
         let locked = self.lock()?;
         let mut index = self.read_index()?;
         let mut removed = Removed::default();
@@ -232,10 +263,11 @@ impl ImageStore {
         self.root.join("partial")
     }
 
-    fn image(&self, id: Digest, record: &Record) -> Result<Image, StoreError> {
-        let bytes = fs::read(self.config_path(id)).map_err(|source| StoreError::ReadConfig { id, source })?;
+    fn image(&self, id: Digest, record: &Record) -> Result<Image, ImageStoreError> {
+        let bytes =
+            fs::read(self.config_path(id)).map_err(|source| ImageStoreError::ReadConfig { id, source })?;
         if Digest::of(&bytes) != id {
-            return Err(StoreError::CorruptConfig { id });
+            return Err(ImageStoreError::CorruptConfig { id });
         }
         Ok(Image {
             id,
@@ -267,35 +299,35 @@ impl ImageStore {
         self.root.join("stages")
     }
 
-    fn read_index(&self) -> Result<Index, StoreError> {
+    fn read_index(&self) -> Result<Index, ImageStoreError> {
         Ok(Index::read(&self.root)?)
     }
 
     /// Waits for whoever changes the store; nobody does for long.
-    fn lock(&self) -> Result<Locked, StoreError> {
+    fn lock(&self) -> Result<Locked, ImageStoreError> {
         let file = self.lock_file()?;
         rustix::fs::flock(&file, FlockOperation::LockExclusive)
-            .map_err(|error| StoreError::Lock(error.into()))?;
+            .map_err(|error| ImageStoreError::Lock(error.into()))?;
         Ok(Locked { _file: file })
     }
 
-    fn try_lock(&self) -> Result<Option<Locked>, StoreError> {
+    fn try_lock(&self) -> Result<Option<Locked>, ImageStoreError> {
         let file = self.lock_file()?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(Locked { _file: file })),
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
-            Err(error) => Err(StoreError::Lock(error.into())),
+            Err(error) => Err(ImageStoreError::Lock(error.into())),
         }
     }
 
-    fn lock_file(&self) -> Result<File, StoreError> {
-        File::create(self.root.join("lock")).map_err(StoreError::Lock)
+    fn lock_file(&self) -> Result<File, ImageStoreError> {
+        File::create(self.root.join("lock")).map_err(ImageStoreError::Lock)
     }
 
     /// A place to prepare an image in.
-    pub(crate) fn stage(&self) -> Result<Stage, StoreError> {
+    pub(crate) fn stage(&self) -> Result<Stage, ImageStoreError> {
         let _locked = self.lock()?;
-        Stage::create(&self.stages()).map_err(StoreError::Stage)
+        Stage::create(&self.stages()).map_err(ImageStoreError::Stage)
     }
 
     /// Which of these layers are there; they stay at least as long as the stage.
@@ -303,13 +335,13 @@ impl ImageStore {
         &self,
         stage: &Stage,
         chain_ids: &[Digest],
-    ) -> Result<BTreeMap<Digest, u64>, StoreError> {
+    ) -> Result<BTreeMap<Digest, u64>, ImageStoreError> {
         let _locked = self.lock()?;
         let known = self.read_index()?.layers();
         let mut claimed = BTreeMap::new();
         for chain_id in chain_ids {
             if let Some(bytes) = known.get(chain_id) {
-                stage.claim(*chain_id).map_err(StoreError::Stage)?;
+                stage.claim(*chain_id).map_err(ImageStoreError::Stage)?;
                 claimed.insert(*chain_id, *bytes);
             }
         }
@@ -317,10 +349,10 @@ impl ImageStore {
     }
 
     /// Makes complete images visible, all at once. Their names no longer mean the images that had them before.
-    pub(crate) fn commit(&self, stage: &Stage, images: Vec<NewImage>) -> Result<(), StoreError> {
+    pub(crate) fn commit(&self, stage: &Stage, images: Vec<NewImage>) -> Result<(), ImageStoreError> {
         let published = |path: &Path| {
             let path = path.to_owned();
-            move |source| StoreError::Publish { path, source }
+            move |source| ImageStoreError::Publish { path, source }
         };
         // Everything in the stage is on disk before anything of it can be found.
         let root = File::open(&self.root).map_err(published(&self.root))?;
@@ -350,7 +382,7 @@ impl ImageStore {
     }
 
     /// Writes an index with fewer images and removes what they leave. Returns the bytes of the layers removed.
-    fn shrink(&self, locked: Locked, index: &Index) -> Result<u64, StoreError> {
+    fn shrink(&self, locked: Locked, index: &Index) -> Result<u64, ImageStoreError> {
         let before = self.read_index()?.layers();
         index.write(&self.root)?;
         let gone = self.collect(&locked, index)?;
@@ -364,17 +396,17 @@ impl ImageStore {
             .sum())
     }
 
-    fn clean(&self, locked: &Locked) -> Result<(), StoreError> {
+    fn clean(&self, locked: &Locked) -> Result<(), ImageStoreError> {
         self.remove_partial(KEEP_PARTIAL)?;
         let index = self.read_index()?;
         remove_all(self.collect(locked, &index)?)
     }
 
     /// Takes everything that neither an image nor a living stage needs out of sight, and returns what is to be removed.
-    fn collect(&self, _locked: &Locked, index: &Index) -> Result<Vec<PathBuf>, StoreError> {
+    fn collect(&self, _locked: &Locked, index: &Index) -> Result<Vec<PathBuf>, ImageStoreError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
-            move |source| StoreError::Remove { path, source }
+            move |source| ImageStoreError::Remove { path, source }
         };
         let mut needed: BTreeSet<Digest> = index.layers().into_keys().collect();
         let mut gone = Vec::new();
@@ -404,9 +436,9 @@ impl ImageStore {
     }
 
     /// Removes blobs that nobody is pulling and that were last written at least this long ago.
-    fn remove_partial(&self, age: Duration) -> Result<(), StoreError> {
+    fn remove_partial(&self, age: Duration) -> Result<(), ImageStoreError> {
         let directory = self.partial_directory();
-        let failed = |source| StoreError::Remove {
+        let failed = |source| ImageStoreError::Remove {
             path: directory.clone(),
             source,
         };
@@ -432,11 +464,11 @@ fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Removes directories; another process may be removing the same.
-fn remove_all(paths: Vec<PathBuf>) -> Result<(), StoreError> {
+fn remove_all(paths: Vec<PathBuf>) -> Result<(), ImageStoreError> {
     for path in paths {
         match fs::remove_dir_all(&path) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                return Err(StoreError::Remove { path, source });
+                return Err(ImageStoreError::Remove { path, source });
             }
             _ => {}
         }

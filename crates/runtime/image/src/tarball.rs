@@ -94,7 +94,7 @@ impl<R: Read> Tarball<R> {
         }
     }
 
-    /// The next entry; none at the end of the archive.
+    /// The next entry; `None` at the end of the archive.
     pub(crate) fn next_entry(&mut self) -> Result<Option<Entry>, TarError> {
         let mut extensions = Extensions::default();
         for _ in 0..MAX_EXTENSIONS {

@@ -67,24 +67,7 @@ async fn ours(home: &Path) {
         "pulselet: shim {} KiB proportional, {STARTS} of them",
         memory / STARTS as u64
     );
-    let request = ExecRequest {
-        command: vec!["/bin/busybox".into(), "true".into()],
-        timeout: Some(Duration::from_secs(10)),
-        output_limit: PROBE_OUTPUT_LIMIT,
-    };
-    let before = cpu_of("self") + cpu_of(&shims[0]);
-    let mut times = Vec::new();
-    for _ in 0..COMMANDS {
-        let begin = Instant::now();
-        runtime.exec_sync(&containers[0], &request).await.expect("runs");
-        times.push(begin.elapsed());
-    }
-    let cpu = (cpu_of("self") + cpu_of(&shims[0]) - before) / f64::from(COMMANDS);
-    println!(
-        "pulselet: command {}, {:.2} ms CPU each",
-        summary(&mut times),
-        cpu * 1000.0
-    );
+    our_commands(&runtime, &containers[0], &shims[0]).await;
     let mut times = Vec::new();
     for id in &containers {
         let begin = Instant::now();
@@ -92,6 +75,32 @@ async fn ours(home: &Path) {
         times.push(begin.elapsed());
     }
     println!("pulselet: kill to exit seen {}", summary(&mut times));
+    our_sandboxes(&runtime).await;
+}
+
+async fn our_commands(runtime: &OciRuntime, container: &ContainerId, shim: &str) {
+    let request = ExecRequest {
+        command: vec!["/bin/busybox".into(), "true".into()],
+        timeout: Some(Duration::from_secs(10)),
+        output_limit: PROBE_OUTPUT_LIMIT,
+    };
+    let before = cpu_of("self") + cpu_of(shim);
+    let mut times = Vec::new();
+    for _ in 0..COMMANDS {
+        let begin = Instant::now();
+        runtime.exec_sync(container, &request).await.expect("runs");
+        times.push(begin.elapsed());
+    }
+    let cpu = (cpu_of("self") + cpu_of(shim) - before) / f64::from(COMMANDS);
+    println!(
+        "pulselet: command {}, {:.2} ms CPU each",
+        summary(&mut times),
+        cpu * 1000.0
+    );
+}
+
+/// Also removes all sandboxes.
+async fn our_sandboxes(runtime: &OciRuntime) {
     let mut times = Vec::new();
     for number in 0..STARTS {
         let config = SandboxConfig {
@@ -248,7 +257,7 @@ fn run(program: &str, bundle: &Path, args: &[&str]) -> bool {
 
 fn shim_of(home: &Path, id: &ContainerId) -> String {
     let dir: PathBuf = home.join("root/containers").join(id.as_str());
-    let Ok(Some(record::Life::Running { pid, .. })) = record::read_life(&dir) else {
+    let Ok(Some(record::LifeRecord::Running { pid, .. })) = record::read_life(&dir) else {
         panic!("it does not run")
     };
     stat(&pid.to_string())[1].clone()

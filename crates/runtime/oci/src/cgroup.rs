@@ -13,10 +13,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pulselet_runtime::{ContainerStats, Resources};
+use pulselet_runtime::{ContainerStats, Resources, Signal};
 use pulselet_sys::{Pid, send_signal};
-
-const SIGKILL: i32 = 9;
 
 /// Between two rounds of killing.
 const KILL_INTERVAL: Duration = Duration::from_millis(2);
@@ -134,7 +132,7 @@ impl Cgroup {
         matches!(self.hierarchies, Hierarchies::V2(_))
     }
 
-    /// Its directory in each hierarchy, with the hierarchy's own place as containers are to see it.
+    /// Its directory in each hierarchy, with the path of the hierarchy as containers are to see it.
     pub(crate) fn views(&self) -> Vec<(PathBuf, PathBuf)> {
         let mounts = self.hierarchies.mounts().into_iter();
         mounts
@@ -258,7 +256,7 @@ impl Cgroup {
         }
         let members = self.members();
         for pid in &members {
-            let _ = send_signal(*pid, SIGKILL);
+            let _ = send_signal(*pid, Signal::KILL.number());
         }
         members.len()
     }
@@ -297,7 +295,7 @@ impl Cgroup {
             .is_some_and(|count| count > 0)
     }
 
-    /// None if it is not there (any more).
+    /// Returns `None` if the cgroup is not there (any more).
     pub(crate) fn stats(&self) -> Option<ContainerStats> {
         let memory = self.directory("memory")?;
         let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
@@ -542,7 +540,7 @@ mod tests {
         let status = child.wait().expect("ends");
         assert_eq!(
             std::os::unix::process::ExitStatusExt::signal(&status),
-            Some(SIGKILL)
+            Some(Signal::KILL.number())
         );
         assert!(cgroup.kill_until_empty(REMOVE_PATIENCE));
         base.remove();

@@ -69,7 +69,7 @@ pub(crate) enum CniError {
 #[derive(Debug, Serialize, Deserialize)]
 struct Attachment {
     network: NetworkConfig,
-    /// Of the last plugin; none until all have succeeded.
+    /// The result of the last plugin; `None` until all have succeeded.
     result: Option<Value>,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct Target<'a> {
 
 #[derive(Debug)]
 pub(crate) struct Cni {
-    /// None: new sandboxes are on the bridge.
+    /// `None` if new sandboxes are on the bridge.
     conf_dir: Option<PathBuf>,
     bin_dirs: Vec<PathBuf>,
 }

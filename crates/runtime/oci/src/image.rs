@@ -8,10 +8,12 @@ use std::{
 };
 
 use pulselet_image::{
-    Auth, CredentialsError, Digest, DockerConfig, ImageStore, ParseReferenceError, Progress, Reference,
-    StoreError,
+    Auth, CredentialsError, Digest, DockerConfig, ImageStore, ImageStoreError, ImageStoreErrorKind,
+    ParseReferenceError, Progress, Reference,
 };
-use pulselet_runtime::{Credentials, Image, ImageError, ImageErrorKind, Mount, Propagation};
+use pulselet_runtime::{
+    ImageErrorKind, ImageSummary, Mount, Propagation, RegistryCredentials, RuntimeImageError,
+};
 
 /// The host's own files under a throw-away layer, for machines without a registry. Its containers can read what the
 /// host's root file system has.
@@ -51,12 +53,12 @@ pub(crate) struct Images {
 impl Images {
     /// What a container of this image is made of. `id` is what the image was when it was pulled; empty: whatever it is
     /// now.
-    pub(crate) fn template(&self, reference: &str, id: &str) -> Result<Template, ImageError> {
+    pub(crate) fn template(&self, reference: &str, id: &str) -> Result<Template, RuntimeImageError> {
         if is_host_image(reference) {
             return Ok(host_template(&self.data_dir, &self.program));
         }
         let wanted = if id.is_empty() { reference } else { id };
-        let image = self.find(wanted)?.ok_or_else(|| ImageError {
+        let image = self.find(wanted)?.ok_or_else(|| RuntimeImageError {
             reference: reference.to_owned(),
             kind: ImageErrorKind::NotFound,
             message: format!("image {reference:?} is not there"),
@@ -75,15 +77,15 @@ impl Images {
         })
     }
 
-    /// None when it is not there.
-    pub(crate) fn status(&self, reference: &str) -> Result<Option<Image>, ImageError> {
+    /// Returns `None` if the image is not there.
+    pub(crate) fn status(&self, reference: &str) -> Result<Option<ImageSummary>, RuntimeImageError> {
         if is_host_image(reference) {
             return Ok(Some(host_image()));
         }
         Ok(self.find(reference)?.map(listed))
     }
 
-    pub(crate) fn list(&self) -> Result<Vec<Image>, ImageError> {
+    pub(crate) fn list(&self) -> Result<Vec<ImageSummary>, RuntimeImageError> {
         let stored = self.store.list().map_err(|error| image_error("", &error))?;
         Ok([host_image()]
             .into_iter()
@@ -92,9 +94,9 @@ impl Images {
     }
 
     /// One that is not there is no error.
-    pub(crate) fn remove(&self, reference: &str, in_use: &BTreeSet<Digest>) -> Result<(), ImageError> {
+    pub(crate) fn remove(&self, reference: &str, in_use: &BTreeSet<Digest>) -> Result<(), RuntimeImageError> {
         match self.store.remove(reference, in_use) {
-            Ok(_) | Err(StoreError::NotFound { .. }) => Ok(()),
+            Ok(_) | Err(ImageStoreError::NotFound { .. }) => Ok(()),
             Err(error) => Err(image_error(reference, &error)),
         }
     }
@@ -104,12 +106,12 @@ impl Images {
     pub(crate) async fn pull(
         &self,
         reference: &str,
-        credentials: Option<&Credentials>,
-    ) -> Result<Image, ImageError> {
+        credentials: Option<&RegistryCredentials>,
+    ) -> Result<ImageSummary, RuntimeImageError> {
         if is_host_image(reference) {
             return Ok(host_image());
         }
-        let error = |kind, message: String| ImageError {
+        let error = |kind, message: String| RuntimeImageError {
             reference: reference.to_owned(),
             kind,
             message,
@@ -118,12 +120,12 @@ impl Images {
             .parse()
             .map_err(|wrong: ParseReferenceError| error(ImageErrorKind::InvalidName, wrong.to_string()))?;
         let auth = match credentials {
-            Some(Credentials::Basic { username, password }) => Auth::Basic {
+            Some(RegistryCredentials::Basic { username, password }) => Auth::Basic {
                 username: username.clone(),
                 password: password.clone(),
             },
-            Some(Credentials::IdentityToken(token)) => Auth::IdentityToken(token.clone()),
-            Some(Credentials::RegistryToken(token)) => Auth::RegistryToken(token.clone()),
+            Some(RegistryCredentials::IdentityToken(token)) => Auth::IdentityToken(token.clone()),
+            Some(RegistryCredentials::RegistryToken(token)) => Auth::RegistryToken(token.clone()),
             None => stored_auth(&parsed)
                 .await
                 .map_err(|wrong| error(ImageErrorKind::Pull, wrong.to_string()))?,
@@ -136,7 +138,7 @@ impl Images {
         }
     }
 
-    fn find(&self, reference: &str) -> Result<Option<pulselet_image::Image>, ImageError> {
+    fn find(&self, reference: &str) -> Result<Option<pulselet_image::Image>, RuntimeImageError> {
         self.store
             .resolve(reference)
             .map_err(|error| image_error(reference, &error))
@@ -160,22 +162,14 @@ async fn stored_auth(reference: &Reference) -> Result<Auth, CredentialsError> {
     }
 }
 
-fn image_error(reference: &str, error: &StoreError) -> ImageError {
-    let kind = match error {
-        StoreError::Reference(_) | StoreError::Ambiguous { .. } => ImageErrorKind::InvalidName,
-        StoreError::NotFound { .. } => ImageErrorKind::NotFound,
-        StoreError::InUse { .. } => ImageErrorKind::InUse,
-        StoreError::Open { .. }
-        | StoreError::Lock(_)
-        | StoreError::Index(_)
-        | StoreError::ReadConfig { .. }
-        | StoreError::CorruptConfig { .. }
-        | StoreError::Document(_)
-        | StoreError::Stage(_)
-        | StoreError::Publish { .. }
-        | StoreError::Remove { .. } => ImageErrorKind::Pull,
+fn image_error(reference: &str, error: &ImageStoreError) -> RuntimeImageError {
+    let kind = match error.kind() {
+        ImageStoreErrorKind::BadName => ImageErrorKind::InvalidName,
+        ImageStoreErrorKind::NotFound => ImageErrorKind::NotFound,
+        ImageStoreErrorKind::InUse => ImageErrorKind::InUse,
+        ImageStoreErrorKind::Storage => ImageErrorKind::Pull,
     };
-    ImageError {
+    RuntimeImageError {
         reference: reference.to_owned(),
         kind,
         message: error.to_string(),
@@ -183,7 +177,7 @@ fn image_error(reference: &str, error: &StoreError) -> ImageError {
 }
 
 /// An image of the store as runtimes list it.
-fn listed(image: pulselet_image::Image) -> Image {
+fn listed(image: pulselet_image::Image) -> ImageSummary {
     // A group may follow the user.
     let user = image.config.user.as_deref().unwrap_or_default();
     let user = user.split(':').next().unwrap_or_default();
@@ -193,7 +187,7 @@ fn listed(image: pulselet_image::Image) -> Image {
         user.parse().ok()
     };
     let texts = |references: &[Reference]| references.iter().map(ToString::to_string).collect();
-    Image {
+    ImageSummary {
         id: image.id.to_string(),
         tags: texts(&image.references),
         digests: texts(&image.digests),
@@ -223,13 +217,13 @@ fn host_template(data_dir: &Path, program: &Path) -> Template {
 }
 
 /// The built-in image as runtimes list images.
-fn host_image() -> Image {
-    Image {
+fn host_image() -> ImageSummary {
+    ImageSummary {
         id: HOST_IMAGE.to_owned(),
         tags: vec![format!("{HOST_IMAGE}:latest")],
         stop_signal_known: true,
         uid: Some(0),
-        ..Image::default()
+        ..ImageSummary::default()
     }
 }
 

@@ -1,17 +1,34 @@
 //! Finding and running a program in the container's root, with the words users know for what goes wrong.
 
 use std::{
+    convert::Infallible,
     ffi::CString,
-    io::{self, ErrorKind},
+    io,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
 
+use pulselet_shim::reason;
 use pulselet_sys::{replace_process, reset_signals};
 use rustix::fs::Access;
 
 /// Where programs are looked for if neither the image nor the pod says.
 pub(crate) const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Why a program cannot be run. The texts are those that users know from other runtimes.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ProgramError {
+    #[error("no command was given")]
+    NoCommand,
+    #[error("exec: {name:?}: executable file not found in $PATH")]
+    NotInPath { name: String },
+    #[error("exec: {name:?}: permission denied")]
+    NotExecutable { name: String },
+    #[error("exec: {name:?}: contains a zero byte")]
+    ZeroByte { name: String },
+    #[error("exec: {name:?}: {}", reason(source))]
+    Execute { name: String, source: io::Error },
+}
 
 /// A complete command with its environment.
 #[derive(Debug)]
@@ -22,35 +39,30 @@ pub(crate) struct Program<'a> {
 
 impl Program<'_> {
     /// Runs it in place of this process. Returns only why that is impossible.
-    pub(crate) fn run(&self) -> String {
-        let Some(name) = self.command.first() else {
-            return "no command was given".to_owned();
-        };
-        let path = match self.find(name) {
-            Ok(path) => path,
-            Err(message) => return message,
-        };
-        let env: Vec<String> = self
-            .env
-            .iter()
-            .map(|(name, value)| format!("{name}={value}"))
-            .collect();
-        let text = |text: &str| CString::new(text).ok();
+    pub(crate) fn run(&self) -> Result<Infallible, ProgramError> {
+        let name = self.command.first().ok_or(ProgramError::NoCommand)?;
+        let path = self.find(name)?;
+        let env = self.env.iter().map(|(name, value)| format!("{name}={value}"));
         let program = CString::new(path.as_os_str().as_bytes()).ok();
-        let args: Option<Vec<CString>> = self.command.iter().map(|word| text(word)).collect();
-        let env: Option<Vec<CString>> = env.iter().map(|entry| text(entry)).collect();
+        let args: Option<Vec<CString>> = self
+            .command
+            .iter()
+            .map(|word| CString::new(word.as_str()).ok())
+            .collect();
+        let env: Option<Vec<CString>> = env.map(|entry| CString::new(entry).ok()).collect();
+        let name = name.clone();
         let (Some(program), Some(args), Some(env)) = (program, args, env) else {
-            return format!("exec: {name:?}: contains a zero byte");
+            return Err(ProgramError::ZeroByte { name });
         };
-        let error = match reset_signals() {
+        let source = match reset_signals() {
             Ok(()) => replace_process(&program, &args, &env),
             Err(error) => error,
         };
-        format!("exec: {name:?}: {}", reason(&error))
+        Err(ProgramError::Execute { name, source })
     }
 
     /// A name with a slash is a path; any other is looked up.
-    fn find(&self, name: &str) -> Result<PathBuf, String> {
+    fn find(&self, name: &str) -> Result<PathBuf, ProgramError> {
         if name.contains('/') {
             return Ok(PathBuf::from(name));
         }
@@ -69,24 +81,11 @@ impl Program<'_> {
                 Ok(()) | Err(_) => {}
             }
         }
+        let name = name.to_owned();
         Err(if denied {
-            format!("exec: {name:?}: permission denied")
+            ProgramError::NotExecutable { name }
         } else {
-            format!("exec: {name:?}: executable file not found in $PATH")
+            ProgramError::NotInPath { name }
         })
     }
-}
-
-/// An error in the words of the system, without the number.
-pub(crate) fn reason(error: &io::Error) -> String {
-    if error.kind() == ErrorKind::NotFound {
-        return "no such file or directory".to_owned();
-    }
-    let text = error.to_string();
-    let words = text.split(" (os error").next().unwrap_or_default();
-    let mut chars = words.chars();
-    chars
-        .next()
-        .map(|first| first.to_lowercase().chain(chars).collect())
-        .unwrap_or_default()
 }

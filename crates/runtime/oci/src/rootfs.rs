@@ -1,6 +1,6 @@
 //! A container's view of files: its root from the image's layers, the kernel's file systems, devices and volumes.
 //!
-//! Runs in the container's first process, in a mount namespace of its own, so that nothing of it is ever mounted on the
+//! Runs in the container's init process, in a mount namespace of its own, so that nothing of it is ever mounted on the
 //! host and all of it goes with the container's last process. What comes from the host is opened before the root
 //! changes and attached after: targets are looked up inside the new root, where a symbolic link of the image leads
 //! nowhere else.
@@ -8,52 +8,32 @@
 //! Unless the container is privileged no mount it can write to lets device files be used; those it may use are mounts
 //! of their own. So a container that makes a device file gains nothing by it.
 
+mod devices;
+mod overlay;
+
 use std::{
-    ffi::{CStr, CString, OsStr},
+    ffi::CStr,
     fs::{self, File},
     io,
-    os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::{
-            ffi::OsStrExt,
-            fs::{FileTypeExt, MetadataExt, symlink},
-        },
-    },
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
 use pulselet_runtime::{MASKED_PATHS, Mount, Propagation, READ_ONLY_PATHS, VolumeRoot};
 use pulselet_sys::{MountAttributes, set_mount_attributes};
 use rustix::{
-    fs::{CWD, FileType, Mode, OFlags, fstat, mknodat, open},
+    fs::{CWD, FileType, Mode, OFlags, fstat, open},
     mount::{
-        FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags,
-        OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount,
-        fsopen, mount, mount_change, move_mount, open_tree, unmount,
+        MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_change,
+        move_mount, open_tree, unmount,
     },
     process::{chdir, pivot_root},
-    termios::ttyname,
 };
 
-use crate::{cgroup::Cgroup, launch::Launch};
+use crate::{cgroup::Cgroup, shim::Container, spec::ContainerSpec};
 
 /// The mount point of the root, in the container's directory.
 const ROOT: &str = "root";
-/// What the container writes, and what the kernel needs beside it.
-const UPPER: &str = "upper";
-const WORK: &str = "work";
-
-/// Bytes of mount options that the kernel takes: a page, with its zero byte.
-const MAX_OPTIONS: usize = 4095;
-
-/// Devices every container may use.
-const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
-
-/// Devices of the host that a privileged container gets; no machine has nearly as many.
-const MAX_DEVICES: usize = 16_384;
-
-/// Directories below /dev are followed this far.
-const MAX_DEVICE_DEPTH: usize = 6;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RootError {
@@ -83,55 +63,47 @@ struct Bind {
     read_only: bool,
 }
 
-struct DeviceFile {
-    /// Below /dev.
-    path: PathBuf,
-    kind: FileType,
-    mode: u32,
-    number: u64,
-}
-
-/// Builds the root and makes it this process's. `dir` is the container's directory; `terminal` is its terminal.
-pub(crate) fn enter(
-    launch: &Launch,
-    dir: &Path,
-    cgroup: &Cgroup,
-    terminal: Option<BorrowedFd<'_>>,
-) -> Result<(), RootError> {
-    let privileged = launch.confinement.privileged;
-    let devices = device_binds(launch, terminal)?;
-    let all_devices = if privileged { host_devices() } else { Vec::new() };
+/// Builds the root and makes it this process's. `terminal` is the container's terminal.
+pub(crate) fn enter(container: &Container, terminal: Option<BorrowedFd<'_>>) -> Result<(), RootError> {
+    let Container { dir, spec, cgroup } = container;
+    let privileged = spec.confinement.privileged;
+    let device_binds = devices::device_binds(spec, terminal)?;
+    let host_devices = if privileged {
+        devices::host_devices()
+    } else {
+        Vec::new()
+    };
     let groups = cgroup_binds(cgroup, privileged)?;
-    let volumes = volume_binds(launch)?;
+    let volumes = volume_binds(spec)?;
     let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     mount_change("/", slave).map_err(|errno| RootError::Pivot(errno.into()))?;
-    mount_overlay(launch, dir)?;
+    overlay::mount_overlay(spec, dir)?;
     change_root(&dir.join(ROOT))?;
     mount_kernel_files(privileged)?;
-    fill_dev(&all_devices).map_err(|source| RootError::Kernel { what: "/dev", source })?;
+    devices::fill_dev(&host_devices).map_err(|source| RootError::Kernel { what: "/dev", source })?;
     mount_cgroup_root(cgroup, privileged)?;
-    for path in &launch.root.volumes {
+    for path in &spec.root.volumes {
         keep_writable(path).map_err(|source| RootError::Attach {
             path: path.clone(),
             source,
         })?;
     }
-    for bind in devices.into_iter().chain(groups).chain(volumes) {
+    for bind in device_binds.into_iter().chain(groups).chain(volumes) {
         attach(&bind).map_err(|source| RootError::Attach {
             path: bind.target.clone(),
             source,
         })?;
     }
-    for path in &launch.root.hidden {
+    for path in &spec.root.hidden {
         hide(path)?;
     }
-    if !privileged && !launch.confinement.unmasked {
+    if !privileged && !spec.confinement.unmasked {
         MASKED_PATHS.iter().try_for_each(|path| hide(Path::new(path)))?;
         READ_ONLY_PATHS
             .iter()
             .try_for_each(|path| protect(Path::new(path)))?;
     }
-    if launch.root.read_only {
+    if spec.root.read_only {
         make_root_read_only().map_err(RootError::ReadOnlyRoot)?;
     }
     Ok(())
@@ -154,92 +126,6 @@ fn clone_source(mount: &Mount) -> io::Result<OwnedFd> {
         | OpenTreeFlags::AT_EMPTY_PATH
         | OpenTreeFlags::AT_RECURSIVE;
     Ok(open_tree(source, "", flags)?)
-}
-
-fn device_binds(launch: &Launch, terminal: Option<BorrowedFd<'_>>) -> Result<Vec<Bind>, RootError> {
-    let bind = |host: &Path, target: PathBuf, read_only| {
-        let tree = clone_tree(host).map_err(|source| RootError::OpenSource {
-            path: host.to_owned(),
-            source,
-        })?;
-        let attributes = MountAttributes {
-            no_suid: true,
-            no_exec: true,
-            private: true,
-            ..MountAttributes::default()
-        };
-        Ok(Bind {
-            tree,
-            target,
-            attributes,
-            read_only,
-        })
-    };
-    let mut binds = Vec::new();
-    if !launch.confinement.privileged {
-        for name in DEVICES {
-            let path = Path::new("/dev").join(name);
-            binds.push(bind(&path, path.clone(), false)?);
-        }
-    }
-    for device in &launch.devices {
-        let read_only = !device.permissions.contains('w');
-        binds.push(bind(&device.host_path, device.container_path.clone(), read_only)?);
-    }
-    if let Some(terminal) = terminal {
-        // By its path: the descriptor belongs to the mount namespace that was left, which cannot be cloned from.
-        let path = ttyname(terminal, Vec::new()).map_err(|errno| RootError::OpenSource {
-            path: "/dev/console".into(),
-            source: errno.into(),
-        })?;
-        let path = Path::new(OsStr::from_bytes(path.as_bytes()));
-        let tree = clone_tree(path).map_err(|source| RootError::OpenSource {
-            path: path.to_owned(),
-            source,
-        })?;
-        binds.push(Bind {
-            tree,
-            target: "/dev/console".into(),
-            attributes: MountAttributes::default(),
-            read_only: false,
-        });
-    }
-    Ok(binds)
-}
-
-/// Character and block devices of the host, but for terminals of sessions.
-fn host_devices() -> Vec<DeviceFile> {
-    let mut found = Vec::new();
-    let mut pending = vec![(PathBuf::from("/dev"), 0)];
-    while let Some((directory, depth)) = pending.pop() {
-        let entries = fs::read_dir(&directory).into_iter().flatten().flatten();
-        for entry in entries {
-            let path = entry.path();
-            let Ok(metadata) = fs::symlink_metadata(&path) else {
-                continue;
-            };
-            let kind = metadata.file_type();
-            let elsewhere = ["/dev/pts", "/dev/shm", "/dev/mqueue", "/dev/console"];
-            if elsewhere.iter().any(|other| path == Path::new(other)) || found.len() >= MAX_DEVICES {
-                continue;
-            }
-            if kind.is_dir() && depth < MAX_DEVICE_DEPTH {
-                pending.push((path, depth + 1));
-            } else if kind.is_char_device() || kind.is_block_device() {
-                found.push(DeviceFile {
-                    path: path.strip_prefix("/dev").unwrap_or(&path).to_owned(),
-                    kind: if kind.is_char_device() {
-                        FileType::CharacterDevice
-                    } else {
-                        FileType::BlockDevice
-                    },
-                    mode: metadata.mode() & 0o777,
-                    number: metadata.rdev(),
-                });
-            }
-        }
-    }
-    found
 }
 
 /// With version 1, the container's own directory in each hierarchy.
@@ -270,14 +156,14 @@ fn cgroup_binds(cgroup: &Cgroup, privileged: bool) -> Result<Vec<Bind>, RootErro
     cgroup.views().into_iter().filter(inside).map(bind).collect()
 }
 
-fn volume_binds(launch: &Launch) -> Result<Vec<Bind>, RootError> {
+fn volume_binds(spec: &ContainerSpec) -> Result<Vec<Bind>, RootError> {
     let bind = |mount: &Mount| {
         let tree = clone_source(mount).map_err(|source| RootError::OpenSource {
             path: mount.source(),
             source,
         })?;
         let attributes = MountAttributes {
-            no_dev: !launch.confinement.privileged,
+            no_dev: !spec.confinement.privileged,
             slave: mount.propagation == Propagation::HostToContainer,
             private: mount.propagation == Propagation::Private,
             recursive: true,
@@ -290,101 +176,7 @@ fn volume_binds(launch: &Launch) -> Result<Vec<Bind>, RootError> {
             read_only: mount.read_only,
         })
     };
-    launch.mounts.iter().map(bind).collect()
-}
-
-fn mount_overlay(launch: &Launch, dir: &Path) -> Result<(), RootError> {
-    for name in [ROOT, UPPER, WORK] {
-        match fs::create_dir(dir.join(name)) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(RootError::Overlay(error));
-            }
-            Ok(()) | Err(_) => {}
-        }
-    }
-    let no_dev = !launch.confinement.privileged;
-    let layers = &launch.root.layers;
-    let ancestor = common_ancestor(layers);
-    // Options are short of room: layers are named relative to where this process is.
-    chdir(ancestor).map_err(|errno| RootError::Overlay(errno.into()))?;
-    let names: Vec<&Path> = layers.iter().rev().map(|layer| below(layer, ancestor)).collect();
-    match overlay_options(&names, dir) {
-        Some(options) => {
-            let flags = if no_dev {
-                MountFlags::NODEV
-            } else {
-                MountFlags::empty()
-            };
-            let root = dir.join(ROOT);
-            mount("overlay", root, "overlay", flags, Some(options.as_c_str())).map_err(io::Error::from)
-        }
-        None => mount_overlay_by_layer(&names, dir, no_dev),
-    }
-    .map_err(RootError::Overlay)
-}
-
-/// The longest directory that all layers are below of.
-fn common_ancestor(layers: &[PathBuf]) -> &Path {
-    let first = layers.first().map_or(Path::new("/"), PathBuf::as_path);
-    let mut ancestors = first.ancestors().skip(1);
-    ancestors
-        .find(|ancestor| layers.iter().all(|layer| layer.starts_with(ancestor)))
-        .unwrap_or(Path::new("/"))
-}
-
-/// The path of a layer relative to its ancestor.
-fn below<'a>(layer: &'a Path, ancestor: &Path) -> &'a Path {
-    match layer.strip_prefix(ancestor) {
-        Ok(relative) if relative != Path::new("") => relative,
-        Ok(_) | Err(_) => layer,
-    }
-}
-
-/// All options in one text, layers topmost first; none if it would be longer than the kernel takes.
-fn overlay_options(layers: &[&Path], dir: &Path) -> Option<CString> {
-    let lower: Vec<Vec<u8>> = layers.iter().map(|layer| escaped(layer)).collect();
-    let mut options = b"volatile,lowerdir=".to_vec();
-    options.extend(lower.join(&b':'));
-    for (option, name) in [(&b",upperdir="[..], UPPER), (b",workdir=", WORK)] {
-        options.extend_from_slice(option);
-        options.extend(escaped(&dir.join(name)));
-    }
-    if options.len() > MAX_OPTIONS {
-        return None;
-    }
-    CString::new(options).ok()
-}
-
-/// The same layer by layer, which needs Linux 6.5.
-fn mount_overlay_by_layer(layers: &[&Path], dir: &Path, no_dev: bool) -> io::Result<()> {
-    let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    for layer in layers {
-        fsconfig_set_string(context.as_fd(), "lowerdir+", *layer)?;
-    }
-    fsconfig_set_string(context.as_fd(), "upperdir", dir.join(UPPER))?;
-    fsconfig_set_string(context.as_fd(), "workdir", dir.join(WORK))?;
-    fsconfig_set_flag(context.as_fd(), "volatile")?;
-    fsconfig_create(context.as_fd())?;
-    let attributes = if no_dev {
-        MountAttrFlags::MOUNT_ATTR_NODEV
-    } else {
-        MountAttrFlags::empty()
-    };
-    let tree = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
-    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-    Ok(move_mount(tree.as_fd(), "", CWD, dir.join(ROOT), flags)?)
-}
-
-/// Colons and commas separate; a backslash before them does not.
-fn escaped(path: &Path) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for &byte in path.as_os_str().as_bytes() {
-        if matches!(byte, b'\\' | b':' | b',') {
-            bytes.push(b'\\');
-        }
-        bytes.push(byte);
-    }
-    bytes
+    spec.mounts.iter().map(bind).collect()
 }
 
 /// The old root is put over the new one and then let go of: no directory for it is needed.
@@ -432,32 +224,6 @@ fn kernel_mount(
     let failed = |source| RootError::Kernel { what: target, source };
     fs::create_dir_all(target).map_err(failed)?;
     mount(kind, target, kind, flags, options).map_err(|errno| failed(errno.into()))
-}
-
-fn fill_dev(devices: &[DeviceFile]) -> io::Result<()> {
-    for (link, target) in [
-        ("/dev/fd", "/proc/self/fd"),
-        ("/dev/stdin", "/proc/self/fd/0"),
-        ("/dev/stdout", "/proc/self/fd/1"),
-        ("/dev/stderr", "/proc/self/fd/2"),
-        ("/dev/ptmx", "pts/ptmx"),
-    ] {
-        symlink(target, link)?;
-    }
-    for device in devices.iter().filter(|device| device.path != Path::new("ptmx")) {
-        let path = Path::new("/dev").join(&device.path);
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent)?;
-        }
-        mknodat(
-            CWD,
-            &path,
-            device.kind,
-            Mode::from_raw_mode(device.mode),
-            device.number,
-        )?;
-    }
-    Ok(())
 }
 
 fn mount_cgroup_root(cgroup: &Cgroup, privileged: bool) -> Result<(), RootError> {
@@ -575,44 +341,4 @@ fn make_root_read_only() -> io::Result<()> {
         ..MountAttributes::default()
     };
     set_mount_attributes(&root, read_only)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn separators_in_paths_are_escaped() {
-        assert_eq!(escaped(Path::new("/a:b,c\\d")), br"/a\:b\,c\\d");
-    }
-
-    #[test]
-    fn options_that_are_too_long_are_not_cut() {
-        let layers: Vec<PathBuf> = (0..500).map(|n| PathBuf::from(format!("{n}/aaaaaaaa"))).collect();
-        let names: Vec<&Path> = layers.iter().map(PathBuf::as_path).collect();
-        assert_eq!(overlay_options(&names, Path::new("/c")), None);
-        let options = overlay_options(&names[..2], Path::new("/c:d")).expect("is short");
-        assert_eq!(
-            options.to_str(),
-            Ok(r"volatile,lowerdir=0/aaaaaaaa:1/aaaaaaaa,upperdir=/c\:d/upper,workdir=/c\:d/work")
-        );
-    }
-
-    #[test]
-    fn layers_are_named_relative_to_their_common_ancestor() {
-        let paths = |texts: &[&str]| -> Vec<PathBuf> { texts.iter().map(PathBuf::from).collect() };
-        for (layers, ancestor, name) in [
-            (&["/s/layers/a/fs", "/s/layers/b/fs"][..], "/s/layers", "a/fs"),
-            (&["/s/layers/a/fs"], "/s/layers/a", "fs"),
-            (&["/"], "/", "/"),
-            (&["/x", "/y/z"], "/", "x"),
-        ] {
-            let layers = paths(layers);
-            let found = common_ancestor(&layers);
-            assert_eq!(
-                (found, below(&layers[0], found)),
-                (Path::new(ancestor), Path::new(name))
-            );
-        }
-    }
 }

@@ -11,21 +11,21 @@ use std::{
 
 use pulselet_image::ImageStore;
 use pulselet_runtime::{
-    AttachOptions, BoxError, Condition, ContainerConfig, ContainerFilter, ContainerId, ContainerStats,
-    ContainerStatus, Credentials, DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest,
-    ExecStreams, Features, Health, Image, ImageError, Operation, Result, Runtime, SandboxConfig, SandboxId,
-    SandboxStatus, Version, async_trait,
+    AttachOptions, BoxError, ContainerConfig, ContainerFilter, ContainerId, ContainerStats, ContainerStatus,
+    DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Features, ImageSummary,
+    Operation, RegistryCredentials, Result, Runtime, RuntimeCondition, RuntimeHealth, RuntimeImageError,
+    SandboxConfig, SandboxId, SandboxStatus, Version, async_trait,
 };
-use pulselet_shim_client::{ContainerRecord, Kind, SandboxRecord, ShimCommand, Shims};
+use pulselet_shim_client::{ContainerKind, ContainerRecord, SandboxRecord, ShimCommand, Shims, detached};
 
 use crate::{
     cgroup::{Cgroup, Hierarchies},
     cni::Cni,
     image::Images,
-    launch::Launch,
     network::{Network, NetworkOptions},
-    resolve::{Parts, stop_signal},
-    sandbox, seal,
+    sandbox, shim_program,
+    spec::ContainerSpec,
+    spec_builder::{SpecBuilder, stop_signal},
     user::{self, GROUP_FILE, PASSWD_FILE},
 };
 
@@ -44,7 +44,7 @@ pub struct OciOptions {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum OciOpenError {
     #[error("containers need root; use sudo, or --runtime process")]
     NotRoot,
     #[error("cannot make {path}: {source}", path = path.display())]
@@ -52,11 +52,11 @@ pub enum OpenError {
     #[error("containers need cgroups: {0}")]
     Cgroups(#[source] BoxError),
     #[error("cannot protect {path} from containers: {source}", path = path.display())]
-    Seal { path: PathBuf, source: io::Error },
+    ProtectProgram { path: PathBuf, source: io::Error },
     #[error("cannot clean up what an earlier agent left: {0}")]
     CleanUp(#[source] BoxError),
     #[error(transparent)]
-    Records(#[from] pulselet_shim_client::OpenError),
+    Records(#[from] pulselet_shim_client::OpenShimsError),
 }
 
 /// Containers of images. Clones are the same runtime.
@@ -94,7 +94,7 @@ impl Cgroups {
         self.hierarchies.cgroup(&self.base.join(id.as_str()))
     }
 
-    fn pod_process(&self, id: &SandboxId) -> PathBuf {
+    fn pause_process(&self, id: &SandboxId) -> PathBuf {
         self.container_path(id, "pod")
     }
 
@@ -103,7 +103,7 @@ impl Cgroups {
     }
 }
 
-impl Kind for Cgroups {
+impl ContainerKind for Cgroups {
     fn kill_leftovers(&self, record: &ContainerRecord, _dir: &Path) -> bool {
         self.container(record).kill() == 0
     }
@@ -115,9 +115,9 @@ impl Kind for Cgroups {
 
 impl OciRuntime {
     /// Opens the root, adopts what is there and removes what belongs to nothing any more.
-    pub async fn open(options: OciOptions) -> std::result::Result<Self, OpenError> {
+    pub async fn open(options: OciOptions) -> std::result::Result<Self, OciOpenError> {
         if !rustix::process::geteuid().is_root() {
-            return Err(OpenError::NotRoot);
+            return Err(OciOpenError::NotRoot);
         }
         let prepared = tokio::task::spawn_blocking(move || prepare(options));
         let (options, shim, cgroups) = prepared.await.expect("preparing does not panic")?;
@@ -141,7 +141,7 @@ impl OciRuntime {
         let cleaned = tokio::task::spawn_blocking(move || inner.clean_up()).await;
         cleaned
             .expect("cleaning up does not panic")
-            .map_err(|error| OpenError::CleanUp(error.into()))?;
+            .map_err(|error| OciOpenError::CleanUp(error.into()))?;
         let inner = Arc::clone(&runtime.0);
         // Nobody has to wait for it: it changes nothing.
         tokio::spawn(async move { inner.check_adopted().await });
@@ -150,27 +150,29 @@ impl OciRuntime {
 }
 
 /// What has to be known before the records are read.
-fn prepare(mut options: OciOptions) -> std::result::Result<(OciOptions, ShimCommand, Cgroups), OpenError> {
+fn prepare(mut options: OciOptions) -> std::result::Result<(OciOptions, ShimCommand, Cgroups), OciOpenError> {
     let made = std::fs::create_dir_all(&options.root).and_then(|()| options.root.canonicalize());
     let path = options.root.clone();
-    options.root = made.map_err(|source| OpenError::MakeRoot { path, source })?;
+    options.root = made.map_err(|source| OciOpenError::MakeRoot { path, source })?;
     let absolute = std::path::absolute(&options.data_dir);
-    options.data_dir = absolute.map_err(|source| OpenError::MakeRoot {
+    options.data_dir = absolute.map_err(|source| OciOpenError::MakeRoot {
         path: options.data_dir.clone(),
         source,
     })?;
-    let hierarchies = Hierarchies::find().map_err(|error| OpenError::Cgroups(error.into()))?;
+    let hierarchies = Hierarchies::find().map_err(|error| OciOpenError::Cgroups(error.into()))?;
     let base = PathBuf::from(format!("pulselet-{:016x}", tag(&options.root)));
     let cgroups = Cgroups { hierarchies, base };
-    let program = seal::read_only_program(&options.shim.program).map_err(|source| OpenError::Seal {
-        path: options.shim.program.clone(),
-        source,
+    let program = shim_program::read_only_view(&options.shim.program).map_err(|source| {
+        OciOpenError::ProtectProgram {
+            path: options.shim.program.clone(),
+            source,
+        }
     })?;
     let shim = ShimCommand {
         program,
         args: options.shim.args.clone(),
     };
-    sandbox::unmount_forgotten(&options.root).map_err(|error| OpenError::CleanUp(error.into()))?;
+    sandbox::unmount_forgotten(&options.root).map_err(|error| OciOpenError::CleanUp(error.into()))?;
     Ok((options, shim, cgroups))
 }
 
@@ -198,17 +200,17 @@ impl OciRuntime {
     }
 
     /// Refuses a user whom the image does not have, unless the pod mounts files that may have him.
-    async fn check_user(&self, launch: &Launch) -> Result<()> {
+    async fn check_user(&self, spec: &ContainerSpec) -> Result<()> {
         let covers = |file: &str| {
-            let mut mounts = launch.mounts.iter();
+            let mut mounts = spec.mounts.iter();
             mounts.any(|mount| Path::new(file).starts_with(&mount.container_path))
         };
         if covers(PASSWD_FILE) || covers(GROUP_FILE) {
             return Ok(());
         }
-        let (choice, layers) = (launch.user.clone(), launch.root.layers.clone());
+        let (user, layers) = (spec.user.clone(), spec.root.layers.clone());
         self.blocking(Operation::CreateContainer, move |_| {
-            user::check_in_layers(&choice, &layers)
+            user::check_in_layers(&user, &layers)
         })
         .await
     }
@@ -217,7 +219,7 @@ impl OciRuntime {
     async fn ask_images<T: Send + 'static>(
         &self,
         operation: Operation,
-        question: impl FnOnce(&Images) -> std::result::Result<T, ImageError> + Send + 'static,
+        question: impl FnOnce(&Images) -> std::result::Result<T, RuntimeImageError> + Send + 'static,
     ) -> Result<T> {
         let inner = Arc::clone(&self.0);
         match tokio::task::spawn_blocking(move || question(&inner.images)).await {
@@ -227,24 +229,12 @@ impl OciRuntime {
     }
 }
 
-/// Runs work that goes on when the caller stops waiting.
-async fn detached<T: Send + 'static>(
-    operation: Operation,
-    work: impl Future<Output = Result<T>> + Send + 'static,
-) -> Result<T> {
-    tokio::spawn(work)
-        .await
-        .unwrap_or_else(|error| Err(Error::failed(operation, error)))
-}
-
 #[async_trait]
 impl Runtime for OciRuntime {
     async fn version(&self) -> Result<Version> {
         let features = Features {
-            stop_signal: true,
-            events: true,
             images: true,
-            kill_reporting: true,
+            ..Shims::FEATURES
         };
         Ok(Version {
             name: "pulselet".into(),
@@ -253,16 +243,16 @@ impl Runtime for OciRuntime {
         })
     }
 
-    async fn health(&self) -> Result<Health> {
+    async fn health(&self) -> Result<RuntimeHealth> {
         let network = match self.0.cni.health() {
-            Ok(()) => Condition::Ready,
-            Err(error) => Condition::NotReady {
+            Ok(()) => RuntimeCondition::Ready,
+            Err(error) => RuntimeCondition::NotReady {
                 reason: "NetworkPluginNotReady".into(),
                 message: error.to_string(),
             },
         };
-        Ok(Health {
-            runtime: Condition::Ready,
+        Ok(RuntimeHealth {
+            runtime: RuntimeCondition::Ready,
             network,
         })
     }
@@ -308,18 +298,18 @@ impl Runtime for OciRuntime {
                 images.template(&reference, &image_id)
             })
             .await?;
-        let mut launch = Parts {
+        let mut spec = SpecBuilder {
             config,
             image: &template,
             sandbox: &record.config,
             sandbox_dir: &self.0.shims.sandbox_dir(sandbox),
             cgroup: self.0.cgroups.base.join(sandbox.as_str()),
         }
-        .launch()?;
-        self.check_user(&launch).await?;
+        .build()?;
+        self.check_user(&spec).await?;
         let prepare = move |dir: &Path| {
-            launch.cgroup.path.extend(dir.file_name());
-            launch.write(dir).map_err(BoxError::from)
+            spec.cgroup.path.extend(dir.file_name());
+            spec.write(dir).map_err(BoxError::from)
         };
         self.0
             .shims
@@ -388,17 +378,21 @@ impl Runtime for OciRuntime {
         self.0.shims.reopen_log(id).await
     }
 
-    async fn pull_image(&self, reference: &str, credentials: Option<&Credentials>) -> Result<Image> {
+    async fn pull_image(
+        &self,
+        reference: &str,
+        credentials: Option<&RegistryCredentials>,
+    ) -> Result<ImageSummary> {
         Ok(self.0.images.pull(reference, credentials).await?)
     }
 
-    async fn image_status(&self, reference: &str) -> Result<Option<Image>> {
+    async fn image_status(&self, reference: &str) -> Result<Option<ImageSummary>> {
         let reference = reference.to_owned();
         self.ask_images(Operation::ImageStatus, move |images| images.status(&reference))
             .await
     }
 
-    async fn list_images(&self) -> Result<Vec<Image>> {
+    async fn list_images(&self) -> Result<Vec<ImageSummary>> {
         self.ask_images(Operation::List, Images::list).await
     }
 

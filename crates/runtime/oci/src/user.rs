@@ -1,7 +1,7 @@
 //! Who a container's processes run as: numbers and names, looked up in the image's own /etc/passwd and /etc/group.
 //!
 //! The files may say anything: they are read up to a bound, and lines that make no sense are skipped. They are looked up
-//! inside the container's root when it starts. Before that its layers tell whether there is any hope.
+//! inside the container's root when it starts. Before that, its layers are enough to refuse a user that nothing can provide.
 
 use std::{
     fs::File,
@@ -9,14 +9,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use pulselet_sys::Credentials;
+use pulselet_sys::ProcessCredentials;
 use rustix::{
     fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2},
     io::Errno,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::launch::UserChoice;
+use crate::spec::UserSpec;
 
 pub(crate) const PASSWD_FILE: &str = "/etc/passwd";
 pub(crate) const GROUP_FILE: &str = "/etc/group";
@@ -45,8 +45,8 @@ pub(crate) enum UserError {
 }
 
 impl User {
-    pub(crate) fn credentials(&self) -> Credentials {
-        Credentials {
+    pub(crate) fn credentials(&self) -> ProcessCredentials {
+        ProcessCredentials {
             uid: self.uid,
             gid: self.gid,
             groups: self.groups.clone(),
@@ -55,27 +55,28 @@ impl User {
 }
 
 /// Looks the user up in the files of this process's root.
-pub(crate) fn resolve(choice: &UserChoice) -> Result<User, UserError> {
+pub(crate) fn look_up(spec: &UserSpec) -> Result<User, UserError> {
     let text = |path: &str| File::open(Path::new(path)).map(read).unwrap_or_default();
-    resolve_in(choice, &text(PASSWD_FILE), &text(GROUP_FILE))
+    look_up_in(spec, &text(PASSWD_FILE), &text(GROUP_FILE))
 }
 
-/// Refuses a user or group that the image certainly does not have. What only its containers could tell is let through.
-pub(crate) fn check_in_layers(choice: &UserChoice, layers: &[PathBuf]) -> Result<(), UserError> {
+/// Refuses a user or group that the image certainly does not have. What only a running container could decide is let through.
+pub(crate) fn check_in_layers(spec: &UserSpec, layers: &[PathBuf]) -> Result<(), UserError> {
     let is_number = |part: &str| part.is_empty() || part.parse::<u32>().is_ok();
-    if choice.user.split(':').all(is_number) {
+    if spec.user.split(':').all(is_number) {
         return Ok(());
     }
     match (
         read_in_layers(layers, PASSWD_FILE),
         read_in_layers(layers, GROUP_FILE),
     ) {
-        (Some(passwd), Some(group)) => resolve_in(choice, &passwd, &group).map(drop),
+        (Some(passwd), Some(group)) => look_up_in(spec, &passwd, &group).map(drop),
         (None, _) | (_, None) => Ok(()),
     }
 }
 
-/// The file as the topmost layer has it, empty if none has it; none if that cannot be told from outside, as with links.
+/// Reads the file as the topmost layer has it, empty if none has it. Returns `None` if that cannot be decided from outside,
+/// as with links.
 fn read_in_layers(layers: &[PathBuf], path: &str) -> Option<String> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     for layer in layers.iter().rev() {
@@ -102,10 +103,10 @@ fn read(file: File) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-fn resolve_in(choice: &UserChoice, passwd: &str, group_file: &str) -> Result<User, UserError> {
-    let (user, group) = match choice.user.split_once(':') {
+fn look_up_in(spec: &UserSpec, passwd: &str, group_file: &str) -> Result<User, UserError> {
+    let (user, group) = match spec.user.split_once(':') {
         Some((user, group)) => (user, Some(group).filter(|group| !group.is_empty())),
-        None => (choice.user.as_str(), None),
+        None => (spec.user.as_str(), None),
     };
     let user = if user.is_empty() { "0" } else { user };
     let number: Option<u32> = user.parse().ok();
@@ -123,7 +124,7 @@ fn resolve_in(choice: &UserChoice, passwd: &str, group_file: &str) -> Result<Use
         None => (number, None, None),
     };
     let uid = uid.ok_or_else(|| UserError::UnknownUser(user.to_owned()))?;
-    let gid = match (choice.group, group) {
+    let gid = match (spec.group, group) {
         (Some(gid), _) => gid,
         (None, Some(group)) => find_group(group, group_file)?,
         (None, None) => entry_gid.unwrap_or(0),
@@ -133,7 +134,7 @@ fn resolve_in(choice: &UserChoice, passwd: &str, group_file: &str) -> Result<Use
     let of_image = name
         .into_iter()
         .flat_map(|name| member_of(name, group_file).collect::<Vec<_>>());
-    for extra in choice.supplemental_groups.iter().copied().chain(of_image) {
+    for extra in spec.supplemental_groups.iter().copied().chain(of_image) {
         if !groups.contains(&extra) && groups.len() < MAX_GROUPS {
             groups.push(extra);
         }
@@ -178,12 +179,12 @@ mod tests {
     const GROUP: &str = "root:x:0:\nweb:x:34:\nlogs:x:50:other,web\nmore:x:51:web\n";
 
     fn user(user: &str) -> Result<User, UserError> {
-        let choice = UserChoice {
+        let spec = UserSpec {
             user: user.into(),
             group: None,
             supplemental_groups: vec![50, 99],
         };
-        resolve_in(&choice, PASSWD, GROUP)
+        look_up_in(&spec, PASSWD, GROUP)
     }
 
     #[test]
@@ -205,11 +206,11 @@ mod tests {
         assert_eq!(user("1:2").map(|user| (user.uid, user.gid)), Ok((1, 2)));
         assert_eq!(user("web:nope"), Err(UserError::UnknownGroup("nope".into())));
         assert_eq!(user("nope"), Err(UserError::UnknownUser("nope".into())));
-        let choice = UserChoice {
+        let spec = UserSpec {
             user: "web".into(),
             group: Some(7),
             supplemental_groups: Vec::new(),
         };
-        assert_eq!(resolve_in(&choice, PASSWD, GROUP).map(|user| user.gid), Ok(7));
+        assert_eq!(look_up_in(&spec, PASSWD, GROUP).map(|user| user.gid), Ok(7));
     }
 }

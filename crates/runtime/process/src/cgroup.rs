@@ -11,13 +11,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use pulselet_runtime::Signal;
 use pulselet_shim::record::{self, Durability};
 use pulselet_sys::{Pid, send_signal};
 use serde::{Deserialize, Serialize};
 
 const CGROUP_FILE: &str = "cgroup.json";
-const SIGKILL: i32 = 9;
-
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Cgroup {
     path: PathBuf,
@@ -58,7 +57,7 @@ impl Cgroup {
         }
         // Kernels before 5.14.
         for pid in self.members() {
-            let _ = send_signal(pid, SIGKILL);
+            let _ = send_signal(pid, Signal::KILL.number());
         }
     }
 
@@ -85,11 +84,11 @@ fn own_cgroup() -> Option<PathBuf> {
 fn own_cgroup_in(mounts: &str, memberships: &str) -> Option<PathBuf> {
     let own = memberships.lines().find_map(|line| line.strip_prefix("0::/"))?;
     mounts.lines().find_map(|line| {
-        let (place, kind) = line.split_once(" - ")?;
+        let (mount, kind) = line.split_once(" - ")?;
         if kind.split(' ').next()? != "cgroup2" {
             return None;
         }
-        let mut fields = place.split(' ').skip(3);
+        let mut fields = mount.split(' ').skip(3);
         // A mount of a part of the hierarchy shows only what is below that part.
         let root = fields.next()?.trim_start_matches('/');
         let mount_point = fields.next()?;

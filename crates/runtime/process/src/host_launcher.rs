@@ -1,4 +1,4 @@
-//! How a host process is launched; runs in the shim.
+//! The shim's program for host processes: how a container's processes are started as plain children.
 
 use std::{
     ffi::OsString,
@@ -7,11 +7,9 @@ use std::{
     process::ExitCode,
 };
 
-use pulselet_shim::{
-    ChildStreams, ExecCommand, Handshake, LOG_FILE_SIZE, LOG_FILES, LaunchError, Launcher, ShimConfig, record,
-};
+use pulselet_shim::{ChildStreams, LaunchError, Launcher, reason, record};
 use pulselet_shim_client::{CONTAINER_FILE, ContainerRecord};
-use pulselet_sys::{Credentials, Pid, Spawn};
+use pulselet_sys::{Pid, ProcessCredentials, Spawn};
 
 use crate::cgroup::Cgroup;
 
@@ -24,38 +22,21 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 /// The shim's program: `<container directory>` is the only argument. Its stdout is for the agent that starts it.
 pub fn shim_main(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     let (Some(dir), None) = (args.next().map(PathBuf::from), args.next()) else {
-        return refuse("the shim wants one argument, the container's directory");
+        return pulselet_shim::refuse("the shim wants one argument, the container's directory");
     };
     let record = match record::read::<ContainerRecord>(&dir, CONTAINER_FILE) {
         Ok(Some(record)) => record,
-        Ok(None) => return refuse("there is no such container"),
-        Err(error) => return refuse(&error.to_string()),
-    };
-    let config = ShimConfig {
-        dir: dir.clone(),
-        log_path: record.config.log_path.clone(),
-        log_file_size: LOG_FILE_SIZE,
-        log_files: LOG_FILES,
-        stop_signal: record.stop_signal,
-        stdin: record.config.stdin,
-        stdin_once: record.config.stdin_once,
-        tty: record.config.tty,
+        Ok(None) => return pulselet_shim::refuse("there is no such container"),
+        Err(error) => return pulselet_shim::refuse(&error.to_string()),
     };
     pulselet_shim::run(
-        config,
+        record.shim_config(&dir),
         HostLauncher {
             dir,
             record,
             cgroup: None,
         },
     )
-}
-
-fn refuse(detail: &str) -> ExitCode {
-    pulselet_shim::report(&Handshake::Failed {
-        detail: detail.to_owned(),
-    });
-    ExitCode::FAILURE
 }
 
 struct HostLauncher {
@@ -65,15 +46,15 @@ struct HostLauncher {
 }
 
 impl Launcher for HostLauncher {
-    fn launch(&mut self, streams: ChildStreams) -> Result<Pid, LaunchError> {
+    fn start_init(&mut self, streams: ChildStreams) -> Result<Pid, LaunchError> {
         self.cgroup = Cgroup::create(&self.dir, self.record.id.as_str());
         let config = &self.record.config;
         let command: Vec<String> = config.command.iter().chain(&config.args).cloned().collect();
         self.spawn(&command, streams)
     }
 
-    fn launch_exec(&mut self, command: &ExecCommand, streams: ChildStreams) -> Result<Pid, LaunchError> {
-        self.spawn(&command.command, streams)
+    fn start_exec(&mut self, command: &[String], streams: ChildStreams) -> Result<Pid, LaunchError> {
+        self.spawn(command, streams)
     }
 
     fn kill_all(&mut self) {
@@ -142,8 +123,8 @@ impl HostLauncher {
         env
     }
 
-    /// None: as the agent. A user without a group gets the group 0, as in containers.
-    fn credentials(&self) -> Option<Credentials> {
+    /// Returns `None` if processes run as the agent does. A user without a group gets the group 0, as in containers.
+    fn credentials(&self) -> Option<ProcessCredentials> {
         let security = &self.record.config.security;
         if security.run_as_user.is_none()
             && security.run_as_group.is_none()
@@ -155,7 +136,7 @@ impl HostLauncher {
             .run_as_user
             .unwrap_or_else(|| rustix::process::geteuid().as_raw());
         let gid = security.run_as_group.unwrap_or(0);
-        Some(Credentials {
+        Some(ProcessCredentials {
             uid,
             gid,
             groups: security.supplemental_groups.clone(),
@@ -198,17 +179,17 @@ fn volume_variables(record: &ContainerRecord) -> Vec<(String, PathBuf)> {
     variables
 }
 
-/// The agent's path, and behind it the place of this program, which manifests name as they do in containers.
+/// The agent's path, and behind it the directory of this program, which manifests name as they do in containers.
 fn search_path(path: OsString, program: Option<&Path>) -> OsString {
     let Some(own) = program.and_then(Path::parent) else {
         return path;
     };
-    let mut places: Vec<_> = std::env::split_paths(&path).collect();
-    if !places.iter().any(|place| place == own) {
-        places.push(own.to_owned());
+    let mut directories: Vec<_> = std::env::split_paths(&path).collect();
+    if !directories.iter().any(|directory| directory == own) {
+        directories.push(own.to_owned());
     }
     // A directory with a colon in its name cannot be part of a path.
-    std::env::join_paths(places).unwrap_or(path)
+    std::env::join_paths(directories).unwrap_or(path)
 }
 
 /// The search itself says "permission denied" also when only some directory of the path cannot be read.
@@ -221,7 +202,7 @@ fn is_in_path(program: &str, env: &[(OsString, OsString)]) -> bool {
     path.is_some_and(|path| std::env::split_paths(path).any(|dir| dir.join(program).exists()))
 }
 
-/// Before the spawn, whose error could not tell a missing directory from a missing program.
+/// Checks the directory before the spawn, whose error could not tell a missing directory from a missing program.
 fn check_directory(dir: &Path) -> Result<(), LaunchError> {
     let problem = match std::fs::metadata(dir) {
         Ok(metadata) if metadata.is_dir() => return Ok(()),
@@ -234,7 +215,7 @@ fn check_directory(dir: &Path) -> Result<(), LaunchError> {
     )))
 }
 
-/// Sorts out whose fault it is. The texts are those users know from other runtimes.
+/// Decides whose fault it is. The texts are those users know from other runtimes.
 fn launch_error(program: &str, missing: bool, error: io::Error) -> LaunchError {
     use io::ErrorKind as Kind;
     if missing {
@@ -256,17 +237,6 @@ fn launch_error(program: &str, missing: bool, error: io::Error) -> LaunchError {
         _ if own_number => LaunchError::CannotRun(format!("exec: {program:?}: {}", reason(&error))),
         _ => LaunchError::Spawn(error),
     }
-}
-
-/// An error in the words of the system, without the number.
-fn reason(error: &io::Error) -> String {
-    let text = error.to_string();
-    let words = text.split(" (os error").next().unwrap_or_default();
-    let mut chars = words.chars();
-    chars
-        .next()
-        .map(|first| first.to_lowercase().chain(chars).collect())
-        .unwrap_or_default()
 }
 
 #[cfg(test)]

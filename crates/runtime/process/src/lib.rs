@@ -1,5 +1,7 @@
 //! Containers as plain host processes, for machines without containers and for tests.
 //!
+//! Where to start: [`ProcessRuntime`] in the agent, [`shim_main`] in a container's shim.
+//!
 //! A container is the child of a [shim](pulselet_shim) of its own and sees the host as it is: its files, its
 //! network, its users. From the pod come the command, arguments, variables, working directory, user, groups and
 //! `no_new_privs`; the image, resource limits and the rest of the security context are not used. The pod's address is
@@ -13,6 +15,9 @@
 //!
 //! Everything is kept in directories below one root, and the shims live on without the agent: a new
 //! [`ProcessRuntime`] on the same root finds all that was there (see [`pulselet_shim_client`]).
+//!
+//! What is left to others: isolation of any kind is not attempted here; records, events and adoption are
+//! [`pulselet_shim_client`]'s, logs and stops the shim's.
 
 mod cgroup;
 mod host_launcher;
@@ -20,5 +25,5 @@ mod runtime;
 mod validate;
 
 pub use host_launcher::{CONTAINER_ID_VARIABLE, shim_main};
-pub use pulselet_shim_client::{OpenError, ShimCommand};
+pub use pulselet_shim_client::{OpenShimsError, ShimCommand};
 pub use runtime::ProcessRuntime;

@@ -13,20 +13,20 @@ use std::{
 };
 
 use pulselet_runtime::{
-    AttachOptions, BoxError, Condition, ContainerConfig, ContainerFilter, ContainerId, ContainerStats,
-    ContainerStatus, Credentials, DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest,
-    ExecStreams, Features, Health, Image, Mount, Operation, Result, Runtime, SandboxConfig, SandboxId,
-    SandboxState, SandboxStatus, Signal, Version, async_trait,
+    AttachOptions, BoxError, ContainerConfig, ContainerFilter, ContainerId, ContainerStats, ContainerStatus,
+    DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, ImageSummary, Mount,
+    Operation, RegistryCredentials, Result, Runtime, RuntimeCondition, RuntimeHealth, SandboxConfig,
+    SandboxId, SandboxState, SandboxStatus, Signal, Version, async_trait,
 };
 use pulselet_shim::processes_with_variable;
-use pulselet_shim_client::{ContainerRecord, Kind, OpenError, SandboxRecord, ShimCommand, Shims};
+use pulselet_shim_client::{
+    ContainerKind, ContainerRecord, OpenShimsError, SandboxRecord, ShimCommand, Shims,
+};
 use pulselet_sys::send_signal;
 use rustix::process::test_kill_process;
 use tokio::net::TcpStream;
 
 use crate::{cgroup::Cgroup, host_launcher::CONTAINER_ID_VARIABLE, validate};
-
-const SIGKILL: i32 = 9;
 
 /// Host processes as containers. Clones are the same runtime.
 #[derive(Debug, Clone)]
@@ -34,7 +34,7 @@ pub struct ProcessRuntime(Shims);
 
 impl ProcessRuntime {
     /// Opens the root and adopts what is there. Only one at a time may use a root; the caller sees to that.
-    pub async fn open(root: &Path, shim: ShimCommand) -> std::result::Result<Self, OpenError> {
+    pub async fn open(root: &Path, shim: ShimCommand) -> std::result::Result<Self, OpenShimsError> {
         Ok(Self(Shims::open(root, shim, Arc::new(HostProcess)).await?))
     }
 }
@@ -42,7 +42,7 @@ impl ProcessRuntime {
 #[derive(Debug)]
 struct HostProcess;
 
-impl Kind for HostProcess {
+impl ContainerKind for HostProcess {
     /// By the cgroup where there is one, and by the variable every process of the container was given.
     fn kill_leftovers(&self, record: &ContainerRecord, dir: &Path) -> bool {
         let mut left = processes_with_variable(CONTAINER_ID_VARIABLE, record.id.as_str());
@@ -51,7 +51,7 @@ impl Kind for HostProcess {
             left.extend(cgroup.members());
         }
         for pid in &left {
-            let _ = send_signal(*pid, SIGKILL);
+            let _ = send_signal(*pid, Signal::KILL.number());
         }
         left.retain(|pid| test_kill_process(*pid).is_ok());
         left.is_empty()
@@ -67,23 +67,17 @@ impl Kind for HostProcess {
 #[async_trait]
 impl Runtime for ProcessRuntime {
     async fn version(&self) -> Result<Version> {
-        let features = Features {
-            stop_signal: true,
-            events: true,
-            images: false,
-            kill_reporting: true,
-        };
         Ok(Version {
             name: "pulselet-process".into(),
             version: env!("CARGO_PKG_VERSION").into(),
-            features,
+            features: Shims::FEATURES,
         })
     }
 
-    async fn health(&self) -> Result<Health> {
-        Ok(Health {
-            runtime: Condition::Ready,
-            network: Condition::Ready,
+    async fn health(&self) -> Result<RuntimeHealth> {
+        Ok(RuntimeHealth {
+            runtime: RuntimeCondition::Ready,
+            network: RuntimeCondition::Ready,
         })
     }
 
@@ -170,17 +164,21 @@ impl Runtime for ProcessRuntime {
         self.0.reopen_log(id).await
     }
 
-    async fn pull_image(&self, _reference: &str, _credentials: Option<&Credentials>) -> Result<Image> {
+    async fn pull_image(
+        &self,
+        _reference: &str,
+        _credentials: Option<&RegistryCredentials>,
+    ) -> Result<ImageSummary> {
         Err(Error::Unsupported {
             operation: Operation::PullImage,
         })
     }
 
-    async fn image_status(&self, _reference: &str) -> Result<Option<Image>> {
+    async fn image_status(&self, _reference: &str) -> Result<Option<ImageSummary>> {
         Ok(None)
     }
 
-    async fn list_images(&self) -> Result<Vec<Image>> {
+    async fn list_images(&self) -> Result<Vec<ImageSummary>> {
         Ok(Vec::new())
     }
 

@@ -1,7 +1,7 @@
 //! Learning the truth about a container from its shim and from what that has left.
 //!
-//! The shim is asked first. If it is not there, the records tell: an exit is an exit; a life without an exit and
-//! without a shim ended unseen, with 255, and whatever of it still runs is killed; no life at all means that it was
+//! The shim is asked first. If it is not there, the records decide: an exit is an exit; a life without an exit and
+//! without a shim ended unseen, with [`exit_code::UNKNOWN`], and whatever of it still runs is killed; no life at all means that it was
 //! never started.
 
 use std::{
@@ -12,21 +12,18 @@ use std::{
 };
 
 use jiff::Timestamp;
-use pulselet_runtime::{ContainerState, EventHub, Exit, ExitReason};
+use pulselet_runtime::{ContainerExit, ContainerState, EventHub, ExitCause, exit_code};
 use pulselet_shim::{
     protocol::{Reply, Request},
-    record::{self, Life},
+    record::{self, LifeRecord},
 };
 
 use crate::{
     client::{Client, ClientError},
     container::Container,
-    kind::Kind,
+    container_kind::ContainerKind,
     store::{ContainerRecord, StoreError},
 };
-
-/// What an end that nobody saw is reported as.
-const UNSEEN_CODE: i32 = 255;
 
 /// Before the second look at a shim that lives but does not listen: it is starting or leaving. Each further wait is
 /// twice as long, up to [`LOOK_LATER`].
@@ -44,7 +41,7 @@ pub(crate) enum Trace {
     NeverStarted,
     /// The shim lives: it is about to listen, or to leave.
     ShimBusy,
-    Exited(Exit),
+    Exited(ContainerExit),
     /// The shim is gone without a word.
     Lost,
 }
@@ -93,7 +90,7 @@ pub(crate) fn load(
 }
 
 /// Follows a container to its end. Returns early only if it turns out never to have been started.
-pub(crate) async fn watch(container: Arc<Container>, kind: Arc<dyn Kind>) {
+pub(crate) async fn watch(container: Arc<Container>, kind: Arc<dyn ContainerKind>) {
     let mut wait = LOOK_AGAIN;
     loop {
         match follow_shim(&container).await {
@@ -105,21 +102,21 @@ pub(crate) async fn watch(container: Arc<Container>, kind: Arc<dyn Kind>) {
         match look(&container).await {
             Ok(Trace::Exited(exit)) => return container.exited(exit),
             Ok(Trace::NeverStarted) => return container.never_started(),
-            Ok(Trace::Lost) => return container.exited(bury(&container, &kind).await),
+            Ok(Trace::Lost) => return container.exited(record_lost_exit(&container, &kind).await),
             Ok(Trace::ShimBusy) => {
                 tokio::time::sleep(wait).await;
                 wait = (2 * wait).min(LOOK_LATER);
             }
             Err(error) => {
-                tracing::warn!(container = %container.record.id, %error, "its records cannot be read");
-                return container.exited(bury(&container, &kind).await);
+                tracing::warn!(container = %container.record.id, %error, "the container's records cannot be read");
+                return container.exited(record_lost_exit(&container, &kind).await);
             }
         }
     }
 }
 
 /// Returns the exit once it has happened.
-async fn follow_shim(container: &Container) -> Result<Exit, ClientError> {
+async fn follow_shim(container: &Container) -> Result<ContainerExit, ClientError> {
     let mut client = Client::connect(&container.dir).await?;
     let mut reply = client.ask(&Request::Subscribe).await?;
     loop {
@@ -144,36 +141,36 @@ async fn look(container: &Container) -> Result<Trace, StoreError> {
         .expect("reading records does not panic")
 }
 
-/// Kills what is left of a container whose shim is gone, and records an end in its place.
-async fn bury(container: &Arc<Container>, kind: &Arc<dyn Kind>) -> Exit {
+/// Kills what is left of a container whose shim is gone, and records the exit that the shim could not.
+async fn record_lost_exit(container: &Arc<Container>, kind: &Arc<dyn ContainerKind>) -> ContainerExit {
     kill_leftovers(container, kind).await;
     let started_at = match record::read_life(&container.dir) {
-        Ok(Some(Life::Running { started_at, .. })) => Some(started_at),
-        Ok(Some(Life::Launching) | None) | Err(_) => None,
+        Ok(Some(LifeRecord::Running { started_at, .. })) => Some(started_at),
+        Ok(Some(LifeRecord::Launching) | None) | Err(_) => None,
     };
     let exit = unseen_exit(started_at, "the container's shim was killed");
     let (dir, record) = (container.dir.clone(), exit.clone());
     let written = tokio::task::spawn_blocking(move || record::write_exit(&dir, &record)).await;
     if let Ok(Err(error)) = written {
         // The next agent will come to the same conclusion.
-        tracing::warn!(container = %container.record.id, %error, "its end cannot be recorded");
+        tracing::warn!(container = %container.record.id, %error, "the container's exit cannot be recorded");
     }
     exit
 }
 
 /// What is reported when nobody saw the end.
-fn unseen_exit(started_at: Option<Timestamp>, message: &str) -> Exit {
-    Exit {
+fn unseen_exit(started_at: Option<Timestamp>, message: &str) -> ContainerExit {
+    ContainerExit {
         started_at,
         finished_at: Timestamp::now(),
-        code: UNSEEN_CODE,
-        reason: ExitReason::Unknown,
+        code: exit_code::UNKNOWN,
+        reason: ExitCause::Unknown,
         message: message.to_owned(),
         killed_after_grace: None,
     }
 }
 
-async fn kill_leftovers(container: &Arc<Container>, kind: &Arc<dyn Kind>) {
+async fn kill_leftovers(container: &Arc<Container>, kind: &Arc<dyn ContainerKind>) {
     for _ in 0..LEFTOVER_ROUNDS {
         let (container, kind) = (Arc::clone(container), Arc::clone(kind));
         let round = move || {
@@ -188,5 +185,5 @@ async fn kill_leftovers(container: &Arc<Container>, kind: &Arc<dyn Kind>) {
         }
         tokio::time::sleep(LOOK_AGAIN).await;
     }
-    tracing::warn!(container = %container.record.id, "some of its processes cannot be killed");
+    tracing::warn!(container = %container.record.id, "some processes of the container cannot be killed");
 }

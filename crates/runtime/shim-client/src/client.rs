@@ -58,7 +58,7 @@ impl Client {
     }
 }
 
-/// None at the end of the stream.
+/// Reads one frame. Returns `None` at the end of the stream.
 pub(crate) async fn read_frame(
     stream: &mut (impl AsyncRead + Unpin),
 ) -> Result<Option<Vec<u8>>, ClientError> {

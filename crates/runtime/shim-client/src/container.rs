@@ -7,8 +7,8 @@ use std::{
 
 use jiff::Timestamp;
 use pulselet_runtime::{
-    BoxError, ContainerEvent, ContainerState, ContainerStatus, Error, EventHub, EventKind, Exit, Operation,
-    Result, RuntimeEvent,
+    BoxError, ContainerEvent, ContainerExit, ContainerState, ContainerStatus, Error, EventHub, EventKind,
+    Operation, Result, RuntimeEvent,
 };
 use tokio::{sync::watch, task::AbortHandle};
 
@@ -87,7 +87,7 @@ impl Container {
         }
     }
 
-    pub(crate) fn exited(&self, exit: Exit) {
+    pub(crate) fn exited(&self, exit: ContainerExit) {
         let news = self.state.send_if_modified(|state| match state {
             ContainerState::Created | ContainerState::Running { .. } | ContainerState::Unknown => {
                 *state = ContainerState::Exited(exit);
@@ -178,7 +178,7 @@ impl Container {
     }
 
     /// Returns when the exit was observed.
-    pub(crate) async fn wait_for_exit(&self) -> Exit {
+    pub(crate) async fn wait_for_exit(&self) -> ContainerExit {
         let mut state = self.state.subscribe();
         loop {
             if let ContainerState::Exited(exit) = &*state.borrow_and_update() {

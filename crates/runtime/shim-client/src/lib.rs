@@ -1,21 +1,21 @@
-//! containers that have a shim, as the agent sees them: what the built-in runtimes have in common.
+//! Containers that have a shim, as the agent sees them: what the built-in runtimes have in common.
 //!
-//! [`Shims`] keeps the sandboxes and containers below one root directory: it starts a
-//! [shim](pulselet_shim) for each container, talks to it, watches for its end and publishes events. What is known
-//! is in memory and follows the shims' words; files are read at the start and when a shim is silent.
+//! Where to start: [`Shims`] keeps the sandboxes and containers below one root directory. It starts a
+//! [shim](pulselet_shim) for each container, talks to it, watches for its end and publishes events. What is known is in
+//! memory and follows what the shims report; files are read at the start and when a shim is silent.
 //!
 //! What always holds:
-//! - Everything is on disk before it is reported, and the shims live on without the agent: a new [`Shims`] on the
-//!   same root finds all that was there.
+//! - Everything is on disk before it is reported, and the shims live on without the agent: a new [`Shims`] on the same
+//!   root finds all that was there.
 //! - A container's state goes forward only: created, running, exited. Its end is reported when it was observed.
 //!
-//! What a container is made of, and what it leaves outside of its directory, is its [`Kind`]'s business; so is what a
-//! sandbox means.
+//! What is left to others: what a container is made of, and what it leaves outside of its directory, is its
+//! [`ContainerKind`]'s business; so is what a sandbox means.
 
 mod adopt;
 mod client;
 mod container;
-mod kind;
+mod container_kind;
 mod lifecycle;
 mod sandboxes;
 mod shims;
@@ -23,6 +23,7 @@ mod store;
 mod streams;
 mod validate;
 
-pub use kind::Kind;
-pub use shims::{OpenError, ShimCommand, Shims};
+pub use container_kind::ContainerKind;
+pub use lifecycle::detached;
+pub use shims::{OpenShimsError, ShimCommand, Shims};
 pub use store::{CONTAINER_FILE, ContainerRecord, SANDBOX_FILE, SandboxRecord, container_records};

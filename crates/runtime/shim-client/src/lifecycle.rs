@@ -15,12 +15,12 @@ use std::{
 
 use jiff::Timestamp;
 use pulselet_runtime::{
-    ContainerId, ContainerState, Error, EventHub, EventKind, ExecOutput, Exit, ExitReason, ObjectKind,
-    Operation, Result, SandboxId, SandboxState,
+    ContainerExit, ContainerId, ContainerState, Error, EventHub, EventKind, ExecOutput, ExitCause,
+    ObjectKind, Operation, Result, SandboxId, SandboxState, exit_code,
 };
 use pulselet_shim::{
     Handshake,
-    protocol::{ExecCall, Refusal, Reply, Request},
+    protocol::{ExecCall, Reply, Request, ShimRefusal},
     record,
 };
 use tokio::{
@@ -34,7 +34,7 @@ use crate::{
     adopt::{self, Trace},
     client::{Client, ClientError},
     container::Container,
-    kind::Kind,
+    container_kind::ContainerKind,
     shims::ShimCommand,
     store::{ContainerRecord, Found, SandboxRecord, Store, StoreError},
 };
@@ -57,15 +57,12 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 /// Between two looks whether a shim has left.
 const LEAVE_INTERVAL: Duration = Duration::from_millis(2);
 
-/// What a container that was stopped before it ran is reported as, as containerd does.
-const NEVER_RAN_CODE: i32 = 137;
-
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) store: Store,
     pub(crate) events: EventHub,
     shim: ShimCommand,
-    kind: Arc<dyn Kind>,
+    kind: Arc<dyn ContainerKind>,
     starts: Semaphore,
     known: Mutex<Known>,
 }
@@ -89,7 +86,7 @@ impl Inner {
     pub(crate) fn load(
         root: &Path,
         shim: ShimCommand,
-        kind: Arc<dyn Kind>,
+        kind: Arc<dyn ContainerKind>,
     ) -> std::result::Result<Self, StoreError> {
         let store = Store::open(root)?;
         let events = EventHub::new();
@@ -290,7 +287,7 @@ impl Inner {
             let _transition = container.transition.lock().await;
             if matches!(container.state(), ContainerState::Created) {
                 match claim(container, operation).await? {
-                    Claim::Ours(lock) => return never_run(container, lock).await,
+                    Claim::Ours(lock) => return end_unstarted(container, lock).await,
                     Claim::Shims => self.discover(container).await,
                 }
             }
@@ -355,7 +352,7 @@ impl Inner {
                 }
                 Claim::Shims => match container.state() {
                     ContainerState::Created => self.discover(container).await,
-                    // The shim tells the end before it leaves, which takes it another moment.
+                    // The shim reports the exit before it leaves, which takes it another moment.
                     ContainerState::Running { .. } | ContainerState::Unknown | ContainerState::Exited(_) => {
                         sleep(LEAVE_INTERVAL).await;
                     }
@@ -441,11 +438,11 @@ impl Inner {
 pub(crate) fn unexpected(container: &Container, operation: Operation, reply: Reply) -> Error {
     match reply {
         Reply::CannotRun { message } => Error::CannotRun { message },
-        Reply::Refused(Refusal::Ended) => container.has_exited(operation),
-        Reply::Refused(Refusal::TooManyExecs) => {
+        Reply::Refused(ShimRefusal::Ended) => container.has_exited(operation),
+        Reply::Refused(ShimRefusal::TooManyExecs) => {
             Error::failed(operation, "too many commands run in it already")
         }
-        Reply::Refused(Refusal::Failed { detail } | Refusal::Malformed { detail }) => {
+        Reply::Refused(ShimRefusal::Failed { detail } | ShimRefusal::Malformed { detail }) => {
             Error::failed(operation, detail)
         }
         Reply::Done
@@ -478,12 +475,13 @@ async fn claim(container: &Container, operation: Operation) -> Result<Claim> {
 }
 
 /// Ends a container that was never started. The lock is held until no shim will take it for new.
-async fn never_run(container: &Arc<Container>, lock: Option<File>) -> Result<()> {
-    let exit = Exit {
+async fn end_unstarted(container: &Arc<Container>, lock: Option<File>) -> Result<()> {
+    let exit = ContainerExit {
         started_at: None,
         finished_at: Timestamp::now(),
-        code: NEVER_RAN_CODE,
-        reason: ExitReason::Error,
+        // As containerd reports it.
+        code: exit_code::KILLED,
+        reason: ExitCause::Error,
         message: "stopped before it was started".to_owned(),
         killed_after_grace: Some(false),
     };
@@ -509,7 +507,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
 }
 
 /// Runs work that goes on when the caller stops waiting.
-pub(crate) async fn detached<T: Send + 'static>(
+pub async fn detached<T: Send + 'static>(
     operation: Operation,
     work: impl Future<Output = Result<T>> + Send + 'static,
 ) -> Result<T> {

@@ -12,13 +12,13 @@ use std::{
 use jiff::Timestamp;
 use pulselet_runtime::{
     AttachOptions, BoxError, ContainerConfig, ContainerFilter, ContainerId, ContainerStatus, Error,
-    EventKind, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Operation, Result, SandboxId,
-    Signal,
+    EventKind, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Features, Operation, Result,
+    SandboxId, Signal,
 };
 use pulselet_shim::protocol::{ExecCall, Reply, Request, StreamCall};
 
 use crate::{
-    kind::Kind,
+    container_kind::ContainerKind,
     lifecycle::{Inner, KEEPING_PATIENCE, blocking, detached, unexpected},
     store::{ContainerRecord, StoreError, new_id},
     streams, validate,
@@ -46,19 +46,27 @@ impl ShimCommand {
 
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub struct OpenError(#[from] StoreError);
+pub struct OpenShimsError(#[from] StoreError);
 
 /// The sandboxes and containers below one root. Clones are the same.
 #[derive(Debug, Clone)]
 pub struct Shims(pub(crate) Arc<Inner>);
 
 impl Shims {
+    /// What every runtime with shims can do. It knows nothing of images.
+    pub const FEATURES: Features = Features {
+        stop_signal: true,
+        events: true,
+        images: false,
+        kill_reporting: true,
+    };
+
     /// Opens the root and adopts what is there. Only one at a time may use a root; the caller sees to that.
     pub async fn open(
         root: &Path,
         shim: ShimCommand,
-        kind: Arc<dyn Kind>,
-    ) -> std::result::Result<Self, OpenError> {
+        kind: Arc<dyn ContainerKind>,
+    ) -> std::result::Result<Self, OpenShimsError> {
         let root = root.to_owned();
         let inner = tokio::task::spawn_blocking(move || Inner::load(&root, shim, kind))
             .await

@@ -5,8 +5,8 @@
 //! containers/<id>/container.json  what was asked for
 //!                 life.json, exit.json, shim.lock, shim.sock    the shim's
 //! ```
-//! In both, the kind of container may keep more. A directory counts from the moment its record is in it, and is renamed before it is removed: whenever the agent dies,
-//! the next one finds whole objects, and remains it can delete.
+//! In both, the kind of container may keep more. A directory counts from the moment its record is in it, and no longer
+//! once the record is removed: whenever the agent dies, the next one finds whole objects, and remains it can delete.
 
 use std::{
     fs, io,
@@ -19,7 +19,10 @@ use jiff::Timestamp;
 use pulselet_runtime::{
     BoxError, ContainerConfig, ContainerId, SandboxConfig, SandboxId, SandboxState, Signal,
 };
-use pulselet_shim::record::{self, Durability, RecordError};
+use pulselet_shim::{
+    LOG_FILE_SIZE, LOG_FILES, ShimConfig,
+    record::{self, Durability, RecordError},
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 pub use pulselet_shim::record::CONTAINER_FILE;
@@ -38,6 +41,22 @@ pub struct ContainerRecord {
     /// The effective one.
     pub stop_signal: Signal,
     pub config: ContainerConfig,
+}
+
+impl ContainerRecord {
+    /// What the container's shim needs to know besides how to launch. `dir` is the container's directory.
+    pub fn shim_config(&self, dir: &Path) -> ShimConfig {
+        ShimConfig {
+            dir: dir.to_owned(),
+            log_path: self.config.log_path.clone(),
+            log_file_size: LOG_FILE_SIZE,
+            log_files: LOG_FILES,
+            stop_signal: self.stop_signal,
+            stdin: self.config.stdin,
+            stdin_once: self.config.stdin_once,
+            tty: self.config.tty,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,7 +95,7 @@ pub(crate) struct Store {
     pub(crate) boot_id: String,
 }
 
-/// A directory with its record; none where that cannot be read.
+/// A directory with its record, or why that cannot be read.
 pub(crate) struct Found<T> {
     pub(crate) dir: PathBuf,
     pub(crate) record: Result<T, RecordError>,
@@ -211,7 +230,7 @@ fn delete_remains(parent: &Path, record: &str) -> Result<(), StoreError> {
     {
         if let Err(error) = fs::remove_dir_all(dir) {
             // They are in nobody's way, and the next start tries again.
-            tracing::warn!(dir = %dir.display(), %error, "remains cannot be deleted");
+            tracing::warn!(dir = %dir.display(), %error, "the remains of an object cannot be deleted");
         }
     }
     Ok(())

@@ -98,7 +98,7 @@ async fn send(
     loop {
         let mut frame = Vec::new();
         tokio::select! {
-            // A size that was told before something was typed counts before it.
+            // A size that was sent before something was typed counts before it.
             biased;
             size = resizes.recv(), if resizing => match size {
                 Some(size) => put_frame(&mut frame, &[&[Channel::Resize.byte()], &to_json(&size)]),

@@ -26,7 +26,7 @@ pub(crate) fn container(config: &ContainerConfig) -> Result<()> {
     Ok(())
 }
 
-/// A command to run beside the main process.
+/// The command of an exec process.
 pub(crate) fn command(command: &[String]) -> Result<()> {
     if command.is_empty() {
         return invalid("command", "is required".into());

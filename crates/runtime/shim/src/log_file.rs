@@ -10,7 +10,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use pulselet_runtime::log::{Entry, LogStream, MAX_ENTRY_TEXT};
+use pulselet_runtime::log::{LogEntry, LogStream, MAX_ENTRY_TEXT};
 
 /// Bytes after which a new file is begun; the kubelet's default.
 pub const LOG_FILE_SIZE: u64 = 10 << 20;
@@ -68,7 +68,7 @@ impl LogFile {
         if self.lost > 0 {
             let text = format!("{} bytes of log could not be written and are lost", self.lost);
             let mut note = Vec::new();
-            Entry {
+            LogEntry {
                 at: Timestamp::now(),
                 stream: LogStream::Stderr,
                 partial: false,
@@ -160,7 +160,7 @@ impl LineCutter {
     }
 
     fn emit(&mut self, partial: bool, at: Timestamp, out: &mut Vec<u8>) {
-        Entry {
+        LogEntry {
             at,
             stream: self.stream,
             partial,
@@ -184,7 +184,7 @@ mod tests {
         cutter.finish(Timestamp::UNIX_EPOCH, &mut out);
         out.split_inclusive(|&byte| byte == b'\n')
             .map(|line| {
-                let entry = Entry::parse(line).expect("an entry");
+                let entry = LogEntry::parse(line).expect("an entry");
                 (
                     entry.partial,
                     entry.text.len(),

@@ -8,7 +8,7 @@
 //!   [`Channel`].
 
 use jiff::Timestamp;
-use pulselet_runtime::{ExecOutcome, Exit};
+use pulselet_runtime::{ContainerExit, ExecOutcome};
 use serde::{Deserialize, Serialize};
 
 /// Largest frame in bytes: a command line with room to spare, or an exec's output.
@@ -22,9 +22,9 @@ pub const LENGTH_BYTES: usize = 4;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// Tell me about the container now and when it ends.
+    /// Asks for the state of the container now and when it ends.
     Subscribe,
-    /// Stop signal now, SIGKILL after the grace; shortens a stop under way.
+    /// Asks for the stop signal now, SIGKILL after the grace; shortens a stop under way.
     Stop {
         grace_ms: u64,
     },
@@ -63,7 +63,7 @@ pub enum Reply {
         pid: i32,
         started_at: Timestamp,
     },
-    Exited(Exit),
+    Exited(ContainerExit),
     ExecDone {
         outcome: ExecOutcome,
         truncated: bool,
@@ -73,11 +73,11 @@ pub enum Reply {
     CannotRun {
         message: String,
     },
-    Refused(Refusal),
+    Refused(ShimRefusal),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Refusal {
+pub enum ShimRefusal {
     /// The container is being killed or has ended.
     Ended,
     /// As many commands as are allowed run already.
@@ -129,7 +129,7 @@ impl Channel {
         .find(|channel| channel.byte() == byte)
     }
 
-    /// Splits a stream frame; none if its channel is unknown.
+    /// Splits a stream frame; returns `None` if its channel is unknown.
     pub fn split(frame: &[u8]) -> Option<(Self, &[u8])> {
         let (&first, data) = frame.split_first()?;
         Some((Self::from_byte(first)?, data))

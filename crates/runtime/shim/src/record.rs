@@ -11,7 +11,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use pulselet_runtime::Exit;
+use pulselet_runtime::ContainerExit;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::protocol::to_json;
@@ -28,8 +28,8 @@ pub const SOCKET_FILE: &str = "shim.sock";
 const MAX_RECORD: u64 = 8 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Life {
-    /// The main process is about to be started.
+pub enum LifeRecord {
+    /// The init process is about to be started.
     Launching,
     Running {
         pid: i32,
@@ -56,19 +56,19 @@ pub enum Durability {
     Disk,
 }
 
-pub fn write_life(dir: &Path, life: Life) -> Result<(), RecordError> {
+pub fn write_life(dir: &Path, life: LifeRecord) -> Result<(), RecordError> {
     write(dir, LIFE_FILE, &life, Durability::Process)
 }
 
-pub fn write_exit(dir: &Path, exit: &Exit) -> Result<(), RecordError> {
+pub fn write_exit(dir: &Path, exit: &ContainerExit) -> Result<(), RecordError> {
     write(dir, EXIT_FILE, exit, Durability::Disk)
 }
 
-pub fn read_life(dir: &Path) -> Result<Option<Life>, RecordError> {
+pub fn read_life(dir: &Path) -> Result<Option<LifeRecord>, RecordError> {
     read(dir, LIFE_FILE)
 }
 
-pub fn read_exit(dir: &Path) -> Result<Option<Exit>, RecordError> {
+pub fn read_exit(dir: &Path) -> Result<Option<ContainerExit>, RecordError> {
     read(dir, EXIT_FILE)
 }
 
@@ -98,7 +98,7 @@ pub fn write<T: Serialize>(
     })
 }
 
-/// None if there is no such record.
+/// Returns `None` if there is no such record.
 pub fn read<T: DeserializeOwned>(dir: &Path, name: &str) -> Result<Option<T>, RecordError> {
     let path = dir.join(name);
     let failed = |source| RecordError::Read {
@@ -122,7 +122,7 @@ pub fn read<T: DeserializeOwned>(dir: &Path, name: &str) -> Result<Option<T>, Re
         })
 }
 
-/// Takes the lock that only a living shim has. None: there is one.
+/// Takes the lock that only a living shim has. Returns `None` if there is one.
 pub fn try_lock(dir: &Path) -> io::Result<Option<File>> {
     let file = File::options()
         .create(true)
@@ -138,7 +138,7 @@ pub fn try_lock(dir: &Path) -> io::Result<Option<File>> {
 
 #[cfg(test)]
 mod tests {
-    use pulselet_runtime::ExitReason;
+    use pulselet_runtime::{ExitCause, exit_code};
 
     use super::*;
 
@@ -146,11 +146,11 @@ mod tests {
     fn records_read_back_and_replace_each_other() {
         let dir = tempfile::tempdir().expect("a directory");
         assert_eq!(read_exit(dir.path()).expect("reads"), None);
-        let mut exit = Exit {
+        let mut exit = ContainerExit {
             started_at: Some(Timestamp::UNIX_EPOCH),
             finished_at: Timestamp::UNIX_EPOCH,
-            code: 137,
-            reason: ExitReason::Error,
+            code: exit_code::KILLED,
+            reason: ExitCause::Error,
             message: String::new(),
             killed_after_grace: Some(true),
         };

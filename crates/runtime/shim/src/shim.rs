@@ -14,23 +14,25 @@ use std::{
 };
 
 use jiff::Timestamp;
-use pulselet_runtime::{Exit, ExitReason, log::LogStream};
+use pulselet_runtime::{ContainerExit, ExitCause, log::LogStream};
 use pulselet_sys::{ChildSignals, Fork, Pid, fork, send_signal};
 use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
+    event::{PollFd, PollFlags},
     io::Errno,
     process::{WaitOptions, WaitStatus, getpid, wait},
 };
 
 use crate::{
     connection::Connection,
-    launch::Launcher,
-    output::Streams,
-    protocol::{Channel, Refusal, Reply, Request, StreamCall},
+    daemon::ShimConfig,
+    exec_supervisor::{self, ExecJob},
+    exit_status::exit_code_of,
+    init_streams::InitStreams,
+    launcher::Launcher,
+    poll_wait::wait_for,
+    process_tree,
+    protocol::{Channel, Reply, Request, ShimRefusal, StreamCall},
     record::{self, RecordError, SOCKET_FILE},
-    startup::ShimConfig,
-    supervise::{self, Job},
-    tree,
 };
 
 /// Clients served at once; more wait in the listener's queue. The agent uses one, and one per command.
@@ -45,10 +47,10 @@ const MAX_ATTACH_BACKLOG: usize = 512 * 1024;
 /// Between two rounds of killing what is left. A killed process is usually gone after a fraction of this.
 const KILL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long after the end a supervisor may take to tell its client.
+/// How long after the end a supervisor may take to answer its client.
 const SUPERVISOR_PATIENCE: Duration = Duration::from_secs(1);
 
-/// After this the exit is told although something is left that the kernel cannot kill now (a hung disk). Killing goes
+/// After this the exit is reported although something is left that the kernel cannot kill now (a hung disk). Killing goes
 /// on.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -66,17 +68,17 @@ pub(crate) struct Shim<L> {
     pub(crate) launcher: L,
     pub(crate) listener: UnixListener,
     pub(crate) signals: ChildSignals,
-    pub(crate) streams: Streams,
-    pub(crate) main: Pid,
+    pub(crate) streams: InitStreams,
+    pub(crate) init: Pid,
     pub(crate) started_at: Timestamp,
-    /// Held as long as this process lives.
+    /// Locked as long as this process lives.
     pub(crate) lock: File,
     pub(crate) phase: Phase,
     pub(crate) clients: Vec<Client>,
     /// Supervisors of commands, our children.
     pub(crate) execs: HashSet<Pid>,
     /// Commands asked for in this turn.
-    pub(crate) jobs: Vec<(Connection, Job)>,
+    pub(crate) jobs: Vec<(Connection, ExecJob)>,
 }
 
 #[derive(Debug)]
@@ -86,7 +88,7 @@ pub(crate) enum Phase {
     Stopping {
         deadline: Instant,
     },
-    /// SIGKILL was sent to everything; the main process has not been waited for yet.
+    /// SIGKILL was sent to everything; the init process has not been waited for yet.
     Killing {
         after_grace: bool,
         next: Instant,
@@ -94,12 +96,12 @@ pub(crate) enum Phase {
     Ending(Ending),
 }
 
-/// The main process is gone.
+/// The init process is gone.
 #[derive(Debug)]
 pub(crate) struct Ending {
-    exit: Exit,
+    exit: ContainerExit,
     recorded: bool,
-    told: bool,
+    reported: bool,
     since: Instant,
     next: Instant,
 }
@@ -142,8 +144,10 @@ impl<L: Launcher> Shim<L> {
                 let shim = getpid();
                 match fork() {
                     Ok(Fork::Parent { child }) => drop(self.execs.insert(child)),
-                    Ok(Fork::Child) => return supervise::run(shim, self.into_launcher(), connection, job),
-                    Err(error) => connection.send(&Reply::Refused(Refusal::Failed {
+                    Ok(Fork::Child) => {
+                        return exec_supervisor::run(shim, self.into_launcher(), connection, job);
+                    }
+                    Err(error) => connection.send(&Reply::Refused(ShimRefusal::Failed {
                         detail: error.to_string(),
                     })),
                 }
@@ -162,7 +166,7 @@ impl<L: Launcher> Shim<L> {
                 Slot::Signals => self.signals.clear(),
                 Slot::Listener => self.accept(),
                 Slot::Output(stream) => self.pump(stream),
-                Slot::Input => self.streams.push_typed(),
+                Slot::Input => self.streams.flush_stdin(),
                 Slot::Client(index) => self.serve(index, events),
             }
         }
@@ -173,11 +177,7 @@ impl<L: Launcher> Shim<L> {
 
     fn wait_for_events(&self) -> Vec<(Slot, PollFlags)> {
         let (slots, mut fds): (Vec<Slot>, Vec<PollFd<'_>>) = self.watched().into_iter().unzip();
-        let timeout = self
-            .next_step()
-            .map(|at| timespec(at.saturating_duration_since(Instant::now())));
-        // Interrupted, or short of memory for a moment: the next turn asks again.
-        if poll(&mut fds, timeout.as_ref()).is_err() {
+        if !wait_for(&mut fds, self.next_step()) {
             return Vec::new();
         }
         let ready = slots
@@ -251,7 +251,7 @@ impl<L: Launcher> Shim<L> {
                 Err(error) => {
                     self.refuse(
                         index,
-                        Refusal::Malformed {
+                        ShimRefusal::Malformed {
                             detail: error.to_string(),
                         },
                     );
@@ -271,7 +271,7 @@ impl<L: Launcher> Shim<L> {
                 Ok(request) => self.answer(index, request),
                 Err(error) => self.refuse(
                     index,
-                    Refusal::Malformed {
+                    ShimRefusal::Malformed {
                         detail: error.to_string(),
                     },
                 ),
@@ -302,7 +302,7 @@ impl<L: Launcher> Shim<L> {
             Request::Subscribe => {
                 self.clients[index].role = Role::Subscriber;
                 Reply::Running {
-                    pid: self.main.as_raw_nonzero().get(),
+                    pid: self.init.as_raw_nonzero().get(),
                     started_at: self.started_at,
                 }
             }
@@ -310,15 +310,15 @@ impl<L: Launcher> Shim<L> {
                 self.stop(Duration::from_millis(grace_ms).min(MAX_GRACE));
                 Reply::Done
             }
-            Request::Exec(call) => return self.start_job(index, Job::Exec(call)),
-            Request::ExecStream(call) => return self.start_job(index, Job::Stream(call)),
+            Request::Exec(call) => return self.start_exec(index, ExecJob::Sync(call)),
+            Request::ExecStream(call) => return self.start_exec(index, ExecJob::Stream(call)),
             Request::Attach(call) => {
                 self.clients[index].role = Role::Attached(call);
                 Reply::Streaming
             }
             Request::ReopenLog => match self.streams.reopen_log() {
                 Ok(()) => Reply::Done,
-                Err(error) => Reply::Refused(Refusal::Failed {
+                Err(error) => Reply::Refused(ShimRefusal::Failed {
                     detail: error.to_string(),
                 }),
             },
@@ -326,27 +326,27 @@ impl<L: Launcher> Shim<L> {
         self.clients[index].connection.send(&reply);
     }
 
-    fn start_job(&mut self, index: usize, job: Job) {
+    fn start_exec(&mut self, index: usize, job: ExecJob) {
         match self.phase {
-            Phase::Killing { .. } | Phase::Ending(_) => return self.refuse(index, Refusal::Ended),
+            Phase::Killing { .. } | Phase::Ending(_) => return self.refuse(index, ShimRefusal::Ended),
             Phase::Running | Phase::Stopping { .. } => {}
         }
         if self.execs.len() + self.jobs.len() >= MAX_EXECS {
-            return self.refuse(index, Refusal::TooManyExecs);
+            return self.refuse(index, ShimRefusal::TooManyExecs);
         }
         // The conversation goes on in the copy of this process that will run the command.
         match self.clients[index].connection.hand_over() {
             Ok(connection) => self.jobs.push((connection, job)),
             Err(error) => self.refuse(
                 index,
-                Refusal::Failed {
+                ShimRefusal::Failed {
                     detail: error.to_string(),
                 },
             ),
         }
     }
 
-    fn refuse(&mut self, index: usize, refusal: Refusal) {
+    fn refuse(&mut self, index: usize, refusal: ShimRefusal) {
         self.clients[index].role = Role::Answered;
         self.clients[index].connection.send(&Reply::Refused(refusal));
     }
@@ -368,9 +368,9 @@ impl<L: Launcher> Shim<L> {
                 if grace.is_zero() || signal.is_kill() {
                     self.kill(false);
                 } else {
-                    // The main process is ours and not waited for, so the number cannot be another's. The grace runs
+                    // The init process is ours and not waited for, so the number cannot be another's. The grace runs
                     // also when the signal could not be sent.
-                    let _ = send_signal(self.main, signal.number());
+                    let _ = send_signal(self.init, signal.number());
                     self.phase = Phase::Stopping {
                         deadline: now + grace,
                     };
@@ -389,7 +389,7 @@ impl<L: Launcher> Shim<L> {
         };
     }
 
-    /// Supervisors are spared for a while: their commands are killed, and they tell their clients so and leave.
+    /// Supervisors are spared for a while: their commands are killed, and they answer their clients and leave.
     fn kill_round(&mut self) {
         self.launcher.kill_all();
         let patient = match &self.phase {
@@ -397,14 +397,14 @@ impl<L: Launcher> Shim<L> {
             Phase::Ending(ending) => ending.since.elapsed() < SUPERVISOR_PATIENCE,
         };
         let nobody = HashSet::new();
-        tree::kill_descendants(getpid(), if patient { &self.execs } else { &nobody });
+        process_tree::kill_descendants(getpid(), if patient { &self.execs } else { &nobody });
     }
 
     /// Waits for all that have ended. Returns whether children are left.
     fn reap(&mut self) -> bool {
         loop {
             match wait(WaitOptions::NOHANG) {
-                Ok(Some((pid, status))) if pid == self.main => self.main_ended(status),
+                Ok(Some((pid, status))) if pid == self.init => self.init_ended(status),
                 Ok(Some((pid, _))) => drop(self.execs.remove(&pid)),
                 Ok(None) => return true,
                 Err(Errno::INTR) => {}
@@ -413,11 +413,11 @@ impl<L: Launcher> Shim<L> {
         }
     }
 
-    fn main_ended(&mut self, status: WaitStatus) {
+    fn init_ended(&mut self, status: WaitStatus) {
         // What is left may not be below this process, and then nobody else would notice it.
         self.launcher.kill_all();
         let now = Instant::now();
-        let code = exit_code(status);
+        let code = exit_code_of(status);
         let after_grace = matches!(
             self.phase,
             Phase::Killing {
@@ -426,11 +426,11 @@ impl<L: Launcher> Shim<L> {
             }
         );
         let reason = match code {
-            _ if self.launcher.oom_killed() => ExitReason::OomKilled,
-            0 => ExitReason::Completed,
-            _ => ExitReason::Error,
+            _ if self.launcher.oom_killed() => ExitCause::OomKilled,
+            0 => ExitCause::Completed,
+            _ => ExitCause::Error,
         };
-        let exit = Exit {
+        let exit = ContainerExit {
             started_at: Some(self.started_at),
             finished_at: Timestamp::now(),
             code,
@@ -442,7 +442,7 @@ impl<L: Launcher> Shim<L> {
         self.phase = Phase::Ending(Ending {
             exit,
             recorded,
-            told: false,
+            reported: false,
             since: now,
             next: now,
         });
@@ -472,10 +472,10 @@ impl<L: Launcher> Shim<L> {
                         self.kill_round();
                     }
                     if hung {
-                        self.tell();
+                        self.report_exit();
                     }
                 } else {
-                    self.tell();
+                    self.report_exit();
                     return self.try_to_finish(now);
                 }
             }
@@ -483,15 +483,15 @@ impl<L: Launcher> Shim<L> {
         Turn::Again
     }
 
-    /// Tells everybody how the container ended, once.
-    fn tell(&mut self) {
+    /// Reports to every client how the container ended, once.
+    fn report_exit(&mut self) {
         let Phase::Ending(ending) = &mut self.phase else {
             return;
         };
-        if ending.told {
+        if ending.reported {
             return;
         }
-        ending.told = true;
+        ending.reported = true;
         let clients = &mut self.clients;
         self.streams.drain(|stream, data| tee(clients, stream, data));
         for client in &mut self.clients {
@@ -549,27 +549,10 @@ fn tee(clients: &mut [Client], stream: LogStream, data: &[u8]) {
 }
 
 /// Whether there is nothing more to write: it is written, or the container's directory was removed under us.
-fn write_exit(exit: &Exit) -> bool {
+fn write_exit(exit: &ContainerExit) -> bool {
     match record::write_exit(Path::new("."), exit) {
         Ok(()) => true,
         Err(RecordError::Write { source, .. }) => source.kind() == io::ErrorKind::NotFound,
         Err(RecordError::Read { .. } | RecordError::Parse { .. }) => false,
-    }
-}
-
-/// As shells have it: 128 + n for signal n.
-pub(crate) fn exit_code(status: WaitStatus) -> i32 {
-    status
-        .exit_status()
-        .or_else(|| status.terminating_signal().map(|signal| 128 + signal))
-        .unwrap_or(255)
-}
-
-/// A little more than the duration, so that what is due then is due when the poll returns.
-pub(crate) fn timespec(duration: Duration) -> Timespec {
-    let rounded = duration + Duration::from_micros(1);
-    Timespec {
-        tv_sec: i64::try_from(rounded.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: rounded.subsec_nanos().into(),
     }
 }

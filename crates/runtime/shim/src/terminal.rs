@@ -20,7 +20,7 @@ pub(crate) fn open() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((ours, theirs))
 }
 
-/// Tells the process how large the terminal is now. One that is closed already has no size.
+/// Sets the size of the terminal. One that is closed already has no size.
 pub(crate) fn resize(ours: &OwnedFd, size: TerminalSize) {
     let size = Winsize {
         ws_row: size.rows,

@@ -1,7 +1,12 @@
 //! What the kernel offers and no safe library does: the only crate with unsafe code.
 //!
-//! Every function here is safe to call; each unsafe block says why that is so. Whatever rustix already does safely is
-//! used directly by the crates that need it, not wrapped here.
+//! Where to start: [`fork`] and [`Spawn`] make processes, [`become_user`], [`install_filter`] and
+//! [`unshare_namespaces`] change what a process may do and see, [`send_signal`] and [`ChildSignals`] are about signals.
+//!
+//! What always holds: every function here is safe to call, and each unsafe block says why. Whatever rustix already does
+//! safely is used directly by the crates that need it, not wrapped here.
+//!
+//! What is left to others: in which order a process gives up its rights is decided by the runtimes.
 
 mod descriptors;
 mod exec;
@@ -20,4 +25,4 @@ pub use namespace::unshare_namespaces;
 pub use rustix::process::Pid;
 pub use seccomp::{FilterInstruction, install_filter};
 pub use signal::{ChildSignals, block_termination, send_signal, termination_is_pending};
-pub use spawn::{Credentials, Spawn, become_user};
+pub use spawn::{ProcessCredentials, Spawn, become_user};

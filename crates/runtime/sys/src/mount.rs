@@ -5,7 +5,7 @@ use std::{
     os::fd::{AsFd, AsRawFd},
 };
 
-/// What a mount allows and who hears of mounts below it.
+/// What a mount allows, and where mounts below it appear.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "the kernel's independent switches")]
 pub struct MountAttributes {

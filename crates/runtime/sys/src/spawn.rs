@@ -32,7 +32,7 @@ pub struct Spawn {
     pub stderr: OwnedFd,
     /// Makes stdin, which must be a terminal, the controlling terminal of the new session.
     pub controlling_terminal: bool,
-    pub credentials: Option<Credentials>,
+    pub credentials: Option<ProcessCredentials>,
     pub no_new_privs: bool,
     /// An open `cgroup.procs` that the child joins before it runs the program.
     pub cgroup: Option<OwnedFd>,
@@ -40,7 +40,7 @@ pub struct Spawn {
 
 /// Who the program runs as.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Credentials {
+pub struct ProcessCredentials {
     pub uid: u32,
     pub gid: u32,
     pub groups: Vec<u32>,
@@ -103,7 +103,7 @@ impl Spawn {
 }
 
 /// Groups first: afterwards there is no right to change them. For a process with one thread.
-pub fn become_user(credentials: &Credentials) -> io::Result<()> {
+pub fn become_user(credentials: &ProcessCredentials) -> io::Result<()> {
     let check = |result: libc::c_int| {
         if result == 0 {
             Ok(())
@@ -196,7 +196,7 @@ mod tests {
         let (_, output) = run(
             "id -u; id -g; id -G; grep NoNewPrivs /proc/self/status",
             |spawn| {
-                spawn.credentials = Some(Credentials {
+                spawn.credentials = Some(ProcessCredentials {
                     uid: 1234,
                     gid: 1235,
                     groups: vec![1236],

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pulselet_agent::{DataDir, LogPlace, Node, NodeHandle, NodeOptions, Origin};
 use pulselet_node_server::{NodeServer, Options, Tls};
-use pulselet_runtime_fake::{FakeRuntime, Faults};
+use pulselet_runtime_fake::{FakeRuntime, RuntimeFaults};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -69,7 +69,7 @@ impl Cluster {
     async fn new() -> Self {
         let server = TestServer::start();
         let directory = TempDir::new().expect("a directory");
-        let runtime = FakeRuntime::new(Faults::default());
+        let runtime = FakeRuntime::new(RuntimeFaults::default());
         let data = DataDir::claim(directory.path().join("data")).expect("nobody else has it");
         let node = Node::start(NodeOptions::new(data, Arc::new(runtime.clone())))
             .await

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use pulselet_agent::control::Client;
 use pulselet_agent::{EventRow, Layout};
-use pulselet_runtime::log::Entry;
+use pulselet_runtime::log::LogEntry;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -62,7 +62,7 @@ struct Log {
 
 impl Log {
     fn milestones(&self) -> Vec<Milestone> {
-        let entries = self.read.split(|byte| *byte == b'\n').filter_map(Entry::parse);
+        let entries = self.read.split(|byte| *byte == b'\n').filter_map(LogEntry::parse);
         entries
             .filter_map(|entry| Milestone::new(seconds(entry.at), &String::from_utf8_lossy(entry.text)))
             .collect()

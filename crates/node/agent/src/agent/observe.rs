@@ -10,7 +10,7 @@ use pulselet_engine::plan::Kind;
 use pulselet_engine::{Input, LifeKey, PodKey, Time};
 use pulselet_plan::MessagePolicy;
 use pulselet_runtime::{
-    ContainerEvent, ContainerId, ContainerState, ContainerStatus, EventKind, ExitReason, RuntimeEvent,
+    ContainerEvent, ContainerId, ContainerState, ContainerStatus, EventKind, ExitCause, RuntimeEvent,
     SandboxId, SandboxState, SandboxStatus,
 };
 
@@ -198,7 +198,7 @@ impl Agent {
         key: PodKey,
         life: LifeKey,
         status: &ContainerStatus,
-        exit: &pulselet_runtime::Exit,
+        exit: &pulselet_runtime::ContainerExit,
     ) {
         let clock = self.tools.clock;
         let at = clock.engine(exit.finished_at);
@@ -207,7 +207,7 @@ impl Agent {
                 let at = clock.engine(started).min(at);
                 self.feed(key, Input::Running { life, at });
             }
-            None if exit.reason == ExitReason::StartError => {
+            None if exit.reason == ExitCause::StartError => {
                 let message = exit.message.clone();
                 return self.feed(key, Input::StartFailed { life, message });
             }
@@ -224,7 +224,7 @@ impl Agent {
             .container()
             .map_or(MessagePolicy::File, |it| it.message_policy);
         let message = termination::message(&self.tools.layout, &uid, policy, status, exit);
-        known.unseen_end = exit.reason == ExitReason::Unknown;
+        known.unseen_end = exit.reason == ExitCause::Unknown;
         let signalled = known.signalled.clone().or_else(|| {
             // The agent that stopped it is gone; the runtime remembers that there was a stop.
             let signal = status.stop_signal.map_or("SIGTERM", |signal| signal.name());
@@ -239,7 +239,7 @@ impl Agent {
         let exit = Exit {
             code: exit.code,
             at,
-            oom_killed: exit.reason == ExitReason::OomKilled,
+            oom_killed: exit.reason == ExitCause::OomKilled,
             message,
             stop,
         };

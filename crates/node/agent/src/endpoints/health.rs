@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response, StatusCode};
-use pulselet_runtime::{Condition, Runtime};
+use pulselet_runtime::{Runtime, RuntimeCondition};
 
 use crate::endpoints::http::{Answering, Body, full};
 use crate::endpoints::metrics::Metrics;
@@ -85,8 +85,8 @@ impl Health {
             Err(_) => not_ready("the runtime does not answer\n".to_owned()),
             Ok(Err(error)) => not_ready(format!("the runtime is not well: {error}\n")),
             Ok(Ok(health)) => match health.runtime {
-                Condition::Ready => Page::new(StatusCode::OK, TEXT, "ok"),
-                Condition::NotReady { message, .. } => {
+                RuntimeCondition::Ready => Page::new(StatusCode::OK, TEXT, "ok"),
+                RuntimeCondition::NotReady { message, .. } => {
                     not_ready(format!("the runtime is not ready: {message}\n"))
                 }
             },

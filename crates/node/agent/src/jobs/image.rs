@@ -9,7 +9,7 @@ use std::time::Instant;
 use pulselet_engine::PodKey;
 use pulselet_engine::io::{ImageError, Input, Pulled};
 use pulselet_plan::PullPolicy;
-use pulselet_runtime::{Credentials, Error, Image, ImageErrorKind, Operation, Result};
+use pulselet_runtime::{Error, ImageErrorKind, ImageSummary, Operation, RegistryCredentials, Result};
 use pulselet_volume::{Objects, Wanted};
 
 use self::pull_secrets::Keyring;
@@ -61,7 +61,10 @@ impl Tools {
         }
     }
 
-    async fn get_image(&self, job: &ImageJob) -> std::result::Result<(Image, Pulled), (ImageError, String)> {
+    async fn get_image(
+        &self,
+        job: &ImageJob,
+    ) -> std::result::Result<(ImageSummary, Pulled), (ImageError, String)> {
         let failed = |error: Error| failure(&job.image, &error);
         if job.policy != PullPolicy::Always {
             let there = bounded(Operation::ImageStatus, self.runtime.image_status(&job.image)).await;
@@ -90,7 +93,7 @@ impl Tools {
     }
 
     /// Credentials for the image. Secrets that are of no use are told about; the pull may do without.
-    async fn candidates(&self, job: &ImageJob) -> Vec<Credentials> {
+    async fn candidates(&self, job: &ImageJob) -> Vec<RegistryCredentials> {
         let wanted = Wanted {
             secrets: job.pull_secrets.clone(),
             ..Wanted::default()
@@ -125,7 +128,7 @@ impl Tools {
     }
 
     /// Tries one after the other; the last refusal is the one that is told.
-    async fn pull(&self, image: &str, candidates: &[Credentials]) -> Result<Image> {
+    async fn pull(&self, image: &str, candidates: &[RegistryCredentials]) -> Result<ImageSummary> {
         let Some((last, others)) = candidates.split_last() else {
             return self.pull_with(image, None).await;
         };
@@ -138,7 +141,11 @@ impl Tools {
         self.pull_with(image, Some(last)).await
     }
 
-    async fn pull_with(&self, image: &str, credentials: Option<&Credentials>) -> Result<Image> {
+    async fn pull_with(
+        &self,
+        image: &str,
+        credentials: Option<&RegistryCredentials>,
+    ) -> Result<ImageSummary> {
         let after = PULL_TIMEOUT;
         let operation = Operation::PullImage;
         tokio::time::timeout(after, self.runtime.pull_image(image, credentials))

@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use pulselet_plan::MessagePolicy;
-use pulselet_runtime::{ContainerStatus, Exit, log};
+use pulselet_runtime::{ContainerExit, ContainerStatus, log};
 use rustix::fs::OFlags;
 
 use crate::state::layout::Layout;
@@ -25,7 +25,7 @@ pub(crate) fn message(
     uid: &str,
     policy: MessagePolicy,
     status: &ContainerStatus,
-    exit: &Exit,
+    exit: &ContainerExit,
 ) -> Option<String> {
     let some = |text: String| Some(text).filter(|text| !text.is_empty());
     let path = layout.termination_message(uid, &status.name, status.attempt);
@@ -68,7 +68,7 @@ fn last_lines(tail: &[u8]) -> String {
     let mut text = Vec::new();
     let entries: Vec<_> = tail
         .split(|byte| *byte == b'\n')
-        .filter_map(log::Entry::parse)
+        .filter_map(log::LogEntry::parse)
         .collect();
     for entry in &entries[entries.len().saturating_sub(MAX_LOG_LINES)..] {
         text.extend_from_slice(entry.text);

@@ -9,7 +9,7 @@ use pulselet_agent::{
 };
 use pulselet_engine::LineBody;
 use pulselet_model::{GateSet, Pod, Profile, admit_create};
-use pulselet_runtime_fake::{FakeRuntime, Faults};
+use pulselet_runtime_fake::{FakeRuntime, RuntimeFaults};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -26,7 +26,7 @@ pub(crate) struct Bench {
 }
 
 pub(crate) fn runtime() -> FakeRuntime {
-    FakeRuntime::new(Faults::default())
+    FakeRuntime::new(RuntimeFaults::default())
 }
 
 /// A pod with one container `app`, whose further fields are given.

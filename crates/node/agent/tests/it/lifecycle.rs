@@ -208,7 +208,7 @@ async fn a_fallible_runtime_gets_everything_done_in_the_end() {
         options.config.settings.backoff_max = Span::from_secs(1);
     })
     .await;
-    bench.runtime.set_faults(pulselet_runtime_fake::Faults {
+    bench.runtime.set_faults(pulselet_runtime_fake::RuntimeFaults {
         seed: 7,
         fails: 0.04,
         loses_answer: 0.04,
@@ -227,7 +227,9 @@ async fn a_fallible_runtime_gets_everything_done_in_the_end() {
     })
     .await;
     bench.node.shutdown(Shutdown::StopPods).await;
-    bench.runtime.set_faults(pulselet_runtime_fake::Faults::default());
+    bench
+        .runtime
+        .set_faults(pulselet_runtime_fake::RuntimeFaults::default());
     assert!(bench.runtime.list_sandboxes().await.unwrap().is_empty());
     bench.drain();
     assert_eq!(bench.types().iter().filter(|kind| *kind == "deleted").count(), 8);

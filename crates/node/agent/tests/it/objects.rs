@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use pulselet_agent::{ObjectSource, SourceError, Token, TokenRequest};
 use pulselet_model::Pod;
 use pulselet_model::openapi::api::core::v1::{ConfigMap, Secret};
-use pulselet_runtime::Credentials;
+use pulselet_runtime::RegistryCredentials;
 use pulselet_runtime_fake::LifeScript;
 use serde_json::{Value, json};
 
@@ -314,7 +314,7 @@ async fn images_are_pulled_with_the_credentials_of_the_pods_secrets() {
     );
     bench.add(pod).await;
     bench.until_ready().await;
-    let robot = Credentials::Basic {
+    let robot = RegistryCredentials::Basic {
         username: "robot".to_owned(),
         password: "hunter2".to_owned(),
     };

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use pulselet_agent::{DataDir, How, LayoutError};
 use pulselet_runtime::{ContainerFilter, Features, PodIdentity, Runtime as _, SandboxConfig};
-use pulselet_runtime_fake::{FakeRuntime, Faults};
+use pulselet_runtime_fake::{FakeRuntime, RuntimeFaults};
 use serde_json::json;
 
 use crate::harness::{Bench, eventually, pod, pod_of, runtime};
@@ -131,7 +131,7 @@ async fn a_pod_whose_volume_outgrows_its_limit_is_evicted() {
         events: false,
         ..runtime().version().await.unwrap().features
     };
-    let runtime = FakeRuntime::with_features(Faults::default(), features);
+    let runtime = FakeRuntime::with_features(RuntimeFaults::default(), features);
     let mut bench = Bench::on(tempfile::tempdir().unwrap(), runtime, |_| {}).await;
     let volumes = json!([{"name": "cache", "emptyDir": {"sizeLimit": "1Mi"}}]);
     let mounts = json!([{"name": "cache", "mountPath": "/cache"}]);

@@ -12,7 +12,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use pulselet_agent::{DataDir, Feed, Node, NodeFacts, NodeHandle, NodeOptions, Shutdown};
 use pulselet_apiserver::{Config, Server};
 use pulselet_cluster::{ApiObjects, Client, Joined, Kubeconfig, Machine, join};
-use pulselet_runtime_fake::{FakeRuntime, Faults};
+use pulselet_runtime_fake::{FakeRuntime, RuntimeFaults};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use serde_json::{Value, json};
@@ -176,7 +176,7 @@ impl World {
     pub(crate) async fn new() -> Self {
         let mut world = Self {
             directory: tempfile::tempdir().expect("a directory"),
-            runtime: FakeRuntime::new(Faults::default()),
+            runtime: FakeRuntime::new(RuntimeFaults::default()),
             api: None,
             agent: None,
             gone_api: None,

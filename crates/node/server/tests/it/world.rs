@@ -7,7 +7,7 @@ use std::time::Duration;
 use pulselet_agent::{DataDir, Node, NodeHandle, NodeOptions, Origin};
 use pulselet_model::{GateSet, Pod, Profile, admit_create};
 use pulselet_node_server::{NodeServer, Options, Tls, serve};
-use pulselet_runtime_fake::{FakeRuntime, Faults};
+use pulselet_runtime_fake::{FakeRuntime, RuntimeFaults};
 use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde_json::json;
@@ -63,7 +63,7 @@ impl World {
     /// With a pod `web` in `default` whose container `app` runs.
     pub(crate) async fn new() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
-        let runtime = FakeRuntime::new(Faults::default());
+        let runtime = FakeRuntime::new(RuntimeFaults::default());
         let data = DataDir::claim(directory.path().join("data")).expect("nobody else has it");
         let node = Node::start(NodeOptions::new(data, Arc::new(runtime.clone())))
             .await

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use pulselet_cri_client::CriRuntime;
 use pulselet_runtime::{
-    AttachOptions, Condition, ContainerFilter, ContainerId, ContainerState, Error, EventKind, ExecOptions,
-    ExecOutcome, ExecRequest, Mount, Propagation, Runtime, SandboxId, Signal, TerminalSize,
+    AttachOptions, ContainerFilter, ContainerId, ContainerState, Error, EventKind, ExecOptions, ExecOutcome,
+    ExecRequest, Mount, Propagation, Runtime, RuntimeCondition, SandboxId, Signal, TerminalSize,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -76,7 +76,10 @@ async fn a_pod_lives_and_ends() {
         (version.name.as_str(), version.features.images),
         ("containerd", true)
     );
-    assert_eq!(runtime.health().await.expect("asked").network, Condition::Ready);
+    assert_eq!(
+        runtime.health().await.expect("asked").network,
+        RuntimeCondition::Ready
+    );
     let mut events = runtime.events();
     let (pod, app) = world.run(&runtime, "echo up; sleep 1000").await;
     let status = runtime.sandbox_status(&pod).await.expect("it is there");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use prost::Message as _;
 use pulselet_cri_client::wire::v1;
-use pulselet_cri_client::{ConnectError, CriOptions, CriRuntime, OpenError};
+use pulselet_cri_client::{ConnectError, CriOpenError, CriOptions, CriRuntime};
 use pulselet_runtime::{
     ContainerFilter, ContainerStatus, Error, EventKind, ExecOutcome, ExecRequest, Runtime, Signal,
 };
@@ -146,7 +146,7 @@ async fn refused(socket: &Path, root: &Path) -> ConnectError {
         root: root.to_owned(),
     };
     match CriRuntime::open(options).await {
-        Err(OpenError::Connect(error)) => error,
+        Err(CriOpenError::Connect(error)) => error,
         other => panic!("{other:?}"),
     }
 }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use pulselet_runtime::{
-    ContainerConfig, ContainerFilter, ContainerId, ContainerState, Error, EventKind, ExecOutcome,
-    ExecRequest, Exit, Runtime, RuntimeEvent, SandboxConfig, SandboxId,
+    ContainerConfig, ContainerExit, ContainerFilter, ContainerId, ContainerState, Error, EventKind,
+    ExecOutcome, ExecRequest, Runtime, RuntimeEvent, SandboxConfig, SandboxId,
 };
-use pulselet_runtime_fake::{ExecAnswer, FakeRuntime, Faults, LifeScript, StartScript};
+use pulselet_runtime_fake::{ExecAnswer, FakeRuntime, LifeScript, RuntimeFaults, StartScript};
 use tokio::time::Instant;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -34,7 +34,7 @@ async fn run(runtime: &FakeRuntime, script: LifeScript) -> ContainerId {
     id
 }
 
-async fn exit_of(runtime: &FakeRuntime, id: &ContainerId) -> Exit {
+async fn exit_of(runtime: &FakeRuntime, id: &ContainerId) -> ContainerExit {
     let mut events = runtime.events();
     loop {
         if let ContainerState::Exited(exit) = runtime.container_status(id).await.expect("is there").state {
@@ -46,7 +46,7 @@ async fn exit_of(runtime: &FakeRuntime, id: &ContainerId) -> Exit {
 
 #[tokio::test(start_paused = true)]
 async fn a_life_ends_as_scripted_and_the_next_follows_its_own_script() {
-    let runtime = FakeRuntime::new(Faults::default());
+    let runtime = FakeRuntime::new(RuntimeFaults::default());
     let sandbox = sandbox(&runtime).await;
     runtime.script(
         "main",
@@ -73,7 +73,7 @@ async fn a_life_ends_as_scripted_and_the_next_follows_its_own_script() {
 
 #[tokio::test(start_paused = true)]
 async fn events_come_in_order() {
-    let runtime = FakeRuntime::new(Faults::default());
+    let runtime = FakeRuntime::new(RuntimeFaults::default());
     let mut events = runtime.events();
     let id = run(&runtime, LifeScript::exiting(SECOND, 1)).await;
     exit_of(&runtime, &id).await;
@@ -94,7 +94,7 @@ async fn events_come_in_order() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stop_can_be_shortened() {
-    let runtime = FakeRuntime::new(Faults::default());
+    let runtime = FakeRuntime::new(RuntimeFaults::default());
     let id = run(&runtime, LifeScript::stubborn()).await;
     let begin = Instant::now();
     let (first, second) = tokio::join!(runtime.stop_container(&id, 3600 * SECOND), async {
@@ -109,7 +109,7 @@ async fn a_stop_can_be_shortened() {
 
 #[tokio::test(start_paused = true)]
 async fn commands_answer_by_age_and_time_out() {
-    let runtime = FakeRuntime::new(Faults::default());
+    let runtime = FakeRuntime::new(RuntimeFaults::default());
     let exec = vec![
         (SECOND, ExecAnswer::Exits(1, b"sick".to_vec())),
         (2 * SECOND, ExecAnswer::Hangs),
@@ -149,7 +149,7 @@ async fn commands_answer_by_age_and_time_out() {
 
 #[tokio::test(start_paused = true)]
 async fn what_cannot_start_has_exited() {
-    let runtime = FakeRuntime::new(Faults::default());
+    let runtime = FakeRuntime::new(RuntimeFaults::default());
     let sandbox = sandbox(&runtime).await;
     let script = LifeScript {
         start: StartScript::CannotRun("no such program".into()),
@@ -177,12 +177,12 @@ async fn what_cannot_start_has_exited() {
 
 #[tokio::test(start_paused = true)]
 async fn faults_strike_before_or_after_the_work_and_trying_again_helps() {
-    let faults = Faults {
+    let faults = RuntimeFaults {
         seed: 11,
         fails: 0.3,
         loses_answer: 0.3,
         slowness: SECOND,
-        ..Faults::default()
+        ..RuntimeFaults::default()
     };
     let runtime = FakeRuntime::new(faults);
     let config = SandboxConfig::default();
@@ -206,7 +206,7 @@ async fn faults_strike_before_or_after_the_work_and_trying_again_helps() {
         }
     }
     assert!(failed > lost && lost > 0, "{failed} {lost}");
-    runtime.set_faults(Faults::default());
+    runtime.set_faults(RuntimeFaults::default());
     assert_eq!(
         runtime.list_sandboxes().await.expect("lists").len(),
         50,
@@ -216,10 +216,10 @@ async fn faults_strike_before_or_after_the_work_and_trying_again_helps() {
 
 #[tokio::test(start_paused = true)]
 async fn lost_events_become_a_resync() {
-    let faults = Faults {
+    let faults = RuntimeFaults {
         loses_event: 1.0,
         resync_after: 3 * SECOND,
-        ..Faults::default()
+        ..RuntimeFaults::default()
     };
     let runtime = FakeRuntime::new(faults);
     let mut events = runtime.events();

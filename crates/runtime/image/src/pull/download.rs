@@ -92,18 +92,18 @@ impl Blob {
     }
 }
 
-/// Gets the blob, and tells how it goes on.
+/// Gets the blob, and reports its progress.
 pub(super) async fn blob(
     registry: &Registry,
     descriptor: &Descriptor,
     directory: &Path,
-    told: impl Fn(LayerStep) + Send,
+    on_step: impl Fn(LayerStep) + Send,
 ) -> Result<Blob, DownloadError> {
     let mut download = Download::open(descriptor, directory).await?;
     let (mut vain, mut pause) = (0, FIRST_PAUSE);
     while download.done < descriptor.size {
         let before = download.done;
-        let ended = download.go_on(registry, &told).await;
+        let ended = download.go_on(registry, &on_step).await;
         if download.done == descriptor.size {
             break;
         }
@@ -118,7 +118,7 @@ pub(super) async fn blob(
         if !error.is_transient() || vain >= MAX_VAIN_TRIES {
             return Err(error);
         }
-        told(LayerStep::Interrupted {
+        on_step(LayerStep::Interrupted {
             error: error.to_string(),
         });
         tokio::time::sleep(pause).await;
@@ -176,7 +176,7 @@ impl Download {
     async fn go_on(
         &mut self,
         registry: &Registry,
-        told: &(impl Fn(LayerStep) + Send),
+        on_step: &(impl Fn(LayerStep) + Send),
     ) -> Result<(), DownloadError> {
         let digest = self.digest;
         let failed = |source| DownloadError::Registry { digest, source };
@@ -190,7 +190,7 @@ impl Download {
         }
         while let Some(chunk) = registry.chunk(&mut response).await.map_err(failed)? {
             self.add(&chunk)?;
-            told(LayerStep::Downloading {
+            on_step(LayerStep::Downloading {
                 done: self.done,
                 total: self.size,
             });
@@ -243,7 +243,7 @@ impl Download {
     }
 }
 
-/// The file of a blob, locked; none if somebody else has it.
+/// The file of a blob, locked; `None` if somebody else has it.
 fn try_open(path: &Path) -> io::Result<Option<File>> {
     let file = File::options()
         .read(true)

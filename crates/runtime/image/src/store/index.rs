@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{NewImage, SHORT_ID_DIGITS, StoreError};
+use super::{ImageStoreError, NewImage, SHORT_ID_DIGITS};
 use crate::digest::Digest;
 use crate::reference::Reference;
 
@@ -109,7 +109,7 @@ impl Index {
     }
 
     /// The id of the image with this name, id or short id. Names come first, as users of docker know it.
-    pub(super) fn find(&self, text: &str) -> Result<Option<Digest>, StoreError> {
+    pub(super) fn find(&self, text: &str) -> Result<Option<Digest>, ImageStoreError> {
         if let Ok(id) = text.parse::<Digest>() {
             return Ok(self.images.contains_key(&id).then_some(id));
         }
@@ -135,10 +135,10 @@ impl Index {
             .find_map(|(id, record)| has(record).then_some(*id))
     }
 
-    fn find_short(&self, digits: &str) -> Result<Option<Digest>, StoreError> {
+    fn find_short(&self, digits: &str) -> Result<Option<Digest>, ImageStoreError> {
         let mut found = self.images.keys().filter(|id| id.hex().starts_with(digits));
         match (found.next(), found.next()) {
-            (Some(_), Some(_)) => Err(StoreError::Ambiguous {
+            (Some(_), Some(_)) => Err(ImageStoreError::Ambiguous {
                 id: digits.to_owned(),
             }),
             (first, _) => Ok(first.copied()),

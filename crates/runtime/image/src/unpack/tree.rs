@@ -83,7 +83,7 @@ impl Tree {
         Rc::clone(&self.root)
     }
 
-    /// The directory with this path. None: it does not exist, and is not to be created.
+    /// The directory with this path. Returns `None` if it does not exist and is not to be created.
     pub(super) fn directory(&self, path: &[Name], missing: Missing) -> Result<Option<Rc<Directory>>> {
         let mut here = self.root();
         let mut pending: Vec<Part> = path.iter().rev().cloned().map(Part::Name).collect();
@@ -128,7 +128,7 @@ impl Tree {
         Ok(Some(here))
     }
 
-    /// A directory of this layer with exactly this path; none if there is no such directory (any more).
+    /// A directory of this layer with exactly this path; `None` if there is no such directory (any more).
     pub(super) fn reopen(&self, path: &[Name]) -> rustix::io::Result<Option<OwnedFd>> {
         let mut here = rustix::io::dup(&self.root.fd)?;
         for name in path {

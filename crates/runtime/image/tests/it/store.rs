@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use pulselet_image::{Digest, Image, ImageStore, Prune, StoreError};
+use pulselet_image::{Digest, Image, ImageStore, ImageStoreError, Prune};
 use serde_json::json;
 
 use crate::builder::{Fixture, Layer, config, docker_archive, plain, root};
@@ -47,7 +47,7 @@ fn an_image_is_found_by_its_names_and_ids() {
     }
     assert!(matches!(
         fixture.store.resolve("Not A Name"),
-        Err(StoreError::Reference(_))
+        Err(ImageStoreError::Reference(_))
     ));
 }
 
@@ -93,11 +93,11 @@ fn removing_takes_a_name_first_and_the_image_with_the_last_one() {
     );
     assert!(matches!(
         fixture.store.remove("app:2", &in_use),
-        Err(StoreError::InUse { .. })
+        Err(ImageStoreError::InUse { .. })
     ));
     assert!(matches!(
         fixture.store.remove("app:1", &nothing()),
-        Err(StoreError::NotFound { .. })
+        Err(ImageStoreError::NotFound { .. })
     ));
     let removed = fixture.store.remove("app:2", &nothing()).unwrap();
     assert_eq!(removed.deleted, [image.id]);
@@ -172,7 +172,7 @@ fn a_broken_index_is_an_error_and_stays() {
     load(&fixture, "app:1", "1");
     let path = fixture.directory.path().join("images/images.json");
     fs::write(&path, "{").unwrap();
-    assert!(matches!(fixture.store.list(), Err(StoreError::Index(_))));
+    assert!(matches!(fixture.store.list(), Err(ImageStoreError::Index(_))));
     assert!(
         ImageStore::open(path.parent().unwrap()).is_err(),
         "nothing is cleaned by a list that cannot be read"

@@ -74,11 +74,11 @@ impl Verb {
     }
 }
 
-/// What all plugins of a list are told.
+/// What all plugins of a list are given.
 pub(super) struct Call<'a> {
     pub(super) verb: Verb,
     pub(super) container: &'a str,
-    /// None when it is gone.
+    /// `None` if it is gone.
     pub(super) namespace: Option<&'a Path>,
     pub(super) args: &'a str,
     pub(super) dirs: &'a [PathBuf],
@@ -174,13 +174,13 @@ pub(super) fn find(kind: &str, dirs: &[PathBuf]) -> Result<PathBuf, PluginError>
 
 async fn converse(child: &mut Child, config: &[u8]) -> io::Result<(ExitStatus, Vec<u8>, Vec<u8>)> {
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-    let tell = async move {
+    let send = async move {
         if let Some(mut stdin) = stdin {
             // One that does not read may still answer.
             let _ = stdin.write_all(config).await;
         }
     };
-    let ((), stdout, stderr) = tokio::join!(tell, read(stdout), read(stderr));
+    let ((), stdout, stderr) = tokio::join!(send, read(stdout), read(stderr));
     Ok((child.wait().await?, stdout?, stderr?))
 }
 
@@ -265,15 +265,15 @@ mod tests {
 
     #[tokio::test]
     async fn what_goes_wrong_is_told_in_the_plugins_words() {
-        let told = r#"echo '{"code": 11, "msg": "no room", "details": "at all"}'; exit 1"#;
+        let error_object = r#"echo '{"code": 11, "msg": "no room", "details": "at all"}'; exit 1"#;
         let endless = "while true; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx || exit 4; done";
         for (verb, script, words) in [
             (
                 Verb::Add,
-                told,
+                error_object,
                 "plugin type=\"test\" failed (add): no room; at all",
             ),
-            (Verb::Delete, told, "failed (delete): no room"),
+            (Verb::Delete, error_object, "failed (delete): no room"),
             (Verb::Check, "echo odd >&2; exit 3", "exit status: 3: odd"),
             (Verb::Add, "echo hello", "its answer is no result"),
             (Verb::Add, endless, "failed (add)"),

@@ -23,7 +23,7 @@ use crate::{
     sandbox::{self, Plan, SandboxError},
 };
 
-/// How long a pod's first process may take to be gone after it was killed.
+/// How long a pause process may take to be gone after it was killed.
 const KILL_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The addresses of a sandbox on the bridge. `dir` is the sandbox's.
@@ -65,7 +65,7 @@ impl Inner {
         for name in self.cgroups.all().children() {
             if !known.contains(&name.as_str()) {
                 let id = SandboxId::new(name);
-                self.kill_pod_process(&id);
+                self.kill_pause_process(&id);
                 self.cgroups.sandbox(&id).remove();
             }
         }
@@ -101,43 +101,43 @@ impl Inner {
         };
         plan.make()?;
         if record.config.namespaces.pid == PidNamespace::Pod {
-            self.start_pod_process(&record.id)?;
+            self.start_pause_process(&record.id)?;
         }
         Ok(())
     }
 
-    fn start_pod_process(&self, id: &SandboxId) -> std::result::Result<(), MakeError> {
+    fn start_pause_process(&self, id: &SandboxId) -> std::result::Result<(), MakeError> {
         let ShimCommand { program, args } = &self.shim;
         let output = Command::new(program)
             .args(args)
             .arg(self.shims.sandbox_dir(id))
-            .arg(self.cgroups.pod_process(id))
+            .arg(self.cgroups.pause_process(id))
             .stdin(Stdio::null())
             .stderr(Stdio::null())
             .output()
-            .map_err(MakeError::RunPodProcess)?;
+            .map_err(MakeError::RunPauseProcess)?;
         match serde_json::from_slice(&output.stdout) {
             Ok(Handshake::Started { .. }) => Ok(()),
             Ok(Handshake::Failed { detail } | Handshake::CannotRun { message: detail }) => {
-                Err(MakeError::PodProcess { detail })
+                Err(MakeError::PauseProcess { detail })
             }
-            Ok(Handshake::AlreadyStarted) | Err(_) => Err(MakeError::PodProcess {
+            Ok(Handshake::AlreadyStarted) | Err(_) => Err(MakeError::PauseProcess {
                 detail: "it gave no report".to_owned(),
             }),
         }
     }
 
-    /// What runs in a sandbox's cgroups without a shim: a pod's first process.
-    fn kill_pod_process(&self, id: &SandboxId) {
-        let cgroup = self.cgroups.hierarchies.cgroup(&self.cgroups.pod_process(id));
+    /// Kills what runs in a sandbox's cgroups without a shim: the pause process.
+    fn kill_pause_process(&self, id: &SandboxId) {
+        let cgroup = self.cgroups.hierarchies.cgroup(&self.cgroups.pause_process(id));
         if !cgroup.kill_until_empty(KILL_PATIENCE) {
-            tracing::warn!(sandbox = %id, "its first process cannot be killed");
+            tracing::warn!(sandbox = %id, "the pause process cannot be killed");
         }
         cgroup.remove();
     }
 
     fn take_down_sandbox(&self, record: &SandboxRecord) -> std::result::Result<(), SandboxError> {
-        self.kill_pod_process(&record.id);
+        self.kill_pause_process(&record.id);
         let dir = self.shims.sandbox_dir(&record.id);
         if let Some(addresses) = bridge_addresses(record, &dir) {
             self.network.disconnect(&record.id, addresses)?;
@@ -160,12 +160,12 @@ impl Inner {
             if record.state == SandboxState::NotReady
                 && let Err(error) = self.cni.delete(target(&record, &dir)).await
             {
-                tracing::warn!(sandbox = %record.id, %error, "its network cannot be removed");
+                tracing::warn!(sandbox = %record.id, %error, "the sandbox's network cannot be removed");
             }
         }
     }
 
-    /// Asks the plugins about the sandboxes that an earlier agent made, and tells what they say.
+    /// Asks the plugins about the sandboxes that an earlier agent made, and logs what is wrong.
     pub(super) async fn check_adopted(&self) {
         for record in self.shims.sandboxes() {
             let dir = self.shims.sandbox_dir(&record.id);
@@ -173,8 +173,8 @@ impl Inner {
                 && let Err(error) = self.cni.check(target(&record, &dir)).await
                 && cni::is_attached(&dir)
             {
-                let pod = format!("{}/{}", record.config.pod.namespace, record.config.pod.name);
-                tracing::warn!(pod, %error, "its network is not as it was made; delete the pod to have it made again");
+                let pod = record.config.pod.pod_name();
+                tracing::warn!(%pod, %error, "the pod's network is not as it was made; delete the pod to have it made again");
             }
         }
     }
@@ -196,10 +196,10 @@ fn target<'a>(record: &'a SandboxRecord, dir: &'a Path) -> Target<'a> {
 
 #[derive(Debug, thiserror::Error)]
 enum MakeError {
-    #[error("cannot run the pod's first process: {0}")]
-    RunPodProcess(io::Error),
-    #[error("the pod's first process cannot start: {detail}")]
-    PodProcess { detail: String },
+    #[error("cannot run the pod's pause process: {0}")]
+    RunPauseProcess(io::Error),
+    #[error("the pod's pause process cannot start: {detail}")]
+    PauseProcess { detail: String },
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
     #[error(transparent)]

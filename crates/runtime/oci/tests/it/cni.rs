@@ -2,7 +2,7 @@
 
 use std::{fs, net::SocketAddr, path::Path, process::Command};
 
-use pulselet_runtime::{Condition, PortMapping, Protocol, Runtime, SandboxConfig};
+use pulselet_runtime::{PortMapping, Protocol, Runtime, RuntimeCondition, SandboxConfig};
 use serde_json::json;
 
 use crate::{
@@ -196,7 +196,7 @@ async fn a_network_that_cannot_be_made_is_an_error_and_leaves_nothing() {
     }
     fs::remove_file(&file).expect("removes");
     let health = world.runtime.health().await.expect("answers");
-    let Condition::NotReady { reason, message } = health.network else {
+    let RuntimeCondition::NotReady { reason, message } = health.network else {
         panic!("without a configuration there is no network");
     };
     assert_eq!(reason, "NetworkPluginNotReady");

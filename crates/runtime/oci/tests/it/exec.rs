@@ -1,11 +1,11 @@
-//! Commands beside the main process.
+//! Exec processes.
 
 use std::{fs, time::Duration};
 
 use pulselet_runtime::{Error, ExecOptions, ExecOutcome, ExecRequest, Runtime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::world::{World, can_run, eventually, main_pid, on_bridge, shell};
+use crate::world::{World, can_run, eventually, init_pid, on_bridge, shell};
 
 #[tokio::test]
 async fn a_command_sees_what_the_main_process_sees() {
@@ -36,7 +36,7 @@ async fn a_command_sees_what_the_main_process_sees() {
         output,
         "secret\n/made/for/it\npod\n0 4321\nblue\n/usr/bin/sleep\n"
     );
-    let main = main_pid(&world.container_dir(&id));
+    let main = init_pid(&world.container_dir(&id));
     let of = |pid: &str| fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("reads");
     let (_, inside) = world
         .exec(
@@ -91,7 +91,7 @@ async fn a_timeout_kills_and_reaps_everything_the_command_started() {
         .lines()
         .filter(|line| line.contains("sleep") || line.ends_with('Z'))
         .collect();
-    assert_eq!(left, ["(sleep) S"], "the main process alone, and no zombie");
+    assert_eq!(left, ["(sleep) S"], "the init process alone, and no zombie");
     world.finish().await;
 }
 

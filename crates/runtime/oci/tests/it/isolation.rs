@@ -7,7 +7,7 @@ use pulselet_runtime::{
 };
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-use crate::world::{World, can_run, main_pid, on_bridge, on_host_network, parent_of};
+use crate::world::{World, can_run, init_pid, on_bridge, on_host_network, parent_of};
 
 #[tokio::test]
 async fn the_hosts_processes_network_and_names_are_out_of_sight() {
@@ -282,7 +282,7 @@ async fn the_agents_program_cannot_be_reached_through_a_process() {
     }
     let world = World::new().await;
     let id = world.run("exec sleep 1000").await;
-    let shim = parent_of(&main_pid(&world.container_dir(&id)));
+    let shim = parent_of(&init_pid(&world.container_dir(&id)));
     let file_system = rustix::fs::statvfs(format!("/proc/{shim}/exe")).expect("is there");
     assert!(file_system.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY));
     world.finish().await;
@@ -302,7 +302,7 @@ async fn containers_of_a_pod_share_what_they_should() {
     world.file("up").await;
     let script = "cat /dev/shm/note; cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -o 'sleep 4711' | head -1; readlink /proc/self/ns/net";
     let output = world.output_of(&world.config("second", script)).await;
-    let main = main_pid(&world.container_dir(&first));
+    let main = init_pid(&world.container_dir(&first));
     let network = fs::read_link(format!("/proc/{main}/ns/net")).expect("reads");
     assert_eq!(output, format!("hi\nsleep 4711\n{}", network.display()));
     let orphan = world
@@ -315,7 +315,7 @@ async fn containers_of_a_pod_share_what_they_should() {
             "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'sleep 471[2]'",
         )
         .await;
-    assert_eq!(left, "0\n", "nothing of a container outlives its main process");
+    assert_eq!(left, "0\n", "nothing of a container outlives its init process");
     world.finish().await;
 }
 

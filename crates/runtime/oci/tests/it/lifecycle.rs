@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pulselet_runtime::{ContainerFilter, ContainerState, Error, ExitReason, Runtime, Signal};
+use pulselet_runtime::{ContainerFilter, ContainerState, Error, ExitCause, Runtime, Signal};
 
 use crate::world::{FOREVER, World, can_run};
 
@@ -22,7 +22,7 @@ async fn a_container_runs_to_its_end() {
         .id
         .clone();
     let exit = world.wait_for_exit(&id).await;
-    assert_eq!((exit.code, exit.reason), (7, ExitReason::Error));
+    assert_eq!((exit.code, exit.reason), (7, ExitCause::Error));
     assert!(exit.started_at.is_some());
     world.finish().await;
 }
@@ -113,7 +113,7 @@ async fn what_cannot_run_says_why() {
             other => panic!("{other:?}"),
         }
         let exit = world.wait_for_exit(&id).await;
-        assert_eq!((exit.code, exit.reason), (128, ExitReason::StartError));
+        assert_eq!((exit.code, exit.reason), (128, ExitCause::StartError));
     }
     let mut unknown = world.config("image", "true");
     unknown.image = "no/such:image".into();

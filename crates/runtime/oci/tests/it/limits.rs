@@ -1,6 +1,6 @@
 //! Resources: what is limited, what is counted.
 
-use pulselet_runtime::{ContainerState, ExitReason, Resources, Runtime};
+use pulselet_runtime::{ContainerState, ExitCause, Resources, Runtime};
 
 use crate::world::{World, can_run, eventually};
 
@@ -19,7 +19,7 @@ async fn a_memory_hog_is_killed_and_reported() {
     config.resources.memory_limit = Some(32 << 20);
     let id = world.run_config(&config).await;
     let exit = world.wait_for_exit(&id).await;
-    assert_eq!((exit.code, exit.reason), (137, ExitReason::OomKilled));
+    assert_eq!((exit.code, exit.reason), (137, ExitCause::OomKilled));
     world.finish().await;
 }
 

@@ -11,8 +11,8 @@ use std::{
 
 use pulselet_image::ImageStore;
 use pulselet_runtime::{
-    ContainerConfig, ContainerFilter, ContainerId, ContainerStatus, ExecOutcome, Exit, Mount, Namespaces,
-    PodIdentity, Propagation, Runtime, SandboxConfig, SandboxId,
+    ContainerConfig, ContainerExit, ContainerFilter, ContainerId, ContainerStatus, ExecOutcome, Mount,
+    Namespaces, PodIdentity, Propagation, Runtime, SandboxConfig, SandboxId,
 };
 use pulselet_runtime_oci::{
     CniOptions, HOST_IMAGE, NetworkOptions, OciOptions, OciRuntime, ShimCommand, Subnet,
@@ -20,7 +20,7 @@ use pulselet_runtime_oci::{
 use pulselet_testing::containers;
 use tempfile::TempDir;
 
-pub(crate) use pulselet_testing::containers::{FOREVER, eventually, is_alive, main_pid, parent_of, shell};
+pub(crate) use pulselet_testing::containers::{FOREVER, eventually, init_pid, is_alive, parent_of, shell};
 
 /// Where scripts leave what the test wants to know.
 const SHARED: &str = "/shared";
@@ -219,7 +219,7 @@ impl World {
         containers::status(&self.runtime, id).await
     }
 
-    pub(crate) async fn wait_for_exit(&self, id: &ContainerId) -> Exit {
+    pub(crate) async fn wait_for_exit(&self, id: &ContainerId) -> ContainerExit {
         containers::exit_of(&self.runtime, id).await
     }
 

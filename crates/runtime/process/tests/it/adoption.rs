@@ -7,13 +7,13 @@ use std::{
 };
 
 use pulselet_runtime::{
-    ContainerFilter, ContainerState, EventKind, ExitReason, Runtime, RuntimeEvent, SandboxState,
+    ContainerFilter, ContainerState, EventKind, ExitCause, Runtime, RuntimeEvent, SandboxState,
 };
 use pulselet_runtime_process::{ProcessRuntime, ShimCommand};
 use pulselet_shim::{processes_with_variable, record};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::world::{FOREVER, World, eventually, main_pid, parent_of, wait_until_gone};
+use crate::world::{FOREVER, World, eventually, init_pid, parent_of, wait_until_gone};
 
 fn kill(pid: &str) {
     let pid = Pid::from_raw(pid.parse().expect("a number")).expect("a process id");
@@ -50,13 +50,13 @@ async fn an_exit_without_an_agent_is_recorded() {
         .run("while [ ! -e $T/go ]; do sleep 0.01; done; exit 42")
         .await;
     let (dir, go) = (world.container_dir(&id), world.path("go"));
-    let main = main_pid(&dir);
+    let main = init_pid(&dir);
     let agentless = world.leave();
     fs::write(go, "").expect("writes");
     wait_until_gone(&main).await;
     let world = agentless.come_back().await;
     let exit = world.wait_for_exit(&id).await;
-    assert_eq!((exit.code, exit.reason), (42, ExitReason::Error));
+    assert_eq!((exit.code, exit.reason), (42, ExitCause::Error));
     world.finish().await;
 }
 
@@ -91,10 +91,10 @@ async fn a_killed_shim_takes_its_container_with_it() {
         .run("setsid sh -c 'setsid sleep 1000 & echo $! > $T/escaped' & sleep 1000 & echo $! > $T/plain; wait; sleep 1000")
         .await;
     let (escaped, plain) = (world.file("escaped").await, world.file("plain").await);
-    let main = main_pid(&world.container_dir(&id));
+    let main = init_pid(&world.container_dir(&id));
     kill(&parent_of(&main));
     let exit = world.wait_for_exit(&id).await;
-    assert_eq!((exit.code, &exit.reason), (255, &ExitReason::Unknown));
+    assert_eq!((exit.code, &exit.reason), (255, &ExitCause::Unknown));
     assert!(
         exit.started_at.is_some() && exit.message.contains("shim"),
         "{exit:?}"
@@ -114,7 +114,7 @@ async fn a_shim_that_was_killed_while_no_agent_was_there_is_missed() {
         .run("setsid sleep 1000 & echo $! > $T/escaped; exec sleep 1000")
         .await;
     let escaped = world.file("escaped").await;
-    let main = main_pid(&world.container_dir(&id));
+    let main = init_pid(&world.container_dir(&id));
     let shim = parent_of(&main);
     let agentless = world.leave();
     kill(&shim);
@@ -129,7 +129,7 @@ async fn a_shim_that_was_killed_while_no_agent_was_there_is_missed() {
 async fn signals_that_ask_to_leave_do_not_impress_a_shim() {
     let world = World::new().await;
     let id = world.run("exec sleep 1000").await;
-    let shim = parent_of(&main_pid(&world.container_dir(&id)));
+    let shim = parent_of(&init_pid(&world.container_dir(&id)));
     let pid = Pid::from_raw(shim.parse().expect("a number")).expect("a process id");
     for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT] {
         kill_process(pid, signal).expect("the shim is there");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pulselet_runtime::{Error, ExecOutcome, ExecRequest, Runtime};
 
-use crate::world::{FOREVER, World, eventually, is_alive, main_pid, parent_of, shell, wait_until_gone};
+use crate::world::{FOREVER, World, eventually, init_pid, is_alive, parent_of, shell, wait_until_gone};
 
 #[tokio::test]
 async fn output_and_exit_code_come_back() {
@@ -191,7 +191,7 @@ async fn ended_orphans_and_commands_are_reaped() {
     for _ in 0..5 {
         world.exec(&id, "(sleep 0 &); true").await;
     }
-    let main = main_pid(&world.container_dir(&id));
+    let main = init_pid(&world.container_dir(&id));
     let shim = parent_of(&main);
     eventually("the shim has one child, alive", async || {
         let children = children_of(&shim);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pulselet_runtime::{
-    ContainerFilter, ContainerState, EnvVar, Error, EventKind, ExitReason, Mount, Propagation, Runtime,
+    ContainerFilter, ContainerState, EnvVar, Error, EventKind, ExitCause, Mount, Propagation, Runtime,
     RuntimeEvent, SandboxConfig, SandboxId, SandboxState,
 };
 
@@ -13,10 +13,10 @@ use crate::world::{FOREVER, World};
 async fn exit_codes_and_reasons() {
     let world = World::new().await;
     for (name, script, code, reason) in [
-        ("ok", "exit 0", 0, ExitReason::Completed),
-        ("three", "exit 3", 3, ExitReason::Error),
-        ("killed", "kill -9 $$", 137, ExitReason::Error),
-        ("usr1", "kill -USR1 $$", 138, ExitReason::Error),
+        ("ok", "exit 0", 0, ExitCause::Completed),
+        ("three", "exit 3", 3, ExitCause::Error),
+        ("killed", "kill -9 $$", 137, ExitCause::Error),
+        ("usr1", "kill -USR1 $$", 138, ExitCause::Error),
     ] {
         let id = world.run_config(&world.config(name, script)).await;
         let exit = world.wait_for_exit(&id).await;
@@ -92,7 +92,7 @@ async fn what_cannot_be_run_says_why_and_counts_as_exited() {
         let exit = world.wait_for_exit(&id).await;
         assert_eq!(
             (exit.code, exit.reason, exit.message.as_str()),
-            (128, ExitReason::StartError, message)
+            (128, ExitCause::StartError, message)
         );
     }
     world.finish().await;

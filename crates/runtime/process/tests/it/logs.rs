@@ -4,7 +4,7 @@ use std::fs;
 
 use pulselet_runtime::{
     Runtime,
-    log::{Entry, LogStream, MAX_ENTRY_TEXT},
+    log::{LogEntry, LogStream, MAX_ENTRY_TEXT},
 };
 
 use crate::world::{World, eventually};
@@ -13,8 +13,8 @@ use crate::world::{World, eventually};
 fn entries(text: &[u8]) -> Vec<(LogStream, bool, Vec<u8>)> {
     text.split_inclusive(|&byte| byte == b'\n')
         .map(|line| {
-            let entry =
-                Entry::parse(line).unwrap_or_else(|| panic!("no entry: {}", String::from_utf8_lossy(line)));
+            let entry = LogEntry::parse(line)
+                .unwrap_or_else(|| panic!("no entry: {}", String::from_utf8_lossy(line)));
             (entry.stream, entry.partial, entry.text.to_vec())
         })
         .collect()

@@ -6,15 +6,15 @@ use std::{
 };
 
 use pulselet_runtime::{
-    ContainerConfig, ContainerFilter, ContainerId, ContainerStatus, EnvVar, ExecOutcome, Exit, PodIdentity,
-    Runtime, SandboxConfig, SandboxId,
+    ContainerConfig, ContainerExit, ContainerFilter, ContainerId, ContainerStatus, EnvVar, ExecOutcome,
+    PodIdentity, Runtime, SandboxConfig, SandboxId,
 };
 use pulselet_runtime_process::{CONTAINER_ID_VARIABLE, ProcessRuntime, ShimCommand};
 use pulselet_shim::processes_with_variable;
 use pulselet_testing::containers;
 use tempfile::TempDir;
 
-pub(crate) use pulselet_testing::containers::{FOREVER, eventually, is_alive, main_pid, parent_of, shell};
+pub(crate) use pulselet_testing::containers::{FOREVER, eventually, init_pid, is_alive, parent_of, shell};
 
 pub(crate) struct World {
     pub(crate) runtime: ProcessRuntime,
@@ -117,7 +117,7 @@ impl World {
         containers::status(&self.runtime, id).await
     }
 
-    pub(crate) async fn wait_for_exit(&self, id: &ContainerId) -> Exit {
+    pub(crate) async fn wait_for_exit(&self, id: &ContainerId) -> ContainerExit {
         containers::exit_of(&self.runtime, id).await
     }
 

@@ -9,7 +9,7 @@ use std::fmt;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use pulselet_model::openapi::api::core::v1::Secret;
-use pulselet_runtime::Credentials;
+use pulselet_runtime::RegistryCredentials;
 use serde::Deserialize;
 use thiserror::Error;
 
@@ -62,12 +62,12 @@ impl fmt::Debug for Entry {
 
 impl Entry {
     /// None if it holds nothing that can be used.
-    fn credentials(&self) -> Option<Credentials> {
+    fn credentials(&self) -> Option<RegistryCredentials> {
         if !self.registrytoken.is_empty() {
-            return Some(Credentials::RegistryToken(self.registrytoken.clone()));
+            return Some(RegistryCredentials::RegistryToken(self.registrytoken.clone()));
         }
         if !self.identitytoken.is_empty() {
-            return Some(Credentials::IdentityToken(self.identitytoken.clone()));
+            return Some(RegistryCredentials::IdentityToken(self.identitytoken.clone()));
         }
         let (username, password) = if self.auth.is_empty() {
             (self.username.clone(), self.password.clone())
@@ -77,7 +77,7 @@ impl Entry {
             // Docker once padded with zeros.
             (username.to_owned(), password.trim_end_matches('\0').to_owned())
         };
-        (!username.is_empty()).then_some(Credentials::Basic { username, password })
+        (!username.is_empty()).then_some(RegistryCredentials::Basic { username, password })
     }
 }
 
@@ -116,7 +116,7 @@ impl Keyring {
     }
 
     /// What can be tried for an image, in order.
-    pub(super) fn candidates(&self, image: &str) -> Vec<Credentials> {
+    pub(super) fn candidates(&self, image: &str) -> Vec<RegistryCredentials> {
         let (registry, path) = place(image);
         let fitting = self
             .entries
@@ -208,8 +208,8 @@ mod tests {
 
     fn users(keyring: &Keyring, image: &str) -> Vec<String> {
         let user = |credentials| match credentials {
-            Credentials::Basic { username, .. } => username,
-            Credentials::IdentityToken(token) | Credentials::RegistryToken(token) => token,
+            RegistryCredentials::Basic { username, .. } => username,
+            RegistryCredentials::IdentityToken(token) | RegistryCredentials::RegistryToken(token) => token,
         };
         keyring.candidates(image).into_iter().map(user).collect()
     }
@@ -257,7 +257,7 @@ mod tests {
         let hub = keyring.candidates("busybox").remove(0);
         let password = "pass:word".to_owned();
         let username = "hub".to_owned();
-        assert!(hub == Credentials::Basic { username, password });
+        assert!(hub == RegistryCredentials::Basic { username, password });
         assert!(!format!("{keyring:?}").contains("pass"));
     }
 

@@ -1,4 +1,4 @@
-//! From what a pod asks for and what its image says to what a shim does.
+//! Builds the specification of a container from what its pod asks for and what its image says.
 
 use std::{
     collections::HashSet,
@@ -12,17 +12,17 @@ use pulselet_runtime::{
 use crate::{
     capability,
     image::Template,
-    launch::{CgroupChoice, Confinement, Launch, Namespaces, Processes, Root, UserChoice},
     program::DEFAULT_PATH,
     sandbox::{HOSTNAME, HOSTS, IPC, NETWORK, PROCESSES, RESOLV_CONF, SHM, UTS},
     seccomp::{self, Filter},
+    spec::{CgroupSpec, Confinement, ContainerSpec, NamespaceSpec, PidNamespaceSource, RootfsSpec, UserSpec},
 };
 
 /// Volumes that an image may declare; few have more than one.
 const MAX_IMAGE_VOLUMES: usize = 64;
 
-/// The parts of which a container's launch is made.
-pub(crate) struct Parts<'a> {
+/// All that a specification is built from.
+pub(crate) struct SpecBuilder<'a> {
     pub(crate) config: &'a ContainerConfig,
     pub(crate) image: &'a Template,
     pub(crate) sandbox: &'a SandboxConfig,
@@ -31,8 +31,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) cgroup: PathBuf,
 }
 
-impl Parts<'_> {
-    pub(crate) fn launch(&self) -> Result<Launch> {
+impl SpecBuilder<'_> {
+    pub(crate) fn build(&self) -> Result<ContainerSpec> {
         let security = &self.config.security;
         let capabilities = if security.privileged {
             capability::all()
@@ -47,12 +47,12 @@ impl Parts<'_> {
             .working_dir
             .as_deref()
             .or(self.image.working_dir.as_deref());
-        Ok(Launch {
+        Ok(ContainerSpec {
             command: self.command()?,
             env: self.env(),
             working_dir: Path::new("/").join(working_dir.unwrap_or_default()),
             user: self.user(),
-            root: Root {
+            root: RootfsSpec {
                 layers: self.image.layers.clone(),
                 hidden: self.image.hidden.clone(),
                 volumes: self.image_volumes(),
@@ -68,7 +68,7 @@ impl Parts<'_> {
                 seccomp: self.seccomp(capabilities)?,
             },
             namespaces: self.namespaces(),
-            cgroup: CgroupChoice {
+            cgroup: CgroupSpec {
                 path: self.cgroup.clone(),
                 resources: self.config.resources.clone(),
             },
@@ -133,10 +133,10 @@ impl Parts<'_> {
         env
     }
 
-    fn user(&self) -> UserChoice {
+    fn user(&self) -> UserSpec {
         let security = &self.config.security;
         let number = security.run_as_user.map(|uid| uid.to_string());
-        UserChoice {
+        UserSpec {
             user: number
                 .or_else(|| security.run_as_username.clone())
                 .or_else(|| self.image.user.clone())
@@ -191,17 +191,17 @@ impl Parts<'_> {
             .collect()
     }
 
-    fn namespaces(&self) -> Namespaces {
+    fn namespaces(&self) -> NamespaceSpec {
         let asked = &self.sandbox.namespaces;
         let pin = |host: bool, name: &str| (!host).then(|| self.sandbox_dir.join(name));
-        Namespaces {
+        NamespaceSpec {
             network: pin(asked.host_network, NETWORK),
             uts: pin(asked.host_network, UTS),
             ipc: pin(asked.host_ipc, IPC),
             processes: match asked.pid {
-                PidNamespace::Container => Processes::Own,
-                PidNamespace::Pod => Processes::Pod(self.sandbox_dir.join(PROCESSES)),
-                PidNamespace::Host => Processes::Host,
+                PidNamespace::Container => PidNamespaceSource::Own,
+                PidNamespace::Pod => PidNamespaceSource::Pod(self.sandbox_dir.join(PROCESSES)),
+                PidNamespace::Host => PidNamespaceSource::Host,
             },
         }
     }
@@ -227,7 +227,7 @@ mod tests {
 
     use super::*;
 
-    fn launch(change: impl FnOnce(&mut ContainerConfig)) -> Result<Launch> {
+    fn build(change: impl FnOnce(&mut ContainerConfig)) -> Result<ContainerSpec> {
         let strings = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
         let image = Template {
             entrypoint: strings(&["entry"]),
@@ -240,21 +240,21 @@ mod tests {
         };
         let mut config = ContainerConfig::default();
         change(&mut config);
-        let parts = Parts {
+        let builder = SpecBuilder {
             config: &config,
             image: &image,
             sandbox: &SandboxConfig::default(),
             sandbox_dir: Path::new("/s"),
             cgroup: "c".into(),
         };
-        parts.launch()
+        builder.build()
     }
 
     #[test]
     fn command_and_arguments_replace_the_images_as_kubernetes_has_it() {
         let words = |command: &[&str], args: &[&str]| {
             let strings = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
-            let result = launch(|config| (config.command, config.args) = (strings(command), strings(args)));
+            let result = build(|config| (config.command, config.args) = (strings(command), strings(args)));
             result.expect("has a command").command.join(" ")
         };
         assert_eq!(words(&[], &[]), "entry default");
@@ -265,12 +265,12 @@ mod tests {
 
     #[test]
     fn the_pods_settings_win_over_the_images() {
-        let plain = launch(|_| ()).expect("has a command");
+        let plain = build(|_| ()).expect("has a command");
         assert_eq!(
             (plain.user.user.as_str(), plain.working_dir.as_path()),
             ("web", Path::new("/srv"))
         );
-        let changed = launch(|config| {
+        let changed = build(|config| {
             config.env.push(EnvVar {
                 name: "A".into(),
                 value: "pod".into(),
@@ -304,10 +304,10 @@ mod tests {
             read_only: false,
             propagation: Propagation::Private,
         };
-        let launch = launch(|config| config.mounts = vec![mount("/a/b/c"), mount("/etc/hosts"), mount("/a")]);
-        let launch = launch.expect("has a command");
-        assert_eq!(launch.root.volumes, [Path::new("/data")]);
-        let targets: Vec<String> = launch
+        let spec = build(|config| config.mounts = vec![mount("/a/b/c"), mount("/etc/hosts"), mount("/a")]);
+        let spec = spec.expect("has a command");
+        assert_eq!(spec.root.volumes, [Path::new("/data")]);
+        let targets: Vec<String> = spec
             .mounts
             .iter()
             .map(|mount| mount.container_path.display().to_string())

@@ -1,7 +1,7 @@
-//! What a shim needs to make a container: the agent decides it all when the container is created, and writes it
-//! beside the container's record.
+//! The specification of a container: all that its shim needs to make it.
 //!
-//! Paths of the host are absolute. Nothing here is looked up again in the pod or the image.
+//! The agent decides it when the container is created ([`spec_builder`](crate::spec_builder)) and writes it beside the
+//! container's record. Paths of the host are absolute. Nothing here is looked up again in the pod or the image.
 
 use std::path::{Path, PathBuf};
 
@@ -11,27 +11,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::seccomp::Filter;
 
-const LAUNCH_FILE: &str = "launch.json";
+/// In the container's directory.
+const SPEC_FILE: &str = "launch.json";
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Launch {
+pub(crate) struct ContainerSpec {
     pub(crate) command: Vec<String>,
     /// Complete but for `HOME`, which the user's entry in the image gives if nothing else does.
     pub(crate) env: Vec<(String, String)>,
     pub(crate) working_dir: PathBuf,
-    pub(crate) user: UserChoice,
-    pub(crate) root: Root,
+    pub(crate) user: UserSpec,
+    pub(crate) root: RootfsSpec,
     /// In the order in which they are made.
     pub(crate) mounts: Vec<Mount>,
     pub(crate) devices: Vec<Device>,
     pub(crate) confinement: Confinement,
-    pub(crate) namespaces: Namespaces,
-    pub(crate) cgroup: CgroupChoice,
+    pub(crate) namespaces: NamespaceSpec,
+    pub(crate) cgroup: CgroupSpec,
 }
 
 /// Who the processes run as, names not yet looked up in the image.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(crate) struct UserChoice {
+pub(crate) struct UserSpec {
     /// A number or a name, optionally with a group: `USER` of an image, or a pod's numbers in the same form.
     pub(crate) user: String,
     /// The pod's own group; wins over that of `user`.
@@ -40,7 +41,7 @@ pub(crate) struct UserChoice {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(crate) struct Root {
+pub(crate) struct RootfsSpec {
     /// Directories, the lowest first.
     pub(crate) layers: Vec<PathBuf>,
     /// Directories of the image that its containers must not see.
@@ -65,39 +66,39 @@ pub(crate) struct Confinement {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Namespaces {
-    /// Files that pin the sandbox's; none is the host's.
+pub(crate) struct NamespaceSpec {
+    /// Files that pin the sandbox's; `None` is the host's.
     pub(crate) network: Option<PathBuf>,
     pub(crate) ipc: Option<PathBuf>,
     pub(crate) uts: Option<PathBuf>,
-    pub(crate) processes: Processes,
+    pub(crate) processes: PidNamespaceSource,
 }
 
-/// Whom a container's processes see.
+/// Which process namespace a container is in, and so whom its processes see.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Processes {
-    /// Each other.
+pub(crate) enum PidNamespaceSource {
+    /// One of its own: each other.
     Own,
-    /// All of the pod; the file pins its namespace.
+    /// The pod's: all of the pod. The file pins the namespace.
     Pod(PathBuf),
-    /// All of the machine.
+    /// The host's: all of the machine.
     Host,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(crate) struct CgroupChoice {
+pub(crate) struct CgroupSpec {
     /// Below the root of each hierarchy.
     pub(crate) path: PathBuf,
     pub(crate) resources: Resources,
 }
 
-impl Launch {
+impl ContainerSpec {
     pub(crate) fn write(&self, container_dir: &Path) -> Result<(), RecordError> {
-        record::write(container_dir, LAUNCH_FILE, self, Durability::Process)
+        record::write(container_dir, SPEC_FILE, self, Durability::Process)
     }
 
-    /// None if the container was never completely made.
+    /// Returns `None` if the container was never completely made.
     pub(crate) fn read(container_dir: &Path) -> Result<Option<Self>, RecordError> {
-        record::read(container_dir, LAUNCH_FILE)
+        record::read(container_dir, SPEC_FILE)
     }
 }

@@ -94,7 +94,7 @@ fn all_processes() -> impl Iterator<Item = Pid> {
         .filter_map(|entry| Pid::from_raw(entry.ok()?.file_name().to_str()?.parse().ok()?))
 }
 
-/// The parent of a process; none if it is gone or a zombie.
+/// The parent of a process; `None` if it is gone or a zombie.
 fn living_parent(pid: Pid) -> Option<Pid> {
     let stat = fs::read(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
     parse_parent(&stat)

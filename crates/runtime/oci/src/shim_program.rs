@@ -1,8 +1,8 @@
-//! Keeping the agent's program out of reach.
+//! Keeping the agent's program out of the reach of containers.
 //!
 //! For a moment every process of a container is a copy of its shim, and a container that is fast enough can open the
-//! program file behind such a process. So shims are run from a read-only view of the file that exists nowhere but
-//! in a descriptor: whoever opens it through a process can read it at most.
+//! program file behind such a process. So shims are run from a read-only view of the file that exists nowhere but in a
+//! descriptor: whoever opens it through a process can read it at most.
 
 use std::{
     io,
@@ -16,8 +16,8 @@ use rustix::{
     mount::{OpenTreeFlags, open_tree},
 };
 
-/// A path of the read-only view, valid for as long as this process lives and for it alone.
-pub(crate) fn read_only_program(program: &Path) -> io::Result<PathBuf> {
+/// Makes a read-only view of the program and returns its path, which is valid for as long as this process lives and for it alone.
+pub(crate) fn read_only_view(program: &Path) -> io::Result<PathBuf> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let view = open_tree(CWD, program, flags)?;
     let attributes = MountAttributes {

@@ -5,7 +5,7 @@ use std::{fmt, path::Path};
 use crate::store::ContainerRecord;
 
 /// One kind of container with a shim. All of it may block, and may be called again after it has succeeded.
-pub trait Kind: fmt::Debug + Send + Sync + 'static {
+pub trait ContainerKind: fmt::Debug + Send + Sync + 'static {
     /// Sends SIGKILL to what still runs of a container whose shim is gone. Returns whether nothing is left; otherwise
     /// it is called again in a moment.
     fn kill_leftovers(&self, record: &ContainerRecord, dir: &Path) -> bool;

@@ -1,7 +1,7 @@
-//! The first process of a pod whose containers share their process namespace.
+//! The pause process: the first process of a pod whose containers share their process namespace.
 //!
-//! Such a namespace needs a process that was there first and waits for orphans. It does nothing else, is nobody's child,
-//! and is found by its cgroup, also by an agent that has never heard of it.
+//! Such a namespace needs a process that was there first and waits for orphans. The pause process does nothing else, is
+//! nobody's child, and is found by its cgroup, also by an agent that has never heard of it.
 
 use std::{
     fs::{self, File},
@@ -22,10 +22,11 @@ use rustix::{
 
 use crate::{
     cgroup::{Cgroup, Hierarchies},
+    confinement::FIRST_INHERITED,
     sandbox::PROCESSES,
 };
 
-/// Leaves the process behind, pinned in the sandbox's directory, and reports to the agent on stdout.
+/// Leaves the pause process behind, pins its namespace in the sandbox's directory and reports to the agent on stdout.
 pub(crate) fn main(sandbox_dir: &Path, cgroup: &Path) -> ExitCode {
     let (handshake, code) = match start(sandbox_dir, cgroup) {
         Ok(pid) => (
@@ -47,13 +48,13 @@ pub(crate) fn main(sandbox_dir: &Path, cgroup: &Path) -> ExitCode {
 }
 
 fn start(sandbox_dir: &Path, cgroup: &Path) -> io::Result<Pid> {
-    close_on_exec_from(3)?;
+    close_on_exec_from(FIRST_INHERITED)?;
     let cgroup: Cgroup = Hierarchies::find().map_err(io::Error::other)?.cgroup(cgroup);
     cgroup.create().map_err(io::Error::other)?;
     cgroup.join()?;
     unshare_namespaces(UnshareFlags::NEWPID)?;
     match fork()? {
-        Fork::Child => exit_at_once(stay().map_or(1, |()| 0)),
+        Fork::Child => exit_at_once(wait_for_orphans().map_or(1, |()| 0)),
         Fork::Parent { child } => {
             let pin = sandbox_dir.join(PROCESSES);
             fs::write(&pin, "")?;
@@ -64,7 +65,7 @@ fn start(sandbox_dir: &Path, cgroup: &Path) -> io::Result<Pid> {
 }
 
 /// Waits for orphans until it is killed.
-fn stay() -> io::Result<()> {
+fn wait_for_orphans() -> io::Result<()> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     set_name(c"pulselet-pod")?;
     setsid()?;

@@ -1,4 +1,4 @@
-//! How a shim comes to be: from the agent's child to a daemon with a running container.
+//! Starting a shim: from the agent's child to a daemon with a running container.
 //!
 //! The agent starts it with a pipe as stdout, reads one [`Handshake`] from it and waits for the process, which leaves a
 //! copy of itself behind. Whatever becomes of the agent in between, the container's one life begins at most once: the
@@ -6,32 +6,32 @@
 
 use std::{
     fs::{self, File},
-    io::{self, Write},
-    os::unix::net::UnixListener,
+    io,
+    os::{fd::RawFd, unix::net::UnixListener},
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
 use jiff::Timestamp;
-use pulselet_runtime::{Exit, ExitReason, Signal};
+use pulselet_runtime::{ContainerExit, ExitCause, Signal, exit_code};
 use pulselet_sys::{ChildSignals, Fork, block_termination, close_on_exec_from, fork};
 use rustix::{
     fs::Mode,
     process::{chdir, getpid, set_child_subreaper, setsid, umask},
 };
-use serde::{Deserialize, Serialize};
 
 use crate::{
-    launch::{LaunchError, Launcher},
+    handshake::{Handshake, report},
+    init_streams::InitStreams,
+    launcher::{LaunchError, Launcher},
     log_file::LogFile,
-    output::{StreamOptions, Streams},
-    protocol::to_json,
-    record::{self, Life, RecordError, SOCKET_FILE},
+    process_streams::StreamOptions,
+    record::{self, LifeRecord, RecordError, SOCKET_FILE},
     shim::{Phase, Shim},
 };
 
-/// What containerd reports for a container that could not be started.
-const START_ERROR_CODE: i32 = 128;
+/// The first descriptor after stdin, stdout and stderr.
+const FIRST_INHERITED: RawFd = 3;
 
 /// The mask a container's processes start with, as in other runtimes.
 const CONTAINER_UMASK: u32 = 0o022;
@@ -52,25 +52,6 @@ pub struct ShimConfig {
     pub tty: bool,
 }
 
-/// What the agent learns about the start.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Handshake {
-    Started {
-        pid: i32,
-        started_at: Timestamp,
-    },
-    /// The container's own fault; its exit is recorded.
-    CannotRun {
-        message: String,
-    },
-    /// It has been started before.
-    AlreadyStarted,
-    /// The machine's fault; the container has not begun its life and may be started again.
-    Failed {
-        detail: String,
-    },
-}
-
 #[derive(Debug, thiserror::Error)]
 enum StartError {
     #[error("the container was started before")]
@@ -87,7 +68,7 @@ enum StartError {
 
 /// Becomes the shim of the container and returns when that has ended; at once in the process the agent waits for.
 pub fn run<L: Launcher>(config: ShimConfig, launcher: L) -> ExitCode {
-    let lock = match prepare(&config.dir) {
+    let lock = match claim_first_start(&config.dir) {
         Ok(lock) => lock,
         Err(error) => return report_failure(error),
     };
@@ -98,7 +79,7 @@ pub fn run<L: Launcher>(config: ShimConfig, launcher: L) -> ExitCode {
     }
     match start(config, launcher, lock) {
         Ok(shim) => {
-            let pid = shim.main.as_raw_nonzero().get();
+            let pid = shim.init.as_raw_nonzero().get();
             report(&Handshake::Started {
                 pid,
                 started_at: shim.started_at,
@@ -112,9 +93,9 @@ pub fn run<L: Launcher>(config: ShimConfig, launcher: L) -> ExitCode {
 }
 
 /// Makes sure that this is the container's first start.
-fn prepare(dir: &Path) -> Result<File, StartError> {
+fn claim_first_start(dir: &Path) -> Result<File, StartError> {
     let setup = |step| move |source| StartError::Setup { step, source };
-    close_on_exec_from(3).map_err(setup("close inherited descriptors"))?;
+    close_on_exec_from(FIRST_INHERITED).map_err(setup("close inherited descriptors"))?;
     // From here on relative paths are in the directory, however long its own path is.
     chdir(dir).map_err(|errno| StartError::Setup {
         step: "enter the container's directory",
@@ -153,10 +134,10 @@ fn start<L: Launcher>(config: ShimConfig, mut launcher: L, lock: File) -> Result
         stdin: config.stdin,
         tty: config.tty,
     };
-    let (streams, child_streams) = Streams::open(options, log).map_err(setup("make streams"))?;
-    record::write_life(Path::new("."), Life::Launching)?;
-    let main = match launcher.launch(child_streams) {
-        Ok(main) => main,
+    let (streams, child_streams) = InitStreams::open(options, log).map_err(setup("make streams"))?;
+    record::write_life(Path::new("."), LifeRecord::Launching)?;
+    let init = match launcher.start_init(child_streams) {
+        Ok(init) => init,
         Err(error) => return Err(not_launched(&mut launcher, error)),
     };
     let started_at = Timestamp::now();
@@ -166,7 +147,7 @@ fn start<L: Launcher>(config: ShimConfig, mut launcher: L, lock: File) -> Result
         listener,
         signals,
         streams,
-        main,
+        init,
         started_at,
         lock,
         phase: Phase::Running,
@@ -177,8 +158,8 @@ fn start<L: Launcher>(config: ShimConfig, mut launcher: L, lock: File) -> Result
     // Should this fail, the record says Launching, which to an agent without a shim means the same.
     let _ = record::write_life(
         Path::new("."),
-        Life::Running {
-            pid: main.as_raw_nonzero().get(),
+        LifeRecord::Running {
+            pid: init.as_raw_nonzero().get(),
             started_at,
         },
     );
@@ -191,11 +172,11 @@ fn not_launched<L: Launcher>(launcher: &mut L, error: LaunchError) -> StartError
     let _ = fs::remove_file(SOCKET_FILE);
     match error {
         LaunchError::CannotRun(message) => {
-            let exit = Exit {
+            let exit = ContainerExit {
                 started_at: None,
                 finished_at: Timestamp::now(),
-                code: START_ERROR_CODE,
-                reason: ExitReason::StartError,
+                code: exit_code::START_ERROR,
+                reason: ExitCause::StartError,
                 message: message.clone(),
                 killed_after_grace: None,
             };
@@ -237,13 +218,6 @@ fn report_failure(error: StartError) -> ExitCode {
         },
     });
     ExitCode::FAILURE
-}
-
-/// Tells the agent, on stdout. If it is gone nobody reads it, and nothing depends on that.
-pub fn report(handshake: &Handshake) {
-    let mut stdout = io::stdout();
-    let _ = stdout.write_all(&to_json(handshake));
-    let _ = stdout.flush();
 }
 
 fn release_streams() -> io::Result<()> {

@@ -1,0 +1,258 @@
+//! One confinement, two ways in: the init process of a container and every exec process pass [`run`] here.
+//!
+//! The steps, in this order, for both:
+//! 1. the namespaces ([`Entry`]: made from the sandbox's, or those of the init process);
+//! 2. a session on the given streams, with the controlling terminal if there is one;
+//! 3. the root file system (the init process makes it; an exec process has entered it with the mount namespace) and
+//!    the user, looked up in it;
+//! 4. the working directory;
+//! 5. no descriptor of the shim's beyond the three streams;
+//! 6. the identity: bounding set of capabilities, seccomp filter, user and groups, capabilities, `no_new_privs`;
+//! 7. the program.
+//!
+//! What always holds: a program never has more rights than its container's specification gives, from its first
+//! instruction on. Before step 1 the process is a copy of the shim, which nothing in the container can look into
+//! ([`start_report`](crate::start_report) sees to that).
+
+use std::{
+    convert::Infallible,
+    fs::File,
+    io,
+    os::fd::{AsFd, RawFd},
+};
+
+use pulselet_shim::{ChildStreams, reason};
+use pulselet_sys::{become_user, close_on_exec_from, install_filter, unshare_namespaces};
+use rustix::{
+    fs::{Gid, Uid, fchown},
+    process::{Signal, chdir, ioctl_tiocsctty, set_parent_process_death_signal, setsid},
+    thread::{
+        CapabilitySet, CapabilitySets, LinkNameSpaceType, ThreadNameSpaceType, UnshareFlags, capabilities,
+        move_into_link_name_space, move_into_thread_name_spaces, remove_capability_from_bounding_set,
+        set_capabilities, set_no_new_privs,
+    },
+};
+
+use crate::{
+    cgroup::Cgroup,
+    init_process::InitProcess,
+    program::Program,
+    rootfs,
+    shim::Container,
+    spec::{Confinement, ContainerSpec, NamespaceSpec},
+    start_report::{ReportWriter, StartFailure},
+    user::{self, User},
+};
+
+/// The first descriptor after stdin, stdout and stderr.
+pub(crate) const FIRST_INHERITED: RawFd = 3;
+
+/// Capabilities the kernel could ever have.
+const MAX_CAPABILITIES: u32 = 64;
+
+/// Major number of /dev/null and its kind, whose owner must not change.
+const MEMORY_DEVICES: u32 = 1;
+
+/// A process on its way into a container.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ConfinedProcess<'a> {
+    pub(crate) spec: &'a ContainerSpec,
+    pub(crate) command: &'a [String],
+    pub(crate) streams: &'a ChildStreams,
+}
+
+/// The two ways into a container.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Entry<'a> {
+    /// The init process joins the sandbox's namespaces and makes the container's own, with its root file system.
+    Init(&'a Container),
+    /// An exec process joins those of the init process and runs as the same user.
+    Exec(&'a InitProcess),
+}
+
+/// Takes the calling process, a fork of the shim, into the container and runs the program. Returns only why it cannot.
+pub(crate) fn run(
+    process: ConfinedProcess<'_>,
+    entry: Entry<'_>,
+    report: &mut ReportWriter,
+) -> Result<Infallible, StartFailure> {
+    let ConfinedProcess {
+        spec,
+        command,
+        streams,
+    } = process;
+    enter_namespaces(entry)?;
+    begin_session(streams)?;
+    let user = enter_rootfs(entry, streams)?;
+    enter_working_dir(spec)?;
+    close_on_exec_from(FIRST_INHERITED).map_err(StartFailure::machine("close what is the agent's"))?;
+    take_identity(&user, &spec.confinement)
+        .map_err(StartFailure::machine("take on the container's identity"))?;
+    let env = environment(spec, &user);
+    report.ready(user)?;
+    let program = Program { command, env: &env };
+    program
+        .run()
+        .map_err(|error| StartFailure::Container(error.to_string()))
+}
+
+/// Joins the container's cgroup. It comes before everything else: whatever the process does next is accounted for and
+/// can be killed by way of it.
+pub(crate) fn join_cgroup(cgroup: &Cgroup) -> Result<(), StartFailure> {
+    cgroup.join().map_err(StartFailure::machine("join the cgroup"))
+}
+
+/// The process namespace is not among them: a process gets it when it is forked.
+fn enter_namespaces(entry: Entry<'_>) -> Result<(), StartFailure> {
+    match entry {
+        Entry::Init(container) => join_sandbox(&container.spec.namespaces),
+        Entry::Exec(init) => {
+            let all = ThreadNameSpaceType::MOUNT
+                | ThreadNameSpaceType::CONTROL_GROUP
+                | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION
+                | ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME
+                | ThreadNameSpaceType::NETWORK;
+            move_into_thread_name_spaces(init.pidfd.as_fd(), all)
+                .map_err(StartFailure::machine("enter the container"))
+        }
+    }
+}
+
+fn join_sandbox(pins: &NamespaceSpec) -> Result<(), StartFailure> {
+    for (pin, kind) in [
+        (&pins.network, LinkNameSpaceType::Network),
+        (&pins.ipc, LinkNameSpaceType::InterProcessCommunication),
+        (&pins.uts, LinkNameSpaceType::HostNameAndNISDomainName),
+    ] {
+        if let Some(pin) = pin {
+            let file = File::open(pin).map_err(StartFailure::machine("open the sandbox's namespaces"))?;
+            move_into_link_name_space(file.as_fd(), Some(kind))
+                .map_err(StartFailure::machine("enter the sandbox"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Begins a session on the given streams.
+fn begin_session(streams: &ChildStreams) -> Result<(), StartFailure> {
+    setsid().map_err(StartFailure::machine("begin a session"))?;
+    let take = |streams: &ChildStreams| -> rustix::io::Result<()> {
+        rustix::stdio::dup2_stdin(&streams.stdin)?;
+        rustix::stdio::dup2_stdout(&streams.stdout)?;
+        rustix::stdio::dup2_stderr(&streams.stderr)?;
+        if streams.terminal {
+            ioctl_tiocsctty(rustix::stdio::stdin())?;
+        }
+        Ok(())
+    };
+    take(streams).map_err(StartFailure::machine("take the streams"))
+}
+
+/// Makes the root file system, or finds it made, and returns the user to run as.
+fn enter_rootfs(entry: Entry<'_>, streams: &ChildStreams) -> Result<User, StartFailure> {
+    let container = match entry {
+        Entry::Exec(init) => return Ok(init.user.clone()),
+        Entry::Init(container) => container,
+    };
+    unshare_namespaces(UnshareFlags::NEWNS | UnshareFlags::NEWCGROUP)
+        .map_err(StartFailure::machine("make namespaces"))?;
+    let console = streams.terminal.then(rustix::stdio::stdin);
+    rootfs::enter(container, console)?;
+    let user =
+        user::look_up(&container.spec.user).map_err(|error| StartFailure::Container(error.to_string()))?;
+    let spec = &container.spec;
+    std::fs::create_dir_all(&spec.working_dir).map_err(|error| bad_working_dir(spec, &error))?;
+    Ok(user)
+}
+
+fn enter_working_dir(spec: &ContainerSpec) -> Result<(), StartFailure> {
+    chdir(&spec.working_dir).map_err(|errno| bad_working_dir(spec, &errno.into()))
+}
+
+fn bad_working_dir(spec: &ContainerSpec, error: &io::Error) -> StartFailure {
+    let dir = spec.working_dir.display().to_string();
+    StartFailure::Container(format!("working directory {dir:?}: {}", reason(error)))
+}
+
+/// The container's variables, and `HOME` from the user's entry if nothing else gives it.
+fn environment(spec: &ContainerSpec, user: &User) -> Vec<(String, String)> {
+    let mut env = spec.env.clone();
+    if !env.iter().any(|(name, _)| name == "HOME") {
+        let home = user.home.clone().unwrap_or_else(|| "/".to_owned());
+        env.push(("HOME".to_owned(), home));
+    }
+    env
+}
+
+/// Becomes the user, for good, with no more rights than the confinement gives.
+fn take_identity(user: &User, confinement: &Confinement) -> io::Result<()> {
+    give_streams_to(user);
+    let allowed = CapabilitySet::from_bits_retain(confinement.capabilities);
+    bound_capabilities(allowed)?;
+    // While there is still the right to; with no_new_privs none is needed, and the last moment is best.
+    if !confinement.no_new_privs {
+        filter_system_calls(confinement)?;
+    }
+    become_user(&user.credentials())?;
+    // Another user than root has lost them all by that, and root gets no more than the bound when a program is run.
+    let held = capabilities(None)?.permitted & allowed;
+    let sets = CapabilitySets {
+        effective: held,
+        permitted: held,
+        inheritable: CapabilitySet::empty(),
+    };
+    set_capabilities(None, sets)?;
+    // Changing the user made the kernel forget it.
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    if confinement.no_new_privs {
+        set_no_new_privs(true)?;
+        filter_system_calls(confinement)?;
+    }
+    Ok(())
+}
+
+fn filter_system_calls(confinement: &Confinement) -> io::Result<()> {
+    confinement
+        .seccomp
+        .as_ref()
+        .map_or(Ok(()), |filter| install_filter(&filter.0))
+}
+
+/// Takes away the capabilities that no program run by this process may ever have again.
+fn bound_capabilities(allowed: CapabilitySet) -> io::Result<()> {
+    for number in 0..MAX_CAPABILITIES {
+        let one = CapabilitySet::from_bits_retain(1 << number);
+        if allowed.contains(one) {
+            continue;
+        }
+        match remove_capability_from_bounding_set(one) {
+            Ok(()) => {}
+            // This kernel's last one was before it.
+            Err(rustix::io::Errno::INVAL) => return Ok(()),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Lets the user open its streams again by name, as /dev/stdout does.
+fn give_streams_to(user: &User) {
+    for stream in [
+        rustix::stdio::stdin(),
+        rustix::stdio::stdout(),
+        rustix::stdio::stderr(),
+    ] {
+        let shared = rustix::fs::fstat(stream).is_ok_and(|stat| {
+            rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::CharacterDevice
+                && rustix::fs::major(stat.st_rdev) == MEMORY_DEVICES
+        });
+        if !shared {
+            // A stream that cannot be given away can still be used.
+            let _ = fchown(
+                stream,
+                Some(Uid::from_raw(user.uid)),
+                Some(Gid::from_raw(user.gid)),
+            );
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The shim's program for containers: what runs in a container's shim besides the shim itself.
+//!
+//! [`shim_main`] is the way in. It reads what the agent has decided ([`ContainerSpec`]), and gives
+//! [`pulselet_shim`] the [`Launcher`] by which it starts and kills the container's processes.
+
+use std::{
+    ffi::{CStr, OsString},
+    io,
+    path::PathBuf,
+    process::ExitCode,
+    time::Duration,
+};
+
+use pulselet_shim::{
+    ChildStreams, LaunchError, Launcher, ShimConfig,
+    record::{self, RecordError},
+};
+use pulselet_shim_client::{CONTAINER_FILE, ContainerRecord};
+use pulselet_sys::Pid;
+use rustix::{
+    process::{Signal, pidfd_send_signal},
+    thread::set_name,
+};
+
+use crate::{
+    cgroup::{Cgroup, CgroupError, Hierarchies},
+    exec_process,
+    init_process::{self, InitProcess},
+    pause_process,
+    spec::{ContainerSpec, PidNamespaceSource},
+};
+
+/// The name of a shim in lists of processes.
+const PROCESS_NAME: &CStr = c"pulselet-mon";
+
+/// How long what shares its process namespace with others may take to be gone after it was killed.
+const KILL_PATIENCE: Duration = Duration::from_millis(100);
+
+#[derive(Debug, thiserror::Error)]
+enum LoadError {
+    #[error("there is no such container")]
+    Missing,
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+}
+
+/// A container as its shim knows it.
+#[derive(Debug)]
+pub(crate) struct Container {
+    /// The container's directory.
+    pub(crate) dir: PathBuf,
+    pub(crate) spec: ContainerSpec,
+    pub(crate) cgroup: Cgroup,
+}
+
+/// The shim's program. Its only argument is the container's directory; with a sandbox's directory and a cgroup it is
+/// the pause process of a pod instead. Its stdout is for the agent that starts it.
+pub fn shim_main(args: impl Iterator<Item = OsString>) -> ExitCode {
+    let args: Vec<PathBuf> = args.map(PathBuf::from).collect();
+    // It was started by way of a descriptor, whose number would be its name.
+    let _ = set_name(PROCESS_NAME);
+    match args.as_slice() {
+        [dir] => match load(dir.clone()) {
+            Ok((config, container)) => {
+                let launcher = ContainerLauncher {
+                    container,
+                    init: None,
+                };
+                pulselet_shim::run(config, launcher)
+            }
+            Err(error) => pulselet_shim::refuse(&error.to_string()),
+        },
+        [sandbox_dir, cgroup] => pause_process::main(sandbox_dir, cgroup),
+        _ => pulselet_shim::refuse("the shim wants the container's directory"),
+    }
+}
+
+/// Reads what the agent has written about the container.
+fn load(dir: PathBuf) -> Result<(ShimConfig, Container), LoadError> {
+    let record: ContainerRecord = record::read(&dir, CONTAINER_FILE)?.ok_or(LoadError::Missing)?;
+    let spec = ContainerSpec::read(&dir)?.ok_or(LoadError::Missing)?;
+    let hierarchies = Hierarchies::find()?;
+    let config = record.shim_config(&dir);
+    let container = Container {
+        cgroup: hierarchies.cgroup(&spec.cgroup.path),
+        dir,
+        spec,
+    };
+    Ok((config, container))
+}
+
+struct ContainerLauncher {
+    container: Container,
+    /// `None` until it was started.
+    init: Option<InitProcess>,
+}
+
+impl Launcher for ContainerLauncher {
+    fn start_init(&mut self, streams: ChildStreams) -> Result<Pid, LaunchError> {
+        let Container { cgroup, spec, .. } = &self.container;
+        let limited = cgroup
+            .create()
+            .and_then(|()| cgroup.limit(&spec.cgroup.resources));
+        limited.map_err(|error| LaunchError::Spawn(io::Error::other(error)))?;
+        let init = init_process::start(&self.container, streams)?;
+        Ok(self.init.insert(init).pid)
+    }
+
+    fn start_exec(&mut self, command: &[String], streams: ChildStreams) -> Result<Pid, LaunchError> {
+        let Some(init) = &self.init else {
+            return Err(LaunchError::Spawn(io::Error::other("the container does not run")));
+        };
+        exec_process::start(&self.container, init, command, streams)
+    }
+
+    /// The end of its init process is the end of a process namespace. Where the container has none of its own, the
+    /// cgroup knows who belongs to it.
+    fn kill_all(&mut self) {
+        if let Some(init) = &self.init {
+            let _ = pidfd_send_signal(&init.pidfd, Signal::KILL);
+        }
+        match self.container.spec.namespaces.processes {
+            PidNamespaceSource::Own => {}
+            PidNamespaceSource::Pod(_) | PidNamespaceSource::Host => {
+                self.container.cgroup.kill_until_empty(KILL_PATIENCE);
+            }
+        }
+    }
+
+    fn reaps_exec(&self) -> bool {
+        true
+    }
+
+    fn oom_killed(&mut self) -> bool {
+        self.container.cgroup.oom_killed()
+    }
+
+    fn clean_up(&mut self) {
+        self.container.cgroup.remove();
+    }
+}

@@ -1,0 +1,127 @@
+//! What a forked child reports to the shim about its start, over a pipe.
+//!
+//! The child does everything in its own process. The pipe closes by itself when the program runs, because its writing
+//! end is close-on-exec; until then every step that fails is reported as the container's fault or the machine's.
+//!
+//! What always holds: a child hides itself from the container before it does anything else ([`run_child`]), and a
+//! child whose start failed was waited for when [`read_report`] returns.
+
+use std::{
+    convert::Infallible,
+    io::{self, PipeReader, PipeWriter, Read, Write},
+};
+
+use pulselet_shim::LaunchError;
+use pulselet_sys::{Pid, exit_at_once};
+use rustix::process::{
+    DumpableBehavior, Signal, WaitOptions, set_dumpable_behavior, set_parent_process_death_signal,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{rootfs::RootError, user::User};
+
+/// The code of a child that could not become a program. Nobody reads it: the report says more.
+const FAILED_CHILD: i32 = 1;
+
+/// What a child writes. Nothing after `Ready` means that the program runs.
+#[derive(Debug, Serialize, Deserialize)]
+enum StartReport {
+    /// All is done but running the program, as this user.
+    Ready(User),
+    /// The container's fault.
+    CannotRun(String),
+    /// The machine's fault.
+    Failed(String),
+}
+
+/// Why a child gives up.
+#[derive(Debug)]
+pub(crate) enum StartFailure {
+    /// The container's fault: its command, its user, its mounts.
+    Container(String),
+    /// The machine's fault.
+    Machine(String),
+}
+
+impl StartFailure {
+    /// Wraps what the machine refuses. `step` is worded so that it fits after "cannot".
+    pub(crate) fn machine<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> Self {
+        move |error| Self::Machine(format!("cannot {step}: {}", error.into()))
+    }
+}
+
+impl From<RootError> for StartFailure {
+    fn from(error: RootError) -> Self {
+        match error {
+            RootError::OpenSource { .. } | RootError::Attach { .. } => Self::Container(error.to_string()),
+            RootError::Overlay(_)
+            | RootError::Pivot(_)
+            | RootError::Kernel { .. }
+            | RootError::Hide { .. }
+            | RootError::ReadOnlyRoot(_) => Self::Machine(error.to_string()),
+        }
+    }
+}
+
+/// The child's end of the pipe.
+#[derive(Debug)]
+pub(crate) struct ReportWriter(PipeWriter);
+
+impl ReportWriter {
+    /// Reports that only running the program is left. A shim that is gone is an error: nobody would ever wait for this
+    /// process.
+    pub(crate) fn ready(&mut self, user: User) -> Result<(), StartFailure> {
+        self.write(&StartReport::Ready(user))
+            .map_err(StartFailure::machine("report"))
+    }
+
+    fn write(&mut self, report: &StartReport) -> io::Result<()> {
+        let bytes = serde_json::to_vec(report).map_err(io::Error::from)?;
+        self.0.write_all(&bytes)
+    }
+}
+
+/// Both ends of a new pipe.
+pub(crate) fn pipe() -> io::Result<(PipeReader, ReportWriter)> {
+    let (reader, writer) = io::pipe()?;
+    Ok((reader, ReportWriter(writer)))
+}
+
+/// Spends the rest of a forked child on `body`, which ends by running a program, and reports why it did not.
+pub(crate) fn run_child(
+    mut report: ReportWriter,
+    body: impl FnOnce(&mut ReportWriter) -> Result<Infallible, StartFailure>,
+) -> ! {
+    let Err(failure) = hide_process().and_then(|()| body(&mut report));
+    let last = match failure {
+        StartFailure::Container(message) => StartReport::CannotRun(message),
+        StartFailure::Machine(message) => StartReport::Failed(message),
+    };
+    // If the shim is gone, nobody asks any more.
+    let _ = report.write(&last);
+    exit_at_once(FAILED_CHILD)
+}
+
+/// Hides a copy of the shim from the container, and ties its life to its parent's. Its memory and program file are the
+/// agent's: nothing in the container may open them.
+pub(crate) fn hide_process() -> Result<(), StartFailure> {
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(StartFailure::machine("hide this process"))?;
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(StartFailure::machine("tie the process to its parent"))
+}
+
+/// Waits until the child's program runs, and returns the user it runs as.
+pub(crate) fn read_report(mut reader: PipeReader, child: Pid) -> Result<User, LaunchError> {
+    let mut bytes = Vec::new();
+    reader.read_to_end(&mut bytes)?;
+    let reports = serde_json::Deserializer::from_slice(&bytes).into_iter::<StartReport>();
+    let problem = match reports.last() {
+        Some(Ok(StartReport::Ready(user))) => return Ok(user),
+        Some(Ok(StartReport::CannotRun(message))) => LaunchError::CannotRun(message),
+        Some(Ok(StartReport::Failed(message))) => LaunchError::Spawn(io::Error::other(message)),
+        Some(Err(_)) | None => LaunchError::Spawn(io::Error::other("the new process was killed")),
+    };
+    let _ = rustix::process::waitpid(Some(child), WaitOptions::empty());
+    Err(problem)
+}

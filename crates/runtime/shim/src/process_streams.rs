@@ -1,0 +1,80 @@
+//! Making the streams between the shim and a process: pipes, or a terminal.
+
+use std::{fs::File, io, os::fd::OwnedFd};
+
+use rustix::io::ioctl_fionbio;
+
+use crate::{launcher::ChildStreams, terminal};
+
+/// What a process gets besides a stdout and a stderr.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StreamOptions {
+    /// A stdin that somebody can type into; without it stdin is /dev/null.
+    pub(crate) stdin: bool,
+    /// A terminal in place of pipes.
+    pub(crate) tty: bool,
+}
+
+/// The shim's ends of a process's streams. Reading and writing them never blocks.
+#[derive(Debug)]
+pub(crate) struct StreamEnds {
+    /// With a terminal, the shim's side of it.
+    pub(crate) stdout: OwnedFd,
+    /// `None` with a terminal, which has one output.
+    pub(crate) stderr: Option<OwnedFd>,
+    pub(crate) stdin: Option<OwnedFd>,
+}
+
+/// Makes both ends.
+pub(crate) fn open(options: StreamOptions) -> io::Result<(StreamEnds, ChildStreams)> {
+    if options.tty {
+        open_terminal(options.stdin)
+    } else {
+        open_pipes(options.stdin)
+    }
+}
+
+fn open_terminal(stdin: bool) -> io::Result<(StreamEnds, ChildStreams)> {
+    let (ours, theirs) = terminal::open()?;
+    let ours = nonblocking(ours)?;
+    let ends = StreamEnds {
+        stdin: stdin.then(|| ours.try_clone()).transpose()?,
+        stdout: ours,
+        stderr: None,
+    };
+    let child = ChildStreams {
+        stdin: theirs.try_clone()?,
+        stdout: theirs.try_clone()?,
+        stderr: theirs,
+        terminal: true,
+    };
+    Ok((ends, child))
+}
+
+fn open_pipes(stdin: bool) -> io::Result<(StreamEnds, ChildStreams)> {
+    let (stdout, their_stdout) = io::pipe()?;
+    let (stderr, their_stderr) = io::pipe()?;
+    let (stdin, their_stdin) = if stdin {
+        let (theirs, ours) = io::pipe()?;
+        (Some(nonblocking(ours.into())?), theirs.into())
+    } else {
+        (None, File::open("/dev/null")?.into())
+    };
+    let ends = StreamEnds {
+        stdout: nonblocking(stdout.into())?,
+        stderr: Some(nonblocking(stderr.into())?),
+        stdin,
+    };
+    let child = ChildStreams {
+        stdin: their_stdin,
+        stdout: their_stdout.into(),
+        stderr: their_stderr.into(),
+        terminal: false,
+    };
+    Ok((ends, child))
+}
+
+pub(crate) fn nonblocking(fd: OwnedFd) -> io::Result<OwnedFd> {
+    ioctl_fionbio(&fd, true)?;
+    Ok(fd)
+}
