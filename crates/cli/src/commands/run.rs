@@ -5,6 +5,7 @@
 //! earlier `node`) are adopted, kept running and left as they were.
 
 mod live;
+mod progress;
 mod stage;
 mod state;
 mod text;
@@ -13,8 +14,7 @@ mod view;
 use std::io::Write as _;
 use std::time::Duration;
 
-use pulselet_agent::{FULL_BACKLOG, How, LineHub, Lines, NodeHandle, Origin, Shutdown};
-use pulselet_engine::line::LineBody;
+use pulselet_agent::{FULL_BACKLOG, Feed, How, LineHub, Lines, News, NodeHandle, Origin, Shutdown};
 use pulselet_model::{Pod, Profile};
 use pulselet_plan::NodeConfig;
 use tokio::time::Instant;
@@ -27,6 +27,7 @@ use crate::input::{Outcome, Source};
 use crate::interrupt::Interrupts;
 use crate::logging::{self, Quietness};
 use crate::output::{self, Format};
+use progress::Progress;
 use stage::{Remark, Stage};
 use state::Pods;
 
@@ -48,7 +49,7 @@ pub(crate) fn run(args: &RunArgs, verbose: u8) -> Result<Exit, Failure> {
     }
     let lines = LineHub::default();
     let states = Pods::new(&pods);
-    // Waits for lines of its own; the stage has others.
+    // For what is said at the end; the stage has lines of its own.
     let watched = lines.subscribe(FULL_BACKLOG);
     let stage = Stage::open(args.output.output, verbose > 0, &lines, &states)?;
     logging::start(Quietness::Foreground, verbose, stage.log_writer());
@@ -56,6 +57,7 @@ pub(crate) fn run(args: &RunArgs, verbose: u8) -> Result<Exit, Failure> {
     let setting = Setting {
         config,
         lines,
+        feed: Some(Feed::default()),
         metrics: args.metrics.clone(),
         manifests: None,
         application: None,
@@ -132,13 +134,16 @@ async fn foreground(
     stage: &Stage,
 ) -> Result<(Exit, Vec<String>), Failure> {
     let mut interrupts = Interrupts::listen()?;
+    let feed = setting.feed.clone().unwrap_or_default();
     let started = agent::start(&args.agent, setting).await?;
     if let Some(warning) = started.warning {
         stage.remark(Remark::Say(warning.to_owned()));
     }
     let mut run = Run {
         node: started.node,
+        progress: Progress::new(&pods),
         pods: states,
+        feed,
         lines,
         stage,
         others: false,
@@ -169,7 +174,12 @@ enum End {
 
 struct Run<'a> {
     node: NodeHandle,
+    /// What the run goes by.
+    progress: Progress,
+    /// What people are told about the pods.
     pods: Pods,
+    /// Which pods have changed.
+    feed: Feed,
     lines: Lines,
     stage: &'a Stage,
     /// The agent has pods that are not of this run.
@@ -202,6 +212,7 @@ impl Run<'_> {
         let views = self.node.pods().await.map_err(Failure::environment)?;
         for view in &views {
             self.pods.recall(view);
+            self.progress.update(view);
         }
         self.stage.remark(Remark::Pods(views));
         Ok(())
@@ -220,6 +231,7 @@ impl Run<'_> {
                 return end;
             }
             tokio::select! {
+                news = self.feed.next() => self.follow(news).await,
                 line = self.lines.next() => match line {
                     Some(line) => self.pods.apply(&line),
                     // The agent has ended although nobody asked it to.
@@ -232,20 +244,32 @@ impl Run<'_> {
         }
     }
 
+    /// Looks at the pods that have changed.
+    async fn follow(&mut self, news: News) {
+        for name in news.changed.iter().filter(|name| self.pods.has(name)) {
+            // A node that is gone has closed its lines, which ends the run.
+            if let Ok(Some(view)) = self.node.pod(name).await {
+                self.progress.update(&view);
+            }
+        }
+        for last in &news.departed {
+            self.progress.departed(last);
+        }
+    }
+
     fn is_over(&self, waits: bool) -> Option<End> {
-        if waits && self.pods.all_ready() {
+        if waits && self.progress.all_ready() {
             return Some(End::Ready);
         }
-        let ended = |pod: &state::PodState| pod.deleted || pod.phase.is_terminal();
-        if waits && self.pods.iter().any(ended) {
+        if waits && self.progress.any_ended() {
             return Some(End::NeverReady);
         }
-        self.pods.all_finished().then_some(End::Finished)
+        self.progress.all_ended().then_some(End::Finished)
     }
 
     fn exit(&self, end: End) -> Exit {
         match end {
-            End::Finished if self.pods.any_failed() => Exit::No,
+            End::Finished if self.progress.any_failed() => Exit::No,
             End::Finished | End::Ready | End::Unread => Exit::Done,
             End::NeverReady | End::Late => Exit::No,
             End::Interrupted => Exit::Interrupted,
@@ -253,7 +277,7 @@ impl Run<'_> {
     }
 
     /// What a person should know about this end.
-    fn remarks(&self, end: End, timeout: Duration) -> Vec<String> {
+    fn remarks(&mut self, end: End, timeout: Duration) -> Vec<String> {
         let headline = match end {
             End::Late => {
                 let after = pulselet_plan::duration::format_duration(timeout.into());
@@ -262,12 +286,15 @@ impl Run<'_> {
             End::NeverReady => "a pod has ended without being ready".to_owned(),
             End::Finished | End::Ready | End::Interrupted | End::Unread => return Vec::new(),
         };
+        while let Some(line) = self.lines.try_next() {
+            self.pods.apply(&line);
+        }
         std::iter::once(headline).chain(self.pods.missing()).collect()
     }
 
     /// Stops the pods of this run, faster when asked again, then the agent.
     async fn stop(mut self, interrupts: &mut Interrupts) {
-        if !self.pods.all_finished() {
+        if !self.progress.all_ended() {
             self.stage.remark(Remark::Ending(STOPPING));
         }
         tokio::select! {
@@ -295,10 +322,9 @@ impl Run<'_> {
             let _ = self.node.delete_pod(namespace, name, grace).await;
         }
         while self.has_pods().await {
-            while let Some(line) = self.lines.next().await {
-                if matches!(line.line.body, LineBody::Deleted) {
-                    break;
-                }
+            tokio::select! {
+                _ = self.feed.next() => {}
+                () = self.node.ended() => {}
             }
         }
         self.node.shutdown(Shutdown::Leave).await;

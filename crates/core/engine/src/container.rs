@@ -25,6 +25,7 @@ use crate::scope::Scope;
 use crate::status::Terminated;
 use crate::termination::Termination;
 use crate::time::Time;
+use crate::transition::Transition;
 use crate::worker::Published;
 
 pub(crate) use birth::start;
@@ -95,6 +96,9 @@ pub(crate) struct Running {
     pub(crate) started_at: Time,
     /// When it became started.
     started: Option<Time>,
+    /// One of its probes has succeeded.
+    #[serde(default)]
+    succeeded: bool,
     post_start: Option<HookRun>,
     termination: Option<Termination>,
 }
@@ -227,6 +231,14 @@ impl Container {
         running.started.is_some() && passed
     }
 
+    /// Whether a worker of this kind probes, or is to probe, this life.
+    pub(crate) fn has_worker(&self, attempt: u32, kind: Kind) -> bool {
+        let runs = self
+            .running()
+            .is_some_and(|running| running.life.attempt == attempt);
+        runs && self.probers[kind as usize].is_some()
+    }
+
     /// Whether the pod is ready only if this container is.
     pub(crate) fn counts_for_readiness(&self) -> bool {
         match self.role() {
@@ -307,9 +319,11 @@ impl Container {
         let (started, ready) = (self.is_started(), self.is_ready() && self.counts_for_readiness());
         if started && !self.told.started {
             scope.line(LineBody::Started);
+            scope.transition(Transition::StatusChanged);
         }
         if ready != self.told.ready {
             scope.line(if ready { LineBody::Ready } else { LineBody::Unready });
+            scope.transition(Transition::StatusChanged);
         }
         self.told.started = started;
         self.told.ready = ready;

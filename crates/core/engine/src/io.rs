@@ -12,6 +12,7 @@ use crate::event::Event;
 use crate::line::Line;
 use crate::plan::{Hook, Kind, PodPlan, Settings};
 use crate::time::{Span, Time};
+use crate::transition::Transition;
 
 /// The place of a container in [`PodPlan::containers`].
 pub type ContainerIx = usize;
@@ -207,6 +208,15 @@ pub enum Outcome {
     Error,
 }
 
+impl Outcome {
+    pub const fn is_success(self) -> bool {
+        match self {
+            Self::Success | Self::Warning => true,
+            Self::Failure | Self::Unknown | Self::Error => false,
+        }
+    }
+}
+
 /// What the driver is asked to do.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
@@ -264,10 +274,11 @@ pub const PROBE_TRIES: u32 = 3;
 #[derive(Debug, Default)]
 pub struct Outbox {
     pub actions: Vec<Action>,
+    /// What the driver goes by.
+    pub transitions: Vec<Transition>,
+    /// What people read. Nothing is to be decided by them.
     pub lines: Vec<Line>,
     pub events: Vec<Event>,
-    /// Workers that have nothing left to do: their results and metric series go.
-    pub retired: Vec<(ContainerIx, Kind)>,
     /// Whether the state must be on disk before the actions are carried out. Only one more success of a probe that
     /// succeeded before, and what leads to it, leave this false.
     pub dirty: bool,
@@ -276,9 +287,9 @@ pub struct Outbox {
 impl Outbox {
     pub fn clear(&mut self) {
         self.actions.clear();
+        self.transitions.clear();
         self.lines.clear();
         self.events.clear();
-        self.retired.clear();
         self.dirty = false;
     }
 }

@@ -19,11 +19,12 @@ use crate::container::Container;
 use crate::event::{Event, Severity};
 use crate::io::{ContainerIx, Input, LifeKey, Outbox};
 use crate::line::{KillReason, Line, LineBody, Phase};
-use crate::plan::{PodPlan, Settings};
+use crate::plan::{Kind, PodPlan, Settings};
 use crate::scope::Scope;
 use crate::status::{Condition, PodStatus};
 use crate::termination::Grace;
 use crate::time::Time;
+use crate::transition::Transition;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
@@ -177,6 +178,16 @@ impl Pod {
         self.end.is_some_and(|end| end.deleted)
     }
 
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Whether a worker of this kind probes, or is to probe, this life, which runs.
+    pub fn has_worker(&self, life: LifeKey, kind: Kind) -> bool {
+        let container = self.containers.get(life.container);
+        container.is_some_and(|container| container.has_worker(life.attempt, kind))
+    }
+
     pub fn status(&self) -> PodStatus {
         crate::summary::status(self)
     }
@@ -256,6 +267,7 @@ impl Pod {
         if ready != self.told_ready {
             self.told_ready = ready;
             tell(now, out, if ready { LineBody::Ready } else { LineBody::Unready });
+            out.transitions.push(Transition::StatusChanged);
         }
         if phase.is_terminal() {
             self.tell_phase(now, phase, out);
@@ -267,6 +279,7 @@ impl Pod {
         if phase != self.phase {
             self.phase = phase;
             tell(now, out, LineBody::Phase { phase });
+            out.transitions.push(Transition::StatusChanged);
         }
     }
 

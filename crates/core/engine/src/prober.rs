@@ -113,7 +113,7 @@ impl Prober {
             }
             outcome => outcome,
         };
-        let succeeded = matches!(outcome, Outcome::Success | Outcome::Warning);
+        let succeeded = outcome.is_success();
         let due = self.schedule.as_mut()?.complete(now, succeeded)?;
         let forgiven = settings.overload_guard
             && self.kind() == Kind::Liveness

@@ -7,6 +7,7 @@ use crate::io::{Action, LifeKey, Outbox};
 use crate::line::{Line, LineBody};
 use crate::plan::Settings;
 use crate::time::Time;
+use crate::transition::Transition;
 
 /// The moment and the container a step belongs to.
 #[derive(Debug)]
@@ -25,6 +26,10 @@ impl Scope<'_> {
             container: Some(Arc::clone(&self.name)),
             body,
         });
+    }
+
+    pub(crate) fn transition(&mut self, transition: Transition) {
+        self.out.transitions.push(transition);
     }
 
     pub(crate) fn act(&mut self, action: Action) {

@@ -16,6 +16,7 @@ use crate::line::{GraceFrom, HookOutcome, KillReason, LineBody};
 use crate::plan::{Hook, HookPlan};
 use crate::scope::Scope;
 use crate::time::{Span, Time};
+use crate::transition::{Stop, Transition};
 
 /// What a container has left for its stop signal at least, when a hook or the wait for its turn used the grace up.
 pub const MINIMUM_GRACE: Span = Span::from_secs(2);
@@ -163,6 +164,11 @@ impl Termination {
             grace_period_seconds: grace.span,
             grace_from: grace.from,
         });
+        scope.transition(Transition::StopBegan {
+            life: scope.life,
+            reason,
+            grace,
+        });
     }
 
     pub(crate) fn reason(&self) -> KillReason {
@@ -278,6 +284,10 @@ impl Termination {
             scope.name, self.grace.span
         );
         scope.warning("ExceededGracePeriod", message);
+        scope.transition(Transition::GraceExceeded {
+            life: scope.life,
+            reason: self.reason,
+        });
     }
 
     /// A signal was sent. Its sending starts what is left of the grace period.
@@ -386,34 +396,51 @@ impl Termination {
         }
     }
 
-    /// The life has ended: tells what the runtime did that was not known yet, and when its first signal was sent.
-    pub(crate) fn exited(self, scope: &mut Scope<'_>, exit: &Exit) -> Option<Time> {
-        let told = match self.step {
+    /// The life has ended: tells what the runtime did that was not known yet. Returns how the stop went, and when its
+    /// first signal was sent.
+    pub(crate) fn exited(self, scope: &mut Scope<'_>, exit: &Exit) -> (Stop, Option<Time>) {
+        let (sent_at, killed) = self.signals_until(scope, exit);
+        let stop = Stop {
+            reason: self.reason,
+            took: exit.at.since(self.asked_at),
+            killed,
+        };
+        (stop, sent_at)
+    }
+
+    /// When the first signal was sent, and whether one of them was SIGKILL.
+    fn signals_until(&self, scope: &mut Scope<'_>, exit: &Exit) -> (Option<Time>, bool) {
+        let (sent_at, killed) = match self.step {
             Step::PreStop(run) => {
                 run.cancel(scope);
-                None
+                (None, false)
             }
-            Step::AwaitingTurn | Step::Signalling { .. } => None,
-            Step::Signalled { at, .. } => Some(at),
-            Step::Killing { first, .. } => first.sent_at(),
+            Step::AwaitingTurn | Step::Signalling { .. } => (None, false),
+            Step::Signalled { at, .. } => (Some(at), false),
+            Step::Killing { first, .. } => (first.sent_at(), first.sent_at().is_some()),
         };
-        let Some(stop) = &exit.stop else { return told };
-        if told.is_none() {
+        let Some(stop) = &exit.stop else {
+            return (sent_at, killed);
+        };
+        if sent_at.is_none() {
             scope.line(LineBody::Signal {
                 signal: Arc::clone(&stop.signal),
             });
         }
-        let exceeded_told = matches!(
+        let exceeded_before = matches!(
             self.step,
             Step::Killing {
                 first: FirstSignal::Stop { .. },
                 ..
             }
         );
-        if stop.forced && !exceeded_told && &*stop.signal != SIGKILL {
+        let is_kill = &*stop.signal == SIGKILL;
+        let exceeded = stop.forced && !exceeded_before && !is_kill;
+        if exceeded {
             self.tell_exceeded(scope);
         }
-        Some(told.unwrap_or(stop.at))
+        let killed = killed || exceeded || (sent_at.is_none() && is_kill);
+        (Some(sent_at.unwrap_or(stop.at)), killed)
     }
 }
 

@@ -9,7 +9,7 @@ use std::mem;
 use std::sync::Arc;
 
 use pulselet_engine::io::{Action, Input, Outbox};
-use pulselet_engine::line::{Line, LineBody, Phase};
+use pulselet_engine::line::Line;
 use pulselet_engine::plan::{PodPlan, Settings};
 use pulselet_engine::status::PodStatus;
 use pulselet_engine::time::{Span, Time};
@@ -88,8 +88,6 @@ pub struct Simulation {
     ambush: Option<Crash>,
     out: Outbox,
     step: Step,
-    /// As the lines told it.
-    phase: Phase,
 }
 
 #[derive(Debug)]
@@ -162,7 +160,6 @@ impl Simulation {
             ambush: None,
             out,
             step: Step::default(),
-            phase: Phase::Pending,
         };
         simulation.commit(None);
         simulation
@@ -208,7 +205,7 @@ impl Simulation {
             return true;
         }
         let idle = self.arrivals.is_empty() && self.agent_is_up() && self.next_deadline().is_none();
-        self.phase.is_terminal() && idle && self.world.is_quiet()
+        self.pod.phase().is_terminal() && idle && self.world.is_quiet()
     }
 
     fn next_deadline(&self) -> Option<Time> {
@@ -313,11 +310,6 @@ impl Simulation {
         }
         for action in &actions {
             self.world.carry_out(self.now, action);
-        }
-        for line in &lines {
-            if let LineBody::Phase { phase } = line.body {
-                self.phase = phase;
-            }
         }
         self.step.input = input;
         self.step.lines = lines;

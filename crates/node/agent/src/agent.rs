@@ -11,9 +11,10 @@ mod entry;
 mod journal;
 mod observe;
 mod pods;
+mod publish;
 mod requests;
 mod starvation;
-mod tell;
+mod transitions;
 
 use std::collections::{BTreeMap, HashMap};
 use std::pin::Pin;
@@ -262,7 +263,8 @@ impl Agent {
     /// Sorts what a step produced: urgent things wait for the disk, the rest happens now.
     fn digest(&mut self, key: PodKey, due: Time) {
         let mut out = std::mem::take(&mut self.out);
-        self.take_note(key, &out.lines, &out.events);
+        self.follow(key, &out.transitions);
+        self.record(key, &out.lines, &out.events);
         if let Some(entry) = self.entries.get_mut(&key) {
             let todos = out.actions.drain(..).map(|action| entry::Todo { action, due });
             let waits = !entry.held.actions.is_empty() || !entry.held.lines.is_empty();

@@ -1,4 +1,4 @@
-//! What has become of the pods of a run, folded from their event lines.
+//! What people see of the pods of a run, folded from their event lines.
 //!
 //! Lines of other pods are ignored, also those of a pod that had the same name before: a pod is known by its uid.
 
@@ -82,19 +82,6 @@ impl Pods {
         }
     }
 
-    /// Every pod has ended or was deleted.
-    pub(crate) fn all_finished(&self) -> bool {
-        self.0.iter().all(|pod| pod.deleted || pod.phase.is_terminal())
-    }
-
-    pub(crate) fn all_ready(&self) -> bool {
-        self.0.iter().all(|pod| pod.ready)
-    }
-
-    pub(crate) fn any_failed(&self) -> bool {
-        self.0.iter().any(|pod| pod.phase == Phase::Failed)
-    }
-
     /// Why the pods that are not ready are not, a line each.
     pub(crate) fn missing(&self) -> Vec<String> {
         let unready = self.0.iter().filter(|pod| !pod.ready);
@@ -118,13 +105,8 @@ impl PodState {
     }
 
     fn recall(&mut self, view: &PodView) {
-        let phases = [Phase::Pending, Phase::Running, Phase::Succeeded, Phase::Failed];
-        let phase = phases
-            .into_iter()
-            .find(|phase| phase.as_str() == view.status.phase);
-        self.phase = phase.unwrap_or(self.phase);
-        let ready = view.status.conditions.iter().find(|it| it.type_ == "Ready");
-        self.ready = ready.is_some_and(|condition| condition.status == "True");
+        self.phase = super::progress::phase(view).unwrap_or(self.phase);
+        self.ready = super::progress::is_ready(view);
         let statuses = view.status.init_container_statuses.iter();
         for status in statuses.chain(&view.status.container_statuses) {
             if let Some(container) = self.containers.iter_mut().find(|it| *it.name == *status.name) {
@@ -396,7 +378,7 @@ pub(crate) mod tests {
                 (false, LineBody::Ready),
             ],
         );
-        assert!(pods.all_ready() && pods.missing().is_empty());
+        assert!(pods.0[0].ready && pods.missing().is_empty());
     }
 
     #[test]
@@ -435,8 +417,8 @@ pub(crate) mod tests {
         let mut other = line(&pods, 0, false, LineBody::Phase { phase });
         other.uid = "another".into();
         pods.apply(&other);
-        assert!(!pods.any_failed());
+        assert_eq!(pods.0[0].phase, Phase::Pending);
         pods.apply(&line(&pods, 0, false, LineBody::Phase { phase }));
-        assert!(pods.any_failed() && pods.all_finished());
+        assert_eq!(pods.0[0].phase, Phase::Failed);
     }
 }

@@ -12,6 +12,7 @@ use crate::prober::Prober;
 use crate::scope::Scope;
 use crate::status::Terminated;
 use crate::time::{Span, Time};
+use crate::transition::Transition;
 
 /// A creation that failed is tried again after this long.
 const CREATE_AGAIN_AFTER: Span = Span::from_secs(10);
@@ -145,6 +146,7 @@ impl Container {
             id: Arc::clone(&id),
             restart_count: attempt,
         });
+        scope.transition(Transition::Created { life: scope.life });
         self.warn_of_unknown_signal(scope, stop_signal.as_ref());
         forget_old_life(scope);
         let plan = Arc::clone(&self.plan);
@@ -196,6 +198,10 @@ impl Container {
             id: Arc::clone(&life.id),
             restart_count: life.attempt,
         });
+        scope.transition(Transition::Running {
+            life: scope.life,
+            since: at,
+        });
         let started = life.plan.startup.is_none().then_some(at);
         let post_start = life
             .plan
@@ -206,6 +212,7 @@ impl Container {
             life,
             started_at: at,
             started,
+            succeeded: false,
             post_start,
             termination: None,
         });
@@ -223,6 +230,10 @@ impl Container {
             exit_code: START_ERROR_CODE,
             reason: ExitReason::StartError,
             seconds: None,
+        });
+        scope.transition(Transition::Ended {
+            life: scope.life,
+            stop: None,
         });
         let terminated = Terminated {
             id: Arc::clone(&life.id),

@@ -11,6 +11,7 @@ use crate::scope::Scope;
 use crate::status::Terminated;
 use crate::termination::{KillOrder, Termination};
 use crate::time::{Span, Time};
+use crate::transition::Transition;
 
 impl Container {
     /// Begins to end the life, or makes an end under way shorter. False if there is no running life.
@@ -57,17 +58,21 @@ impl Container {
         }
         let termination = running.termination.take();
         let cause = termination.as_ref().map(Termination::reason);
-        let signalled_at = termination.and_then(|termination| termination.exited(scope, exit));
+        let stopped = termination.map(|termination| termination.exited(scope, exit));
         let reason = match exit.code {
             _ if exit.oom_killed => ExitReason::OOMKilled,
             0 => ExitReason::Completed,
             _ => ExitReason::Error,
         };
-        let seconds = signalled_at.map(|at| exit.at.since(at));
+        let signalled_at = stopped.and_then(|(_, signalled_at)| signalled_at);
         scope.line(LineBody::Exited {
             exit_code: exit.code,
             reason,
-            seconds,
+            seconds: signalled_at.map(|at| exit.at.since(at)),
+        });
+        scope.transition(Transition::Ended {
+            life: scope.life,
+            stop: stopped.map(|(stop, _)| stop),
         });
         let terminated = Terminated {
             id: Arc::clone(&running.life.id),

@@ -7,6 +7,7 @@ use crate::plan::{Hook, Kind};
 use crate::prober::Finding;
 use crate::scope::Scope;
 use crate::time::{Span, Time};
+use crate::transition::Transition;
 use crate::worker::{LifeState, LifeView, Next, Published, View};
 
 impl Container {
@@ -91,7 +92,10 @@ impl Container {
                 Kind::Liveness | Kind::Readiness => started,
             };
             if prober.sync(&view, started_at, gate, scope.settings) == Next::Stop {
-                scope.out.retired.push((scope.life.container, prober.kind()));
+                scope.transition(Transition::WorkerRetired {
+                    container: scope.life.container,
+                    kind: prober.kind(),
+                });
                 *slot = None;
             }
         }
@@ -111,6 +115,7 @@ impl Container {
         let prober = self.probers[kind as usize].as_mut()?;
         let finding = prober.complete(now, &report, scope.settings)?;
         tell_probe(scope, kind, report, &finding);
+        self.note_first_success(scope, &finding);
         let condemned = match (kind, finding.published) {
             (Kind::Startup, Some(Published::Success)) => {
                 self.running_mut(attempt)?.started = Some(now);
@@ -123,6 +128,18 @@ impl Container {
             (Kind::Startup | Kind::Liveness | Kind::Readiness, _) => None,
         };
         Some((finding, condemned))
+    }
+
+    fn note_first_success(&mut self, scope: &mut Scope<'_>, finding: &Finding) {
+        let (now, life) = (scope.now, scope.life);
+        let Some(running) = self.running_mut(life.attempt) else {
+            return;
+        };
+        if finding.outcome.is_success() && !running.succeeded {
+            running.succeeded = true;
+            let after = now.since(running.started_at);
+            scope.transition(Transition::FirstSuccess { life, after });
+        }
     }
 
     /// Begins the probes that are due. They change nothing but their own clock.

@@ -9,6 +9,7 @@ use crate::line::{KillReason, LineBody};
 use crate::plan::Role;
 use crate::termination::{Grace, GraceSources, KillOrder};
 use crate::time::Time;
+use crate::transition::Transition;
 
 impl Pod {
     /// Begins the end of the pod, or brings it nearer.
@@ -119,6 +120,7 @@ impl Pod {
         if end.deleted {
             self.over = true;
             tell(now, out, LineBody::Deleted);
+            out.transitions.push(Transition::StatusChanged);
         }
     }
 }

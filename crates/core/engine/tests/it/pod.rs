@@ -9,8 +9,8 @@ use pulselet_engine::{
     Action, Identity, Input, LifeKey, LineBody, Outbox, Pod, PodPlan, Settings, Span, Time,
 };
 
-const APP: usize = 0;
-const FIRST: LifeKey = LifeKey {
+pub(crate) const APP: usize = 0;
+pub(crate) const FIRST: LifeKey = LifeKey {
     container: APP,
     attempt: 0,
 };
@@ -19,7 +19,7 @@ const SECOND: LifeKey = LifeKey {
     attempt: 1,
 };
 
-fn container() -> ContainerPlan {
+pub(crate) fn container() -> ContainerPlan {
     ContainerPlan {
         name: "app".into(),
         image: "image".into(),
@@ -35,7 +35,7 @@ fn container() -> ContainerPlan {
     }
 }
 
-fn probe() -> Arc<ProbePlan> {
+pub(crate) fn probe() -> Arc<ProbePlan> {
     Arc::new(ProbePlan {
         handler: Handler::Http,
         initial_delay: Span::ZERO,
@@ -49,18 +49,18 @@ fn probe() -> Arc<ProbePlan> {
     })
 }
 
-fn at(secs: u64) -> Time {
+pub(crate) fn at(secs: u64) -> Time {
     Time::ZERO + Span::from_secs(secs)
 }
 
 /// A pod of one container and what its last step asked for and told.
-struct Driven {
-    pod: Pod,
-    out: Outbox,
+pub(crate) struct Driven {
+    pub(crate) pod: Pod,
+    pub(crate) out: Outbox,
 }
 
 impl Driven {
-    fn new(container: ContainerPlan) -> Self {
+    pub(crate) fn new(container: ContainerPlan) -> Self {
         let plan = PodPlan {
             grace: Some(Span::from_secs(30)),
             active_deadline: None,
@@ -105,7 +105,7 @@ impl Driven {
         driven
     }
 
-    fn give(&mut self, secs: u64, input: Input) {
+    pub(crate) fn give(&mut self, secs: u64, input: Input) {
         self.out.clear();
         self.pod.handle(at(secs), input, &mut self.out);
     }
@@ -120,7 +120,7 @@ impl Driven {
     }
 }
 
-fn created(life: LifeKey) -> Input {
+pub(crate) fn created(life: LifeKey) -> Input {
     Input::Created {
         life,
         id: format!("id-{}", life.attempt).into(),
@@ -128,7 +128,7 @@ fn created(life: LifeKey) -> Input {
     }
 }
 
-fn exited(life: LifeKey, secs: u64, code: i32) -> Input {
+pub(crate) fn exited(life: LifeKey, secs: u64, code: i32) -> Input {
     Input::Exited {
         life,
         exit: Exit {
@@ -152,7 +152,7 @@ fn reported(outcome: Outcome) -> ProbeReport {
     }
 }
 
-fn probed(life: LifeKey, kind: Kind, outcome: Outcome) -> Input {
+pub(crate) fn probed(life: LifeKey, kind: Kind, outcome: Outcome) -> Input {
     let report = reported(outcome);
     Input::ProbeDone { life, kind, report }
 }

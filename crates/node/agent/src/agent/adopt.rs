@@ -229,13 +229,12 @@ fn learn_lives(entry: &mut Entry, engine: &pulselet_engine::Pod) {
         let id = ContainerId::new(id.to_string());
         entry.learn(key, &id, status.stop_signal.clone());
         if let Some(life) = entry.life_mut(key) {
-            life.succeeded = status.started;
             let is_last = status
                 .last
                 .as_ref()
                 .is_some_and(|last| *last.id == *life.id.as_str());
             life.stage = match status.state {
-                ContainerState::Running { started_at } => LifeStage::Running { since: started_at },
+                ContainerState::Running { .. } => LifeStage::Running,
                 ContainerState::Terminated(_) => LifeStage::Ended,
                 ContainerState::Waiting { .. } if is_last => LifeStage::Ended,
                 ContainerState::Waiting { .. } => LifeStage::Created,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pulselet_engine::io::Action;
-use pulselet_engine::line::{KillReason, Line};
+use pulselet_engine::line::Line;
 use pulselet_engine::plan::{Hook, Kind};
 use pulselet_engine::{Identity, LifeKey, PodKey, PodPlan, Time};
 use pulselet_model::{Gate, GateSet, Pod};
@@ -109,33 +109,20 @@ pub(super) struct Life {
     /// When the runtime, asked to stop it, sends SIGKILL by itself.
     pub(super) killed_by_runtime_at: Option<Time>,
     pub(super) stage: LifeStage,
-    /// Why and since when it is being stopped, and whether SIGKILL was needed.
-    pub(super) stopping: Option<Stopping>,
-    /// One of its probes has succeeded.
-    pub(super) succeeded: bool,
     /// It has ended and nobody saw how.
     pub(super) unseen_end: bool,
     checks: [Option<Arc<Check>>; 3],
     hooks: [Option<AbortHandle>; 2],
 }
 
-/// How much of a life the engine has taken note of.
+/// How far the engine has followed a life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LifeStage {
     /// The runtime has it.
     Found,
     Created,
-    Running {
-        since: Time,
-    },
+    Running,
     Ended,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Stopping {
-    pub(super) reason: KillReason,
-    pub(super) since: Time,
-    pub(super) forced: bool,
 }
 
 /// What is persisted of an entry, with the engine's state.
@@ -225,13 +212,6 @@ impl Entry {
         self.lives.iter_mut().find(|life| life.key == key)
     }
 
-    /// The newest life of a container.
-    pub(super) fn newest(&mut self, container: &str) -> Option<&mut Life> {
-        let index = self.index_of(container)?;
-        let of_container = self.lives.iter_mut().filter(|life| life.key.container == index);
-        of_container.max_by_key(|life| life.key.attempt)
-    }
-
     /// Takes note of a life the runtime has; true if it was not known.
     pub(super) fn learn(&mut self, key: LifeKey, id: &ContainerId, stop_signal: Option<Arc<str>>) -> bool {
         if let Some(life) = self.life_mut(key) {
@@ -247,8 +227,6 @@ impl Entry {
             signalled: None,
             killed_by_runtime_at: None,
             stage: LifeStage::Found,
-            stopping: None,
-            succeeded: false,
             unseen_end: false,
             checks: [None, None, None],
             hooks: [None, None],
@@ -305,11 +283,8 @@ impl Life {
         }
     }
 
-    pub(super) fn running_since(&self) -> Option<Time> {
-        match self.stage {
-            LifeStage::Running { since } => Some(since),
-            LifeStage::Found | LifeStage::Created | LifeStage::Ended => None,
-        }
+    pub(super) fn is_running(&self) -> bool {
+        self.stage == LifeStage::Running
     }
 
     pub(super) fn set_hook(&mut self, hook: Hook, task: AbortHandle) {

@@ -16,7 +16,7 @@ use pulselet_runtime::{
 use super::Agent;
 use super::adopt::{Findings, Listing};
 use super::entry::{Entry, Life, LifeStage};
-use super::tell::probe_name;
+use super::transitions::probe_name;
 use crate::jobs::{Answer, Measurement, News, Place};
 use crate::termination;
 
@@ -92,9 +92,7 @@ impl Agent {
     fn probe_done(&mut self, key: PodKey, life: LifeKey, kind: Kind, mut report: ProbeReport, began: Time) {
         if let Some(entry) = self.entries.get(&key)
             && let Some(plan) = entry.plan.containers.get(life.container)
-            && entry
-                .life(life)
-                .is_some_and(|life| life.running_since().is_some())
+            && self.pods.get(key).is_some_and(|pod| pod.has_worker(life, kind))
         {
             let name = probe_name(entry, &plan.name, kind);
             self.metrics.probe(&name, report.outcome, report.latency.into());
@@ -142,9 +140,9 @@ impl Agent {
         let Some(known) = self.entries.get(&key).and_then(|entry| entry.life(life)) else {
             return;
         };
-        // Every input is written down, so what the engine knows is not told again by every listing.
-        let told = known.stage;
-        if told == LifeStage::Found {
+        // Every input is written down, so what the engine knows is not given to it again by every listing.
+        let known_stage = known.stage;
+        if known_stage == LifeStage::Found {
             let id = status.id.as_str().into();
             let stop_signal = known.stop_signal.clone();
             self.feed(
@@ -158,12 +156,14 @@ impl Agent {
         }
         match &status.state {
             ContainerState::Running { started_at }
-                if matches!(told, LifeStage::Found | LifeStage::Created) =>
+                if matches!(known_stage, LifeStage::Found | LifeStage::Created) =>
             {
                 let at = self.tools.clock.engine(*started_at);
                 self.feed(key, Input::Running { life, at });
             }
-            ContainerState::Exited(exit) if told != LifeStage::Ended => self.exited(key, life, status, exit),
+            ContainerState::Exited(exit) if known_stage != LifeStage::Ended => {
+                self.exited(key, life, status, exit);
+            }
             ContainerState::Created
             | ContainerState::Unknown
             | ContainerState::Running { .. }

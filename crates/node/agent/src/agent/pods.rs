@@ -15,7 +15,7 @@ use super::requests::{
     AddError, Added, How, Located, LogError, LogPlace, MAX_PODS, NoSuchPod, PodView, Request, Shutdown,
     StreamError, UpdateError,
 };
-use super::tell::probe_name;
+use super::transitions::probe_name;
 use crate::admission;
 use crate::container::find_container;
 use crate::identity::{Origin, uid_of};
@@ -303,7 +303,7 @@ impl Agent {
         };
         let of_container = entry.lives.iter().filter(|life| life.key.container == index);
         let newest = of_container.max_by_key(|life| life.key.attempt);
-        let Some(life) = newest.filter(|life| life.running_since().is_some()) else {
+        let Some(life) = newest.filter(|life| life.is_running()) else {
             return Err(StreamError::NotRunning { pod, container });
         };
         let spec = life.spec.read();
@@ -370,7 +370,7 @@ impl Agent {
             path: directory.join(&container).join(format!("{attempt}.log")),
             container,
             attempt,
-            running: !previous && life.running_since().is_some(),
+            running: !previous && life.is_running(),
         })
     }
 }

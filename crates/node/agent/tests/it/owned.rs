@@ -11,7 +11,11 @@ async fn bench() -> (Bench, Feed) {
     let feed = Feed::default();
     let told = feed.clone();
     let directory = tempfile::tempdir().expect("a directory");
-    let bench = Bench::on(directory, runtime(), |options| options.feed = Some(told)).await;
+    let bench = Bench::on(directory, runtime(), |options| {
+        options.feed = Some(told);
+        options.joined = true;
+    })
+    .await;
     (bench, feed)
 }
 

@@ -1,28 +1,26 @@
-//! What a step tells: lines, events, history and metrics.
+//! What a step makes known: lines to their readers, events, the records of kills, and the node's log.
+//!
+//! Nothing is decided here: what the agent goes by are the engine's transitions, which `transitions` keeps.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use pulselet_engine::event::{Event, Severity};
-use pulselet_engine::line::{KillReason, LineBody, LineOutcome};
-use pulselet_engine::plan::Kind;
-use pulselet_engine::status::ContainerState;
+use pulselet_engine::line::LineBody;
 use pulselet_engine::{Line, PodKey};
 
 use super::Agent;
-use super::entry::{Entry, Life, LifeStage, Stopping};
+use super::entry::Entry;
 use crate::clock::Clock;
 use crate::feed::PodEvent;
 use crate::lines::PodLine;
-use crate::metrics::{Metrics, ProbeName, StopOutcome};
 use crate::store::{EventRow, KillRow};
 
 /// Bytes of an event's message that are kept, as the API allows.
 const MAX_EVENT_MESSAGE: usize = 1024;
 
 impl Agent {
-    /// Writes history, events and metrics of a step. Its lines are published later.
-    pub(super) fn take_note(&mut self, key: PodKey, lines: &[Line], events: &[Event]) {
+    /// Records the kills and events of a step. Its lines are published later.
+    pub(super) fn record(&mut self, key: PodKey, lines: &[Line], events: &[Event]) {
         let clock = self.tools.clock;
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
@@ -44,7 +42,6 @@ impl Agent {
                     lines: story.lines,
                 });
             }
-            measure(entry, line, &self.metrics);
             log(entry, line);
         }
         for event in events {
@@ -54,27 +51,6 @@ impl Agent {
             }
             self.journal
                 .event(event_row(&entry.identity.uid, event, at.as_second()));
-        }
-        if lines.iter().any(|line| ends_a_worker(&line.body)) {
-            self.forget_finished_workers(key);
-        }
-    }
-
-    /// Removes the series of workers that have no further life to probe.
-    fn forget_finished_workers(&self, key: PodKey) {
-        let (Some(entry), Some(pod)) = (self.entries.get(&key), self.pods.get(key)) else {
-            return;
-        };
-        let status = pod.status();
-        for container in &status.containers {
-            let finished = matches!(container.state, ContainerState::Terminated(_));
-            for kind in Kind::ALL {
-                let quiet = pod.is_deleting() && kind != Kind::Readiness;
-                if status.phase.is_terminal() || finished || quiet {
-                    self.metrics
-                        .forget_probe(&probe_name(entry, &container.name, kind));
-                }
-            }
         }
     }
 
@@ -117,7 +93,7 @@ impl Agent {
             reason,
             message,
         };
-        self.take_note(key, &[], &[event]);
+        self.record(key, &[], &[event]);
     }
 
     /// Volumes that cannot be written: an event every time, a line when it is news.
@@ -133,7 +109,7 @@ impl Agent {
                 reason: "FailedMount",
                 message,
             };
-            self.take_note(key, &[], &[event]);
+            self.record(key, &[], &[event]);
         }
     }
 
@@ -185,130 +161,6 @@ fn event_row(uid: &str, event: &Event, at: i64) -> EventRow {
         count: 1,
         first: at,
         last: at,
-    }
-}
-
-fn ends_a_worker(body: &LineBody) -> bool {
-    match body {
-        LineBody::Exited { .. } | LineBody::Deleted | LineBody::Killing { .. } => true,
-        LineBody::Phase { phase } => phase.is_terminal(),
-        LineBody::Created { .. }
-        | LineBody::Running { .. }
-        | LineBody::Probe { .. }
-        | LineBody::Started
-        | LineBody::Ready
-        | LineBody::Unready
-        | LineBody::Hook { .. }
-        | LineBody::Signal { .. }
-        | LineBody::GraceExceeded { .. }
-        | LineBody::Backoff { .. }
-        | LineBody::AgentRestarted
-        | LineBody::Warning { .. } => false,
-    }
-}
-
-pub(super) fn probe_name(entry: &Entry, container: &Arc<str>, kind: Kind) -> ProbeName {
-    ProbeName {
-        kind,
-        container: Arc::clone(container),
-        pod: Arc::clone(&entry.identity.name),
-        namespace: Arc::clone(&entry.identity.namespace),
-        uid: Arc::clone(&entry.identity.uid),
-    }
-}
-
-/// Keeps the facts that metrics are made of, and those that the spare copy must show.
-fn measure(entry: &mut Entry, line: &Line, metrics: &Metrics) {
-    let at = line.at;
-    match &line.body {
-        LineBody::Probe { outcome, .. } => {
-            let good = matches!(outcome, LineOutcome::Success | LineOutcome::Warning);
-            if let Some(life) = life_of(entry, line).filter(|life| good && !life.succeeded) {
-                life.succeeded = true;
-                if let Some(since) = life.running_since() {
-                    metrics.first_success(at.since(since).into());
-                }
-            }
-            return;
-        }
-        LineBody::Running { .. } => {
-            if let Some(life) = life_of(entry, line) {
-                life.stage = LifeStage::Running { since: at };
-            }
-        }
-        LineBody::Killing { reason, .. } => {
-            if let Some(life) = life_of(entry, line) {
-                let since = life.stopping.map_or(at, |stopping| stopping.since);
-                life.stopping = Some(Stopping {
-                    reason: *reason,
-                    since,
-                    forced: false,
-                });
-            }
-        }
-        LineBody::GraceExceeded { .. } => grace_exceeded(entry, line, metrics),
-        LineBody::Signal { signal } if &**signal == "SIGKILL" => {
-            if let Some(stopping) = life_of(entry, line).and_then(|life| life.stopping.as_mut()) {
-                stopping.forced = true;
-            }
-        }
-        LineBody::Exited { .. } => {
-            if let Some(life) = life_of(entry, line) {
-                exited(life, at, metrics);
-            }
-        }
-        LineBody::Created { id, .. } => {
-            let mut lives = entry.lives.iter_mut();
-            if let Some(life) = lives.find(|life| life.id.as_str() == &**id) {
-                life.stage = LifeStage::Created;
-            }
-        }
-        LineBody::Started
-        | LineBody::Ready
-        | LineBody::Unready
-        | LineBody::Phase { .. }
-        | LineBody::Deleted => {}
-        LineBody::Signal { .. }
-        | LineBody::Hook { .. }
-        | LineBody::Backoff { .. }
-        | LineBody::AgentRestarted
-        | LineBody::Warning { .. } => return,
-    }
-    entry.changed_visibly = true;
-}
-
-fn life_of<'e>(entry: &'e mut Entry, line: &Line) -> Option<&'e mut Life> {
-    entry.newest(line.container.as_deref()?)
-}
-
-fn grace_exceeded(entry: &mut Entry, line: &Line, metrics: &Metrics) {
-    let Some(stopping) = life_of(entry, line).and_then(|life| life.stopping.as_mut()) else {
-        return;
-    };
-    stopping.forced = true;
-    let of_the_pod = match stopping.reason {
-        KillReason::Deleted | KillReason::Evicted | KillReason::Deadline | KillReason::Completed => true,
-        KillReason::StartupProbe
-        | KillReason::LivenessProbe
-        | KillReason::SandboxChanged
-        | KillReason::PostStartHook => false,
-    };
-    if of_the_pod && !entry.grace_exceeded {
-        entry.grace_exceeded = true;
-        metrics.grace_exceeded();
-    }
-}
-
-fn exited(life: &mut Life, at: pulselet_engine::Time, metrics: &Metrics) {
-    life.stage = LifeStage::Ended;
-    if let Some(stopping) = life.stopping.take() {
-        let outcome = match (life.unseen_end, stopping.forced) {
-            (true, _) => StopOutcome::Error,
-            (false, true) => StopOutcome::Killed,
-            (false, false) => StopOutcome::Graceful,
-        };
-        let took: Duration = at.since(stopping.since).into();
-        metrics.stopped(stopping.reason, outcome, took);
     }
 }
 
