@@ -13,6 +13,7 @@ mod probing;
 
 use std::sync::Arc;
 
+use pulselet_vocabulary::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::backoff::BackOff;
@@ -86,7 +87,7 @@ pub(crate) enum Stage {
 pub(crate) struct Life {
     pub(crate) attempt: u32,
     pub(crate) id: Arc<str>,
-    pub(crate) stop_signal: Option<Arc<str>>,
+    pub(crate) stop_signal: Option<Signal>,
     plan: Arc<ContainerPlan>,
 }
 
@@ -107,7 +108,7 @@ pub(crate) struct Running {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Ended {
     pub(crate) terminated: Terminated,
-    pub(crate) stop_signal: Option<Arc<str>>,
+    pub(crate) stop_signal: Option<Signal>,
     attempt: u32,
 }
 

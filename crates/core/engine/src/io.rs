@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use pulselet_vocabulary::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::event::Event;
@@ -55,7 +56,7 @@ pub enum Input {
     Created {
         life: LifeKey,
         id: Arc<str>,
-        stop_signal: Option<Arc<str>>,
+        stop_signal: Option<Signal>,
     },
     CreateFailed {
         life: LifeKey,
@@ -90,7 +91,7 @@ pub enum Input {
     /// Answers [`Action::Stop`] and [`Action::Kill`]: the signal was sent at that moment.
     Signalled {
         life: LifeKey,
-        signal: Arc<str>,
+        signal: Signal,
         at: Time,
     },
     /// A deletion or a stop by the user; without a number the pod's own grace period counts. A later one can
@@ -175,7 +176,7 @@ pub struct Exit {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopRecord {
-    pub signal: Arc<str>,
+    pub signal: Signal,
     pub at: Time,
     /// SIGKILL had to follow because the grace period was over.
     pub forced: bool,

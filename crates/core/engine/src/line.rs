@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use pulselet_vocabulary::Signal;
 use serde::Serialize;
 
 use crate::io::Outcome;
@@ -52,10 +53,10 @@ pub enum LineBody {
         seconds: Span,
     },
     Signal {
-        signal: Arc<str>,
+        signal: Signal,
     },
     GraceExceeded {
-        signal: &'static str,
+        signal: Signal,
     },
     Exited {
         exit_code: i32,

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use pulselet_vocabulary::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::time::Span;
@@ -33,8 +34,8 @@ pub struct ContainerPlan {
     pub readiness: Option<Arc<ProbePlan>>,
     pub post_start: Option<HookPlan>,
     pub pre_stop: Option<HookPlan>,
-    /// The signal the manifest asks for, by name. Without it the image's or the runtime's own is used.
-    pub stop_signal: Option<Arc<str>>,
+    /// The signal the manifest asks for. Without it the image's or the runtime's own is used.
+    pub stop_signal: Option<Signal>,
 }
 
 impl ContainerPlan {

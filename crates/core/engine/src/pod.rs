@@ -13,10 +13,11 @@ mod moving;
 
 use std::sync::Arc;
 
+use pulselet_vocabulary::Severity;
 use serde::{Deserialize, Serialize};
 
 use crate::container::Container;
-use crate::event::{Event, Severity};
+use crate::event::Event;
 use crate::io::{ContainerIx, Input, LifeKey, Outbox};
 use crate::line::{KillReason, Line, LineBody, Phase};
 use crate::plan::{Kind, PodPlan, Settings};

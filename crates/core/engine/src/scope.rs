@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::event::{Event, Severity};
+use pulselet_vocabulary::Severity;
+
+use crate::event::Event;
 use crate::io::{Action, LifeKey, Outbox};
 use crate::line::{Line, LineBody};
 use crate::plan::Settings;

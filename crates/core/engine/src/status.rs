@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use pulselet_vocabulary::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::line::{ExitReason, Phase};
@@ -61,7 +62,7 @@ pub struct ContainerStatus {
     pub ready: bool,
     pub restart_count: u32,
     /// The signal that stops this container, as far as it is known.
-    pub stop_signal: Option<Arc<str>>,
+    pub stop_signal: Option<Signal>,
 }
 
 #[derive(Clone, Debug, PartialEq)]

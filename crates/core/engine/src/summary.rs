@@ -196,8 +196,8 @@ fn container_status(container: &Container, has_init: bool) -> ContainerStatus {
         ContainerState::Waiting { .. } | ContainerState::Running { .. } => newest,
     };
     let (id, stop_signal) = match container.stage() {
-        Stage::Starting(life) => (Some(&life.id), life.stop_signal.as_ref()),
-        Stage::Running(running) => (Some(&running.life.id), running.life.stop_signal.as_ref()),
+        Stage::Starting(life) => (Some(&life.id), life.stop_signal),
+        Stage::Running(running) => (Some(&running.life.id), running.life.stop_signal),
         Stage::Pending
         | Stage::Pulling
         | Stage::PullBackOff { .. }
@@ -206,7 +206,7 @@ fn container_status(container: &Container, has_init: bool) -> ContainerStatus {
         | Stage::BackOff { .. }
         | Stage::Finished => (
             newest.map(|it| &it.terminated.id),
-            newest.and_then(|it| it.stop_signal.as_ref()),
+            newest.and_then(|it| it.stop_signal),
         ),
     };
     ContainerStatus {
@@ -218,7 +218,7 @@ fn container_status(container: &Container, has_init: bool) -> ContainerStatus {
         ready: container.is_ready() && container.counts_for_readiness()
             || (container.role() == Role::Init && container.has_succeeded()),
         restart_count: container.restart_count(),
-        stop_signal: stop_signal.cloned(),
+        stop_signal,
         state,
     }
 }

@@ -6,8 +6,7 @@
 //! - a termination under way can only become shorter;
 //! - having asked for a signal is not having stopped: only an observed exit ends a life.
 
-use std::sync::Arc;
-
+use pulselet_vocabulary::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::hook::HookRun;
@@ -22,7 +21,6 @@ use crate::transition::{Stop, Transition};
 pub const MINIMUM_GRACE: Span = Span::from_secs(2);
 /// An unanswered stop or kill is asked for again after this long.
 const ASK_AGAIN_AFTER: Span = Span::from_secs(5);
-const SIGKILL: &str = "SIGKILL";
 
 /// A grace period and who set it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -278,7 +276,7 @@ impl Termination {
     }
 
     fn tell_exceeded(&self, scope: &mut Scope<'_>) {
-        scope.line(LineBody::GraceExceeded { signal: SIGKILL });
+        scope.line(LineBody::GraceExceeded { signal: Signal::KILL });
         let message = format!(
             "Container {} did not stop within its grace period of {} and was killed",
             scope.name, self.grace.span
@@ -291,13 +289,11 @@ impl Termination {
     }
 
     /// A signal was sent. Its sending starts what is left of the grace period.
-    pub(crate) fn signalled(&mut self, scope: &mut Scope<'_>, signal: &Arc<str>, at: Time) {
+    pub(crate) fn signalled(&mut self, scope: &mut Scope<'_>, signal: Signal, at: Time) {
         match self.step {
             Step::Signalling { grace, .. } => {
-                scope.line(LineBody::Signal {
-                    signal: Arc::clone(signal),
-                });
-                self.step = if **signal == *SIGKILL {
+                scope.line(LineBody::Signal { signal });
+                self.step = if signal.is_kill() {
                     // Nothing is left to escalate to, and nothing to be exceeded.
                     Step::Killing {
                         first: FirstSignal::KillSent { at },
@@ -313,10 +309,8 @@ impl Termination {
                 first: FirstSignal::KillAsked,
                 ask_again,
             } => {
-                scope.line(LineBody::Signal {
-                    signal: Arc::clone(signal),
-                });
-                let first = if **signal == *SIGKILL {
+                scope.line(LineBody::Signal { signal });
+                let first = if signal.is_kill() {
                     FirstSignal::KillSent { at }
                 } else {
                     // It was on its way when the kill was asked for.
@@ -423,9 +417,7 @@ impl Termination {
             return (sent_at, killed);
         };
         if sent_at.is_none() {
-            scope.line(LineBody::Signal {
-                signal: Arc::clone(&stop.signal),
-            });
+            scope.line(LineBody::Signal { signal: stop.signal });
         }
         let exceeded_before = matches!(
             self.step,
@@ -434,7 +426,7 @@ impl Termination {
                 ..
             }
         );
-        let is_kill = &*stop.signal == SIGKILL;
+        let is_kill = stop.signal.is_kill();
         let exceeded = stop.forced && !exceeded_before && !is_kill;
         if exceeded {
             self.tell_exceeded(scope);

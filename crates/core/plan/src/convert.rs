@@ -137,7 +137,8 @@ fn container_plan(
         stop_signal: lifecycle
             .and_then(|lifecycle| lifecycle.stop_signal.as_deref())
             .filter(|_| gates.enabled(Gate::ContainerStopSignals))
-            .map(Into::into),
+            // Admission let only names of signals pass.
+            .and_then(|name| name.parse().ok()),
     })
 }
 

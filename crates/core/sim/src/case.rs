@@ -13,6 +13,7 @@ use pulselet_model::{
     Container, ExecAction, GateSet, HttpGetAction, IntOrString, Lifecycle, LifecycleHandler, Pod, Probe,
     Profile, SleepAction, TcpSocketAction, admit_create,
 };
+use pulselet_vocabulary::exit_code;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
@@ -366,7 +367,7 @@ impl Dice {
             probes,
             exit: self.sometimes(4, |dice| OwnExit {
                 at: dice.moment(100),
-                code: dice.pick(&[0, 1, 137]),
+                code: dice.pick(&[0, 1, exit_code::KILLED]),
             }),
             stops_in: if self.one_in(2) {
                 self.moment(30)

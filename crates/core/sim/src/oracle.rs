@@ -17,6 +17,7 @@ use pulselet_engine::line::{KillReason, Line, LineBody, LineOutcome, Phase};
 use pulselet_engine::plan::{Kind, PodPlan, Role, Settings};
 use pulselet_engine::time::{Span, Time};
 use pulselet_plan::timing::{self, ProbeTiming};
+use pulselet_vocabulary::Signal;
 
 use crate::scenario::Scenario;
 use crate::simulation::{Simulation, Step};
@@ -231,12 +232,12 @@ impl Oracles {
                 }
                 self.no_kill_before_the_threshold(ix, *reason)
             }
-            LineBody::Signal { signal } => self.one_stop_signal_per_life(&self.containers[ix], signal),
+            LineBody::Signal { signal } => self.one_stop_signal_per_life(&self.containers[ix], *signal),
             LineBody::GraceExceeded { .. } => {
                 let record = &self.containers[ix];
                 self.no_sigkill_before_the_grace_is_over(record)?;
                 self.ensure(
-                    record.signal.as_deref() != Some("SIGKILL"),
+                    record.signal != Some(Signal::KILL),
                     "SIGKILL is not exceeded",
                     || format!("{name} was sent SIGKILL in the first place"),
                 )
@@ -310,7 +311,7 @@ impl Oracles {
         self.ensure(holds, rule, || format!("{name}: not before {earliest:?}"))
     }
 
-    fn one_stop_signal_per_life(&self, record: &Record, signal: &str) -> Verdict {
+    fn one_stop_signal_per_life(&self, record: &Record, signal: Signal) -> Verdict {
         let rule = "at most one stop signal per life, none at grace 0";
         let name = &record.plan.name;
         self.ensure(record.signal.is_none(), rule, || {
@@ -319,7 +320,7 @@ impl Oracles {
         let Some(kill) = &record.kill else {
             return self.fail(rule, format!("{name} is sent {signal} without a reason"));
         };
-        self.ensure(!kill.at_once || signal == "SIGKILL", rule, || {
+        self.ensure(!kill.at_once || signal.is_kill(), rule, || {
             format!("{name} is sent {signal} at grace 0")
         })
     }
@@ -329,7 +330,7 @@ impl Oracles {
         let Some(Kill { deadline, .. }) = record.kill else {
             return self.fail(rule, format!("nobody decided to stop {}", record.plan.name));
         };
-        let chosen = record.signal.as_deref() == Some("SIGKILL");
+        let chosen = record.signal == Some(Signal::KILL);
         self.ensure(chosen || self.now >= deadline, rule, || {
             format!("{} had until {deadline:?}", record.plan.name)
         })

@@ -7,11 +7,11 @@ mod read;
 mod write;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use pulselet_engine::plan::Kind;
 use pulselet_engine::time::{Span, Time};
 use pulselet_model::{LifecycleHandler, Pod};
+use pulselet_vocabulary::Signal;
 
 pub use read::ScenarioError;
 
@@ -45,7 +45,7 @@ pub struct Life {
     /// From a signal that it handles to its exit.
     pub stops_in: Span,
     /// The signals it handles; without a list the effective stop signal.
-    pub handles: Option<Vec<Arc<str>>>,
+    pub handles: Option<Vec<Signal>>,
     pub hooks: Hooks,
 }
 

@@ -23,13 +23,9 @@ use crate::faults::{Choice, Crash, CrashMoment, Faults, Stall, Subject};
 use crate::scenario::{Ailment, Scenario};
 use process::{Process, Signalling};
 use pulselet_plan::duration::format_duration;
+use pulselet_vocabulary::{Signal, exit_code};
 use queue::Queue;
 pub(crate) use queue::Rank;
-
-/// The exit code of a container that was killed.
-const KILLED: i32 = 137;
-const SIGKILL: &str = "SIGKILL";
-const DEFAULT_STOP_SIGNAL: &str = "SIGTERM";
 
 #[derive(Debug)]
 pub(crate) struct World {
@@ -306,10 +302,7 @@ impl World {
                 return Arrival::Silence;
             }
             let plan = &self.plan.containers[life.container];
-            let signal = plan
-                .stop_signal
-                .clone()
-                .unwrap_or_else(|| DEFAULT_STOP_SIGNAL.into());
+            let signal = plan.stop_signal.unwrap_or(Signal::TERM);
             let id = format!("{}-{}", plan.name, life.attempt).into();
             let script = self.scenario.life(&plan.name, life.attempt);
             self.processes.insert(life, Process::new(id, signal, script));
@@ -383,7 +376,7 @@ impl World {
         let exit = process.kill(now);
         if was_running {
             let record = StopRecord {
-                signal: SIGKILL.into(),
+                signal: Signal::KILL,
                 at: now,
                 forced: false,
             };
@@ -396,7 +389,7 @@ impl World {
     fn vanished(&mut self, now: Time, life: LifeKey) -> Arrival {
         let message = Some("the runtime does not know this container".to_owned());
         let exit = Exit {
-            code: KILLED,
+            code: exit_code::KILLED,
             at: now,
             oom_killed: false,
             message,

@@ -9,6 +9,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
+use pulselet_vocabulary::Severity;
 use tokio::sync::Notify;
 
 use crate::agent::PodView;
@@ -28,8 +29,7 @@ pub struct PodEvent {
     pub origin: Origin,
     /// None where it concerns the pod.
     pub container: Option<Arc<str>>,
-    /// Normal or Warning.
-    pub severity: &'static str,
+    pub severity: Severity,
     pub reason: &'static str,
     pub message: String,
     pub at: Timestamp,
@@ -130,7 +130,7 @@ mod tests {
             uid: "u".into(),
             origin: Origin::Api,
             container: None,
-            severity: "Normal",
+            severity: Severity::Normal,
             reason: "Pulled",
             message: number.to_string(),
             at: Timestamp::UNIX_EPOCH,

@@ -352,7 +352,7 @@ mod tests {
 
     fn exited() -> LineBody {
         LineBody::Exited {
-            exit_code: 137,
+            exit_code: pulselet_vocabulary::exit_code::KILLED,
             reason: ExitReason::Error,
             seconds: None,
         }

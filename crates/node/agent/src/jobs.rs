@@ -111,7 +111,7 @@ pub(crate) enum News {
     },
     Signalled {
         life: LifeKey,
-        signal: Arc<str>,
+        signal: pulselet_vocabulary::Signal,
         at: pulselet_engine::Time,
     },
     /// Something its owner should know, as a reason and a message.

@@ -16,6 +16,7 @@ use pulselet_engine::io::Outcome;
 use pulselet_engine::line::KillReason;
 use pulselet_engine::plan::Kind;
 use pulselet_model::{Gate, GateSet};
+use pulselet_vocabulary::Signal;
 
 /// Seconds; the usual buckets of a Prometheus histogram.
 const PROBE_BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
@@ -52,7 +53,7 @@ struct DurationLabels {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct SignalLabels {
-    signal: Arc<str>,
+    signal: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -217,17 +218,17 @@ impl Metrics {
     }
 
     /// A pod asks for this signal.
-    pub(crate) fn signal_asked(&self, signal: &Arc<str>) {
+    pub(crate) fn signal_asked(&self, signal: Signal) {
         let labels = SignalLabels {
-            signal: Arc::clone(signal),
+            signal: signal.name(),
         };
         self.stop_signals.get_or_create(&labels).inc();
     }
 
     /// A pod that asked for this signal is gone.
-    pub(crate) fn signal_gone(&self, signal: &Arc<str>) {
+    pub(crate) fn signal_gone(&self, signal: Signal) {
         let labels = SignalLabels {
-            signal: Arc::clone(signal),
+            signal: signal.name(),
         };
         if self.stop_signals.get_or_create(&labels).dec() <= 1 {
             self.stop_signals.remove(&labels);
@@ -306,7 +307,7 @@ mod tests {
         metrics.probe(&name(), Outcome::Failure, Duration::from_millis(7));
         metrics.probe(&name(), Outcome::Error, Duration::from_millis(7));
         metrics.grace_exceeded();
-        metrics.signal_asked(&"SIGUSR1".into());
+        metrics.signal_asked("SIGUSR1".parse().unwrap());
         metrics.stopped(
             KillReason::LivenessProbe,
             StopOutcome::Killed,
@@ -336,12 +337,12 @@ mod tests {
         let metrics = Metrics::new(GateSet::ALL);
         metrics.probe(&name(), Outcome::Success, Duration::ZERO);
         metrics.forget_probe(&name());
-        let signal = "SIGINT".into();
-        metrics.signal_asked(&signal);
-        metrics.signal_asked(&signal);
-        metrics.signal_gone(&signal);
+        let signal = "SIGINT".parse().unwrap();
+        metrics.signal_asked(signal);
+        metrics.signal_asked(signal);
+        metrics.signal_gone(signal);
         assert!(metrics.all().contains(r#"{signal="SIGINT"} 1"#));
-        metrics.signal_gone(&signal);
+        metrics.signal_gone(signal);
         let text = metrics.all();
         assert!(!text.contains("u-1") && !text.contains("SIGINT"));
     }

@@ -78,7 +78,7 @@ fn container_status(
     let plan = around.plan.containers.get(index);
     let id = |id: &str| format!("{}://{id}", around.runtime);
     let shows_signals = around.gates.enabled(Gate::ContainerStopSignals);
-    let stop_signal = container.stop_signal.as_deref().filter(|_| shows_signals);
+    let stop_signal = container.stop_signal.filter(|_| shows_signals);
     let terminated = |it: &engine::Terminated| core::ContainerStateTerminated {
         container_id: Some(id(&it.id)),
         exit_code: it.exit_code,
@@ -116,9 +116,9 @@ fn container_status(
         image_id: around.image_ids.get(index).cloned().unwrap_or_default(),
         container_id: container.id.as_deref().map(id).unwrap_or_default(),
         started: Some(container.started),
-        stop_signal: stop_signal.map(str::to_owned),
+        stop_signal: stop_signal.map(|signal| signal.name().to_owned()),
         lifecycle: stop_signal.map(|signal| ContainerLifecycleStatus {
-            stop_signal: Some(signal.to_owned()),
+            stop_signal: Some(signal.name().to_owned()),
         }),
         ..ContainerStatus::default()
     }
@@ -168,7 +168,7 @@ mod tests {
                 started: false,
                 ready: false,
                 restart_count: 3,
-                stop_signal: Some("SIGUSR1".into()),
+                stop_signal: Some("SIGUSR1".parse().unwrap()),
             }],
         };
         let around = Surroundings {

@@ -201,7 +201,8 @@ pub struct Exit {
     /// None when it never ran.
     pub started_at: Option<Timestamp>,
     pub finished_at: Timestamp,
-    /// 128 + n when it was ended by signal n; 255 when nobody saw the end.
+    /// One of [`pulselet_vocabulary::exit_code`] where no program chose it: when a signal ended it, and when nobody saw
+    /// the end.
     pub code: i32,
     pub reason: ExitReason,
     /// What went wrong, for a person; often empty.

@@ -36,7 +36,7 @@ pub struct ExecOutput {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExecOutcome {
-    /// 128 + n when it was ended by signal n.
+    /// [`pulselet_vocabulary::exit_code::of_signal`] when a signal ended it.
     Exited(i32),
     /// The timeout came first; the command and all it had started were killed.
     TimedOut,

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use pulselet_vocabulary::{Signal, exit_code};
+
 use super::{Container, Ended, Life, Running, Stage};
 use crate::backoff::{BackOff, Decided, Ends};
 use crate::hook::HookRun;
@@ -19,8 +21,6 @@ const CREATE_AGAIN_AFTER: Span = Span::from_secs(10);
 /// A pull that failed is tried again after this long, then after twice as long, and so on up to the greatest.
 const PULL_AGAIN_AFTER: Span = Span::from_secs(10);
 const PULL_AGAIN_AT_MOST: Span = Span::from_secs(300);
-/// What a life that the runtime could not start counts as.
-const START_ERROR_CODE: i32 = 128;
 
 impl Container {
     /// Begins the next life.
@@ -134,7 +134,7 @@ impl Container {
     }
 
     /// The container is there. A creation that was given up, or lost with an agent, may turn up late.
-    pub(crate) fn created(&mut self, scope: &mut Scope<'_>, id: Arc<str>, stop_signal: Option<Arc<str>>) {
+    pub(crate) fn created(&mut self, scope: &mut Scope<'_>, id: Arc<str>, stop_signal: Option<Signal>) {
         let attempt = scope.life.attempt;
         let awaited = matches!(self.stage, Stage::Creating | Stage::CreateBackOff { .. });
         if !awaited || attempt != self.next_attempt {
@@ -147,7 +147,7 @@ impl Container {
             restart_count: attempt,
         });
         scope.transition(Transition::Created { life: scope.life });
-        self.warn_of_unknown_signal(scope, stop_signal.as_ref());
+        self.warn_of_unknown_signal(scope, stop_signal);
         forget_old_life(scope);
         let plan = Arc::clone(&self.plan);
         self.probers =
@@ -160,8 +160,8 @@ impl Container {
         });
     }
 
-    pub(super) fn warn_of_unknown_signal(&mut self, scope: &mut Scope<'_>, effective: Option<&Arc<str>>) {
-        let Some(wanted) = &self.plan.stop_signal else {
+    pub(super) fn warn_of_unknown_signal(&mut self, scope: &mut Scope<'_>, effective: Option<Signal>) {
+        let Some(wanted) = self.plan.stop_signal else {
             return;
         };
         // A runtime that does not know the field may still be known to go by the image.
@@ -169,7 +169,7 @@ impl Container {
             return;
         }
         self.told.stop_signal_unknown = true;
-        let by = effective.map_or("its image's signal or the runtime's default", |signal| &**signal);
+        let by = effective.map_or("its image's signal or the runtime's default", Signal::name);
         let message = format!(
             "The runtime does not know stop signals: container {} asks for {wanted} and is stopped by {by}",
             scope.name
@@ -227,7 +227,7 @@ impl Container {
             message: message.clone(),
         });
         scope.line(LineBody::Exited {
-            exit_code: START_ERROR_CODE,
+            exit_code: exit_code::START_ERROR,
             reason: ExitReason::StartError,
             seconds: None,
         });
@@ -237,7 +237,7 @@ impl Container {
         });
         let terminated = Terminated {
             id: Arc::clone(&life.id),
-            exit_code: START_ERROR_CODE,
+            exit_code: exit_code::START_ERROR,
             reason: ExitReason::StartError,
             message: Some(message),
             started_at: None,
@@ -250,7 +250,7 @@ impl Container {
     pub(super) fn bury(&mut self, terminated: Terminated, life: &Life) {
         let ended = Ended {
             terminated,
-            stop_signal: life.stop_signal.clone(),
+            stop_signal: life.stop_signal,
             attempt: life.attempt,
         };
         self.earlier = self.newest.replace(ended);

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use pulselet_vocabulary::Signal;
+
 use super::{Container, Running, Stage};
 use crate::backoff::{Decided, Ends};
 use crate::io::{Action, Exit};
@@ -34,7 +36,7 @@ impl Container {
         self.running()?.life.plan.probe(kind)?.grace
     }
 
-    pub(crate) fn signalled(&mut self, scope: &mut Scope<'_>, signal: &Arc<str>, at: Time) {
+    pub(crate) fn signalled(&mut self, scope: &mut Scope<'_>, signal: Signal, at: Time) {
         let attempt = scope.life.attempt;
         if let Some(Running {
             termination: Some(termination),

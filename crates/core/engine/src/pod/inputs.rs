@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use pulselet_vocabulary::{Severity, Signal};
+
 use super::{Failure, Identity, Pod, Sandbox, tell, tell_event};
 use crate::container::{Condemned, EndedBy, Stage, start};
-use crate::event::Severity;
 use crate::io::{ContainerIx, Exit, Input, LifeKey, Outbox, ProbeReport};
 use crate::line::{KillReason, LineBody};
 use crate::plan::{Kind, Role};
@@ -85,7 +86,7 @@ impl Pod {
                 }
             }
             Input::Signalled { life, signal, at } => {
-                self.with_life(now, life, out, |it, scope| it.signalled(scope, &signal, at));
+                self.with_life(now, life, out, |it, scope| it.signalled(scope, signal, at));
             }
             Input::Delete { grace } => self.delete(now, grace, out),
             Input::Evict { grace, message } => self.evict(now, grace, message, out),
@@ -169,7 +170,7 @@ impl Pod {
         now: Time,
         life: LifeKey,
         id: &Arc<str>,
-        stop_signal: Option<Arc<str>>,
+        stop_signal: Option<Signal>,
         out: &mut Outbox,
     ) {
         let ending = self.end.is_some();

@@ -8,6 +8,7 @@ use pulselet_engine::status::ContainerState;
 use pulselet_engine::{
     Action, Identity, Input, LifeKey, LineBody, Outbox, Pod, PodPlan, Settings, Span, Time,
 };
+use pulselet_vocabulary::{Signal, exit_code};
 
 pub(crate) const APP: usize = 0;
 pub(crate) const FIRST: LifeKey = LifeKey {
@@ -124,7 +125,7 @@ pub(crate) fn created(life: LifeKey) -> Input {
     Input::Created {
         life,
         id: format!("id-{}", life.attempt).into(),
-        stop_signal: Some("SIGTERM".into()),
+        stop_signal: Some(Signal::TERM),
     }
 }
 
@@ -158,9 +159,9 @@ pub(crate) fn probed(life: LifeKey, kind: Kind, outcome: Outcome) -> Input {
 }
 
 /// Warnings that a container's stop signal is not used, over two lives that the runtime gives these signals.
-fn signal_warnings(wanted: &str, effective: [Option<&str>; 2]) -> usize {
+fn signal_warnings(wanted: Signal, effective: [Option<Signal>; 2]) -> usize {
     let mut driven = Driven::new(ContainerPlan {
-        stop_signal: Some(wanted.into()),
+        stop_signal: Some(wanted),
         ..container()
     });
     driven.give(0, Input::SandboxReady);
@@ -169,7 +170,7 @@ fn signal_warnings(wanted: &str, effective: [Option<&str>; 2]) -> usize {
         let pulled = Pulled::NotNeeded;
         let container = APP;
         driven.give(0, Input::ImageReady { container, pulled });
-        let (id, stop_signal) = (format!("id-{}", life.attempt).into(), signal.map(Into::into));
+        let (id, stop_signal) = (format!("id-{}", life.attempt).into(), signal);
         driven.give(
             0,
             Input::Created {
@@ -188,9 +189,10 @@ fn signal_warnings(wanted: &str, effective: [Option<&str>; 2]) -> usize {
 
 #[test]
 fn a_stop_signal_that_is_not_used_is_told_once() {
-    assert_eq!(signal_warnings("SIGUSR1", [Some("SIGUSR1"); 2]), 0);
-    assert_eq!(signal_warnings("SIGUSR1", [Some("SIGTERM"); 2]), 1);
-    assert_eq!(signal_warnings("SIGUSR1", [None; 2]), 1);
+    let wanted: Signal = "SIGUSR1".parse().expect("a signal");
+    assert_eq!(signal_warnings(wanted, [Some(wanted); 2]), 0);
+    assert_eq!(signal_warnings(wanted, [Some(Signal::TERM); 2]), 1);
+    assert_eq!(signal_warnings(wanted, [None; 2]), 1);
 }
 
 #[test]
@@ -351,7 +353,7 @@ fn an_answer_about_another_life_changes_nothing() {
         },
         Input::Signalled {
             life: FIRST,
-            signal: "SIGTERM".into(),
+            signal: Signal::TERM,
             at: at(10),
         },
         Input::ImageReady {
@@ -435,7 +437,7 @@ fn an_unanswered_stop_is_asked_for_again() {
         105,
         Input::Signalled {
             life: FIRST,
-            signal: "SIGTERM".into(),
+            signal: Signal::TERM,
             at: at(105),
         },
     );
@@ -443,7 +445,7 @@ fn an_unanswered_stop_is_asked_for_again() {
     assert_eq!(driven.out.actions, [], "the grace period counts from the signal");
     driven.advance(135);
     assert_eq!(driven.out.actions, [Action::Kill { life: FIRST }]);
-    assert!(driven.tells(&LineBody::GraceExceeded { signal: "SIGKILL" }));
+    assert!(driven.tells(&LineBody::GraceExceeded { signal: Signal::KILL }));
 }
 
 #[test]
@@ -456,25 +458,23 @@ fn what_the_runtime_did_alone_is_told_at_the_exit() {
         },
     );
     let stop = pulselet_engine::io::StopRecord {
-        signal: "SIGTERM".into(),
+        signal: Signal::TERM,
         at: at(100),
         forced: true,
     };
     let exit = Exit {
-        code: 137,
+        code: exit_code::KILLED,
         at: at(105),
         oom_killed: false,
         message: None,
         stop: Some(stop),
     };
     driven.give(200, Input::Exited { life: FIRST, exit });
-    assert!(driven.tells(&LineBody::Signal {
-        signal: "SIGTERM".into()
-    }));
-    assert!(driven.tells(&LineBody::GraceExceeded { signal: "SIGKILL" }));
+    assert!(driven.tells(&LineBody::Signal { signal: Signal::TERM }));
+    assert!(driven.tells(&LineBody::GraceExceeded { signal: Signal::KILL }));
     assert!(driven.out.lines.iter().any(|line| matches!(
         line.body,
-        LineBody::Exited { exit_code: 137, seconds: Some(seconds), .. } if seconds == Span::from_secs(5)
+        LineBody::Exited { exit_code: exit_code::KILLED, seconds: Some(seconds), .. } if seconds == Span::from_secs(5)
     )));
 }
 
@@ -485,14 +485,14 @@ fn killed_before_its_signal() -> Driven {
     let grace = Some(Span::ZERO);
     driven.give(100, Input::Delete { grace });
     assert_eq!(driven.out.actions, [Action::Kill { life: FIRST }]);
-    assert!(!driven.tells(&LineBody::GraceExceeded { signal: "SIGKILL" }));
+    assert!(!driven.tells(&LineBody::GraceExceeded { signal: Signal::KILL }));
     driven
 }
 
-fn signalled(signal: &str) -> Input {
+fn signalled(signal: Signal) -> Input {
     Input::Signalled {
         life: FIRST,
-        signal: signal.into(),
+        signal,
         at: at(100),
     }
 }
@@ -500,20 +500,20 @@ fn signalled(signal: &str) -> Input {
 #[test]
 fn a_kill_that_overtakes_its_stop_signal_exceeds_nothing() {
     let mut driven = killed_before_its_signal();
-    driven.give(100, signalled("SIGKILL"));
-    let signal = "SIGKILL".into();
+    driven.give(100, signalled(Signal::KILL));
+    let signal = Signal::KILL;
     assert!(driven.tells(&LineBody::Signal { signal }));
-    assert!(!driven.tells(&LineBody::GraceExceeded { signal: "SIGKILL" }));
+    assert!(!driven.tells(&LineBody::GraceExceeded { signal: Signal::KILL }));
 }
 
 #[test]
 fn a_kill_that_follows_a_stop_signal_on_its_way_exceeds_the_grace_period() {
     let mut driven = killed_before_its_signal();
-    driven.give(100, signalled("SIGTERM"));
-    let signal = "SIGTERM".into();
+    driven.give(100, signalled(Signal::TERM));
+    let signal = Signal::TERM;
     assert!(driven.tells(&LineBody::Signal { signal }));
-    assert!(driven.tells(&LineBody::GraceExceeded { signal: "SIGKILL" }));
-    driven.give(101, signalled("SIGKILL"));
+    assert!(driven.tells(&LineBody::GraceExceeded { signal: Signal::KILL }));
+    driven.give(101, signalled(Signal::KILL));
     assert_eq!(driven.out.lines, [], "told already");
 }
 

@@ -6,6 +6,7 @@ use pulselet_engine::plan::{ContainerPlan, Kind};
 use pulselet_engine::termination::Grace;
 use pulselet_engine::transition::Stop;
 use pulselet_engine::{Input, Span, Time, Transition};
+use pulselet_vocabulary::{Signal, exit_code};
 
 use crate::pod::{APP, Driven, FIRST, at, container, created, exited, probe, probed};
 
@@ -41,7 +42,7 @@ fn stop_began(reason: KillReason, secs: u64, from: GraceFrom) -> Transition {
 fn signalled(at: Time) -> Input {
     Input::Signalled {
         life: FIRST,
-        signal: "SIGTERM".into(),
+        signal: Signal::TERM,
         at,
     }
 }
@@ -66,7 +67,7 @@ fn a_life_that_a_probe_ends_gives_its_transitions() {
             (12, probed(FIRST, Kind::Readiness, Outcome::Warning)),
             (20, probed(FIRST, Kind::Liveness, Outcome::Failure)),
             (21, signalled(at(21))),
-            (26, exited(FIRST, 25, 143)),
+            (26, exited(FIRST, 25, exit_code::of_signal(Signal::TERM))),
         ],
     );
     let stop = Stop {
@@ -115,7 +116,7 @@ fn a_deletion_that_needs_sigkill_retires_workers_and_says_so() {
             (0, running),
             (3, Input::Delete { grace }),
             (3, signalled(at(3))),
-            (9, exited(FIRST, 9, 137)),
+            (9, exited(FIRST, 9, exit_code::KILLED)),
         ],
     );
     let stop = Stop {

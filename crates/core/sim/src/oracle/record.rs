@@ -6,6 +6,7 @@ use pulselet_engine::line::{KillReason, Line, LineBody};
 use pulselet_engine::plan::{ContainerPlan, Kind};
 use pulselet_engine::time::{Span, Time};
 use pulselet_plan::timing;
+use pulselet_vocabulary::Signal;
 
 #[derive(Debug)]
 #[expect(
@@ -24,7 +25,7 @@ pub(super) struct Record {
     started_since: Option<Time>,
     pub(super) ready: bool,
     pub(super) kill: Option<Kill>,
-    pub(super) signal: Option<Arc<str>>,
+    pub(super) signal: Option<Signal>,
     pub(super) stop_asked: bool,
     /// No new life before this.
     pub(super) not_before: Option<Time>,
@@ -112,7 +113,7 @@ impl Record {
             } => {
                 self.condemn(line.at, *reason, *grace_period_seconds);
             }
-            LineBody::Signal { signal } => self.signal = Some(Arc::clone(signal)),
+            LineBody::Signal { signal } => self.signal = Some(*signal),
             LineBody::Exited { .. } => {
                 self.exists = false;
                 self.running = false;

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::Arc;
 
 use pulselet_engine::plan::{Kind, PodPlan};
 use pulselet_engine::time::{Span, Time};
@@ -374,19 +373,20 @@ fn probe_kind(kind: &Text) -> Result<Kind, ScenarioError> {
 /// Signals that no process can handle.
 const UNCATCHABLE: [&str; 2] = ["SIGKILL", "SIGSTOP"];
 
-fn signal(name: Text) -> Result<Arc<str>, ScenarioError> {
-    let known = name.value.parse::<Signal>().is_ok();
-    if known && !UNCATCHABLE.contains(&&*name.value) {
-        return Ok(name.value.into());
-    }
-    Err(ScenarioError::UnknownSignal {
-        at: place(&name),
-        signal: name.value,
-    })
+fn signal(name: Text) -> Result<Signal, ScenarioError> {
+    let signal = name.value.parse().ok();
+    signal
+        .filter(|signal: &Signal| !UNCATCHABLE.contains(&signal.name()))
+        .ok_or_else(|| ScenarioError::UnknownSignal {
+            at: place(&name),
+            signal: name.value,
+        })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::scenario::Ailment;
     use pulselet_engine::plan::{ContainerPlan, RestartPolicy, Role};

@@ -86,7 +86,8 @@ fn life_fields(life: &Life) -> String {
     }
     fields.span("stopsIn", life.stops_in);
     if let Some(signals) = &life.handles {
-        fields.push("handles", format_args!("[{}]", signals.join(", ")));
+        let names: Vec<_> = signals.iter().map(|signal| signal.name()).collect();
+        fields.push("handles", format_args!("[{}]", names.join(", ")));
     }
     fields.span("probeLatency", *latency);
     if !life.probes.is_empty() {

@@ -227,7 +227,7 @@ fn learn_lives(entry: &mut Entry, engine: &pulselet_engine::Pod) {
         let Some(id) = &status.id else { continue };
         let key = LifeKey { container, attempt };
         let id = ContainerId::new(id.to_string());
-        entry.learn(key, &id, status.stop_signal.clone());
+        entry.learn(key, &id, status.stop_signal);
         if let Some(life) = entry.life_mut(key) {
             let is_last = status
                 .last

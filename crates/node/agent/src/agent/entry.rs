@@ -8,6 +8,7 @@ use pulselet_engine::plan::{Hook, Kind};
 use pulselet_engine::{Identity, LifeKey, PodKey, PodPlan, Time};
 use pulselet_model::{Gate, GateSet, Pod};
 use pulselet_runtime::ContainerId;
+use pulselet_vocabulary::Signal;
 use serde::{Deserialize, Serialize};
 use tokio::task::AbortHandle;
 
@@ -41,7 +42,7 @@ pub(super) struct Entry {
     /// Of its volumes on the disk.
     pub(super) size_limits: Vec<SizeLimit>,
     /// The distinct stop signals the manifest asks for, as counted in the metrics.
-    pub(super) signals: Vec<Arc<str>>,
+    pub(super) signals: Vec<Signal>,
     /// Its end needed SIGKILL, which is counted once.
     pub(super) grace_exceeded: bool,
     /// Only what a crash may lose has changed since the last save.
@@ -103,9 +104,9 @@ pub(super) struct Life {
     /// The manifest it was created from.
     pub(super) spec: Manifest,
     pub(super) generation: u32,
-    pub(super) stop_signal: Option<Arc<str>>,
+    pub(super) stop_signal: Option<Signal>,
     /// The signal that was sent and when.
-    pub(super) signalled: Option<(Arc<str>, Time)>,
+    pub(super) signalled: Option<(Signal, Time)>,
     /// When the runtime, asked to stop it, sends SIGKILL by itself.
     pub(super) killed_by_runtime_at: Option<Time>,
     pub(super) stage: LifeStage,
@@ -213,7 +214,7 @@ impl Entry {
     }
 
     /// Takes note of a life the runtime has; true if it was not known.
-    pub(super) fn learn(&mut self, key: LifeKey, id: &ContainerId, stop_signal: Option<Arc<str>>) -> bool {
+    pub(super) fn learn(&mut self, key: LifeKey, id: &ContainerId, stop_signal: Option<Signal>) -> bool {
         if let Some(life) = self.life_mut(key) {
             life.stop_signal = stop_signal;
             return false;
@@ -298,14 +299,14 @@ impl Life {
     }
 }
 
-fn stop_signals(spec: &Pod, gates: GateSet) -> Vec<Arc<str>> {
+fn stop_signals(spec: &Pod, gates: GateSet) -> Vec<Signal> {
     if !gates.enabled(Gate::ContainerStopSignals) {
         return Vec::new();
     }
     let containers = spec.spec.init_containers.iter().chain(&spec.spec.containers);
-    let mut signals: Vec<Arc<str>> = containers
+    let mut signals: Vec<Signal> = containers
         .filter_map(|container| container.lifecycle.as_ref()?.stop_signal.as_deref())
-        .map(Arc::from)
+        .filter_map(|name| name.parse().ok())
         .collect();
     signals.sort();
     signals.dedup();

@@ -12,6 +12,7 @@ use pulselet_runtime::{
     ContainerEvent, ContainerId, ContainerState, ContainerStatus, EventKind, ExitReason, RuntimeEvent,
     SandboxId, SandboxState, SandboxStatus,
 };
+use pulselet_vocabulary::{Signal, exit_code};
 
 use super::Agent;
 use super::adopt::{Findings, Listing};
@@ -19,9 +20,6 @@ use super::entry::{Entry, Life, LifeStage};
 use super::transitions::probe_name;
 use crate::jobs::{Answer, Measurement, News, Place};
 use crate::termination;
-
-/// What a life counts as whose end nobody saw.
-const UNSEEN_EXIT_CODE: i32 = 255;
 
 impl Agent {
     pub(super) fn answer(&mut self, answer: Answer) {
@@ -52,7 +50,7 @@ impl Agent {
             News::Signalled { life, signal, at } => {
                 let entry = self.entries.get_mut(&key);
                 if let Some(life) = entry.and_then(|entry| entry.life_mut(life)) {
-                    life.signalled.get_or_insert((Arc::clone(&signal), at));
+                    life.signalled.get_or_insert((signal, at));
                 }
                 self.feed(key, Input::Signalled { life, signal, at });
             }
@@ -144,7 +142,7 @@ impl Agent {
         let known_stage = known.stage;
         if known_stage == LifeStage::Found {
             let id = status.id.as_str().into();
-            let stop_signal = known.stop_signal.clone();
+            let stop_signal = known.stop_signal;
             self.feed(
                 key,
                 Input::Created {
@@ -179,8 +177,7 @@ impl Agent {
             container,
             attempt: status.attempt,
         };
-        let stop_signal = status.stop_signal.map(|signal| signal.name().into());
-        if entry.learn(life, &status.id, stop_signal) {
+        if entry.learn(life, &status.id, status.stop_signal) {
             self.containers.insert(status.id.clone(), (key, life));
         }
         let newer = |other: &Life| other.key.container == container && other.key.attempt > life.attempt;
@@ -227,10 +224,10 @@ impl Agent {
         );
         let Some(known) = entry.life_mut(life) else { return };
         known.unseen_end = exit.reason == ExitReason::Unknown;
-        let signalled = known.signalled.clone().or_else(|| {
+        let signalled = known.signalled.or_else(|| {
             // The agent that stopped it is gone; the runtime remembers that there was a stop.
-            let signal = status.stop_signal.map_or("SIGTERM", |signal| signal.name());
-            forced.map(|_| (signal.into(), at))
+            let signal = status.stop_signal.unwrap_or(Signal::TERM);
+            forced.map(|_| (signal, at))
         });
         let stop = signalled.map(|(signal, at)| StopRecord {
             signal,
@@ -255,7 +252,7 @@ impl Agent {
             known.unseen_end = true;
         }
         let exit = Exit {
-            code: UNSEEN_EXIT_CODE,
+            code: exit_code::UNKNOWN,
             at,
             oom_killed: false,
             message: Some("The container could not be located when the pod was looked at".to_owned()),

@@ -137,7 +137,7 @@ impl Agent {
 
     pub(super) fn insert(&mut self, engine: pulselet_engine::Pod, entry: Entry) -> PodKey {
         for signal in &entry.signals {
-            self.metrics.signal_asked(signal);
+            self.metrics.signal_asked(*signal);
         }
         let key = self.pods.insert(engine);
         self.names.insert(Arc::clone(&entry.label), key);
@@ -241,7 +241,7 @@ impl Agent {
             self.containers.remove(&life.id);
         }
         for signal in &entry.signals {
-            self.metrics.signal_gone(signal);
+            self.metrics.signal_gone(*signal);
         }
         for container in &entry.plan.containers {
             for kind in Kind::ALL {

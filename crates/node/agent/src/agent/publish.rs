@@ -4,9 +4,10 @@
 
 use std::sync::Arc;
 
-use pulselet_engine::event::{Event, Severity};
+use pulselet_engine::event::Event;
 use pulselet_engine::line::LineBody;
 use pulselet_engine::{Line, PodKey};
+use pulselet_vocabulary::Severity;
 
 use super::Agent;
 use super::entry::Entry;
@@ -144,7 +145,7 @@ fn pod_event(entry: &Entry, event: &Event, at: jiff::Timestamp) -> PodEvent {
         uid: Arc::clone(&entry.identity.uid),
         origin: entry.origin.clone(),
         container: event.container.clone(),
-        severity: event.severity.as_str(),
+        severity: event.severity,
         reason: event.reason,
         message: shortened(&event.message),
         at,
