@@ -14,7 +14,9 @@ mod view;
 use std::io::Write as _;
 use std::time::Duration;
 
-use pulselet_agent::{FULL_BACKLOG, Feed, How, LineHub, Lines, News, NodeHandle, Origin, Shutdown};
+use pulselet_agent::{
+    FULL_BACKLOG, Feed, How, LineHub, Lines, News, NodeHandle, Origin, Shutdown, pod_name_of,
+};
 use pulselet_model::{Pod, Profile};
 use pulselet_plan::NodeConfig;
 use tokio::time::Instant;
@@ -89,13 +91,12 @@ fn read(files: &[String], config: &NodeConfig) -> Result<Option<Vec<Pod>>, Failu
         })?;
     }
     for (index, pod) in pods.iter().enumerate() {
-        let label = || format!("{}/{}", pod.namespace(), pod.name());
-        let same = |other: &Pod| other.name() == pod.name() && other.namespace() == pod.namespace();
-        if pods[..index].iter().any(same) {
-            return Err(Failure::usage(format_args!("pod {} is there twice", label())));
+        let name = pod_name_of(pod);
+        if pods[..index].iter().any(|other| pod_name_of(other) == name) {
+            return Err(Failure::usage(format_args!("pod {name} is there twice")));
         }
         if let Err(error) = pulselet_plan::plan(pod, config.gates) {
-            output::error(&format!("pod {} cannot be run: {error}", label()), None);
+            output::error(&format!("pod {name} cannot be run: {error}"), None);
             rejected = true;
         }
     }
@@ -190,18 +191,18 @@ impl Run<'_> {
     /// Gives the pods to the agent, and stops those that an earlier run has left behind.
     async fn take(&mut self, pods: Vec<Pod>) -> Result<(), Failure> {
         for view in self.node.pods().await.map_err(Failure::environment)? {
-            let label = format!("{}/{}", view.namespace, view.name);
-            if self.pods.has(&label) {
+            let name = view.pod_name();
+            if self.pods.has(&name) {
                 continue;
             }
             if view.origin != Origin::Run {
                 self.others = true;
                 continue;
             }
-            let text = format!("stopping pod {label}, which an earlier run has left behind");
+            let text = format!("stopping pod {name}, which an earlier run has left behind");
             self.stage.remark(Remark::Say(text));
             // It may have gone meanwhile.
-            let _ = self.node.delete_pod(&view.namespace, &view.name, None).await;
+            let _ = self.node.delete_pod(&name, None).await;
         }
         for pod in pods {
             let added = self.node.add_pod(pod, Origin::Run).await;
@@ -317,9 +318,8 @@ impl Run<'_> {
             return self.node.shutdown(mode).await;
         }
         for pod in self.pods.iter() {
-            let (namespace, name) = pod.label.split_once('/').unwrap_or_default();
             // It may have gone by itself.
-            let _ = self.node.delete_pod(namespace, name, grace).await;
+            let _ = self.node.delete_pod(&pod.name, grace).await;
         }
         while self.has_pods().await {
             tokio::select! {
@@ -333,8 +333,6 @@ impl Run<'_> {
     /// Whether the agent still has a pod of this run.
     async fn has_pods(&self) -> bool {
         let views = self.node.pods().await.unwrap_or_default();
-        views
-            .iter()
-            .any(|view| self.pods.has(&format!("{}/{}", view.namespace, view.name)))
+        views.iter().any(|view| self.pods.has(&view.pod_name()))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pulselet_vocabulary::Signal;
+use pulselet_vocabulary::{PodName, Signal};
 use serde::Serialize;
 
 use crate::io::Outcome;
@@ -86,8 +86,7 @@ pub struct LineRecord<'a> {
     /// Wall-clock time, RFC 3339, where there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<&'a str>,
-    /// namespace/name
-    pub pod: &'a str,
+    pub pod: &'a PodName,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container: Option<&'a str>,
     #[serde(flatten)]

@@ -13,7 +13,7 @@ mod moving;
 
 use std::sync::Arc;
 
-use pulselet_vocabulary::Severity;
+use pulselet_vocabulary::{PodName, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::container::Container;
@@ -32,6 +32,15 @@ pub struct Identity {
     pub namespace: Arc<str>,
     pub name: Arc<str>,
     pub uid: Arc<str>,
+}
+
+impl Identity {
+    pub fn pod_name(&self) -> PodName {
+        PodName {
+            namespace: Arc::clone(&self.namespace),
+            name: Arc::clone(&self.name),
+        }
+    }
 }
 
 /// One pod and all that must outlive the agent about it.

@@ -13,7 +13,7 @@ use pulselet_model::{
     Container, ExecAction, GateSet, HttpGetAction, IntOrString, Lifecycle, LifecycleHandler, Pod, Probe,
     Profile, SleepAction, TcpSocketAction, admit_create,
 };
-use pulselet_vocabulary::exit_code;
+use pulselet_vocabulary::{PodName, exit_code};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
@@ -99,8 +99,8 @@ impl Case {
     }
 
     /// The name as event lines have it.
-    pub fn pod_name(&self) -> String {
-        format!("{}/{}", self.pod.namespace(), self.pod.name())
+    pub fn pod_name(&self) -> PodName {
+        PodName::new(self.pod.namespace(), self.pod.name())
     }
 }
 

@@ -16,6 +16,7 @@ use pulselet_engine::plan::Kind;
 use pulselet_engine::time::{Span, Time};
 
 use pulselet_plan::duration::format_duration;
+use pulselet_vocabulary::PodName;
 
 pub use html::html;
 pub use svg::svg;
@@ -29,7 +30,7 @@ const MAX_MARKS: usize = 10_000;
 
 #[derive(Clone, Debug)]
 pub struct Timeline {
-    pub pod: String,
+    pub pod: PodName,
     pub end: Time,
     pub lanes: Vec<Lane>,
     /// What concerns the pod as a whole.
@@ -163,7 +164,7 @@ pub enum MarkSort {
 
 impl Timeline {
     /// An empty timeline with a lane for each container, in this order.
-    pub fn new(pod: String, containers: impl IntoIterator<Item = Arc<str>>) -> Self {
+    pub fn new(pod: PodName, containers: impl IntoIterator<Item = Arc<str>>) -> Self {
         let empty = |container| Lane {
             container,
             segments: Vec::new(),

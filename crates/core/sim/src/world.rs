@@ -458,7 +458,7 @@ impl World {
 fn signalled(life: LifeKey, record: &StopRecord) -> Input {
     Input::Signalled {
         life,
-        signal: record.signal.clone(),
+        signal: record.signal,
         at: record.at,
     }
 }

@@ -24,6 +24,7 @@ use std::time::Duration;
 use pulselet_engine::{Input, LifeKey, Outbox, PodKey, Pods, Time};
 use pulselet_plan::NodeConfig;
 use pulselet_runtime::{ContainerId, Events};
+use pulselet_vocabulary::PodName;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep};
@@ -72,8 +73,7 @@ pub(crate) struct Agent {
     told: Option<Feed>,
     pods: Pods,
     entries: BTreeMap<PodKey, Entry>,
-    /// namespace/name
-    names: HashMap<Arc<str>, PodKey>,
+    names: HashMap<PodName, PodKey>,
     containers: HashMap<ContainerId, (PodKey, LifeKey)>,
     journal: Journal,
     tasks: JoinSet<()>,
@@ -326,7 +326,7 @@ impl Agent {
     fn release(&mut self, key: PodKey, held: Held) {
         self.publish(key, held.lines);
         if let (Some(told), Some(entry)) = (&self.told, self.entries.get(&key)) {
-            told.changed(&entry.label);
+            told.changed(&entry.pod_name);
         }
         for todo in held.actions {
             self.perform(key, &todo);

@@ -46,7 +46,7 @@ pub use facts::NodeFacts;
 pub use feed::{Feed, News, PodEvent};
 pub use handle::{Gone, NodeHandle, kept_history};
 pub use health::Page;
-pub use identity::{Origin, uid_of};
+pub use identity::{Origin, pod_name_of, uid_of};
 pub use layout::{DataDir, Layout, LayoutError};
 pub use lines::{FULL_BACKLOG, GUEST_BACKLOG, LineHub, Lines, PodLine};
 pub use log_file::LogFile;

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use pulselet_agent::{PodLine, PodView, uid_of};
+use pulselet_agent::{PodLine, PodView, pod_name_of, uid_of};
 use pulselet_engine::line::{LineBody, Phase};
 use pulselet_engine::plan::Kind;
 use pulselet_engine::time::Span;
 use pulselet_model::Pod;
 use pulselet_sim::timeline::ProbeResult;
+use pulselet_vocabulary::PodName;
 
 /// Results kept per probe: what a terminal has room for.
 const STRIP: usize = 16;
@@ -23,8 +24,7 @@ pub(crate) struct Pods(Vec<PodState>);
 
 #[derive(Clone, Debug)]
 pub(crate) struct PodState {
-    /// namespace/name
-    pub(crate) label: Arc<str>,
+    pub(crate) name: PodName,
     uid: Arc<str>,
     pub(crate) phase: Phase,
     pub(crate) ready: bool,
@@ -65,8 +65,8 @@ impl Pods {
         self.0.iter()
     }
 
-    pub(crate) fn has(&self, label: &str) -> bool {
-        self.0.iter().any(|pod| *pod.label == *label)
+    pub(crate) fn has(&self, name: &PodName) -> bool {
+        self.0.iter().any(|pod| pod.name == *name)
     }
 
     /// Fills in what was so before the first line: the pod may have been adopted.
@@ -93,7 +93,7 @@ impl PodState {
     fn new(pod: &Pod) -> Self {
         let names = pod.spec.init_containers.iter().chain(&pod.spec.containers);
         Self {
-            label: format!("{}/{}", pod.namespace(), pod.name()).into(),
+            name: pod_name_of(pod),
             uid: uid_of(pod).into(),
             phase: Phase::Pending,
             ready: false,
@@ -152,11 +152,11 @@ impl PodState {
             } else {
                 self.phase.as_str()
             };
-            return vec![format!("pod {} is {end}", self.label)];
+            return vec![format!("pod {} is {end}", self.name)];
         }
         let unready = self.containers.iter().filter(|container| !container.ready);
         unready
-            .map(|container| format!("pod {}: {}", self.label, container.missing()))
+            .map(|container| format!("pod {}: {}", self.name, container.missing()))
             .collect()
     }
 }
@@ -317,7 +317,7 @@ pub(crate) mod tests {
     pub(crate) fn line(pods: &Pods, second: i64, container: bool, body: LineBody) -> PodLine {
         let pod = &pods.0[0];
         PodLine {
-            pod: Arc::clone(&pod.label),
+            pod: pod.name.clone(),
             uid: Arc::clone(&pod.uid),
             t: Span::from_secs(u64::try_from(second).unwrap()),
             time: Timestamp::from_second(second).unwrap(),

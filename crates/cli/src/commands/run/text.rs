@@ -8,6 +8,7 @@ use pulselet_engine::line::LineBody;
 use pulselet_engine::plan::Kind;
 use pulselet_sim::timeline::ProbeResult;
 use pulselet_sim::timeline::wording::{clock, describe, style};
+use pulselet_vocabulary::PodName;
 
 use super::state::Pods;
 
@@ -33,7 +34,7 @@ impl Teller {
                 .map(|container| Some(container.name.as_ref()));
             containers
                 .chain([None])
-                .map(move |name| subject(several, &pod.label, name))
+                .map(move |name| subject(several, &pod.name, name))
         });
         Self {
             width: names.map(|name| name.chars().count()).max().unwrap_or_default(),
@@ -101,11 +102,11 @@ impl Teller {
     }
 }
 
-fn subject(several: bool, pod: &str, container: Option<&str>) -> String {
+fn subject(several: bool, pod: &PodName, container: Option<&str>) -> String {
     match (several, container) {
         (false, None) => "pod".to_owned(),
         (false, Some(container)) => container.to_owned(),
-        (true, None) => pod.to_owned(),
+        (true, None) => pod.to_string(),
         (true, Some(container)) => format!("{pod}/{container}"),
     }
 }

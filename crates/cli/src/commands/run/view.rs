@@ -64,7 +64,7 @@ fn cells(pod: &PodState, container: &ContainerState, now: Timestamp) -> [Cell; C
     };
     let restarts = if container.restarts == 0 { "" } else { YELLOW };
     [
-        (pod.label.to_string(), ""),
+        (pod.name.to_string(), ""),
         (container.name.to_string(), ""),
         (phase, shown),
         yes(container.started),

@@ -85,7 +85,7 @@ impl Driven {
     }
 
     /// With its container running since second 0.
-    fn running(container: ContainerPlan) -> Self {
+    pub(crate) fn running(container: ContainerPlan) -> Self {
         let mut driven = Self::new(container);
         driven.give(0, Input::SandboxReady);
         driven.give(

@@ -5,7 +5,7 @@ use pulselet_engine::line::{GraceFrom, KillReason};
 use pulselet_engine::plan::{ContainerPlan, Kind};
 use pulselet_engine::termination::Grace;
 use pulselet_engine::transition::Stop;
-use pulselet_engine::{Input, Span, Time, Transition};
+use pulselet_engine::{Input, Pod, Span, Time, Transition};
 use pulselet_vocabulary::{Signal, exit_code};
 
 use crate::pod::{APP, Driven, FIRST, at, container, created, exited, probe, probed};
@@ -148,4 +148,15 @@ fn a_deletion_that_needs_sigkill_retires_workers_and_says_so() {
         .filter(|transition| *transition != Transition::StatusChanged)
         .collect();
     assert_eq!(after, expected);
+}
+
+#[test]
+fn a_state_written_before_first_successes_were_kept_still_reads() {
+    let driven = Driven::running(container());
+    let now = serde_json::to_string(&driven.pod).expect("a pod is plain data");
+    let before = now.replace("\"succeeded\":false,", "");
+    assert_ne!(before, now);
+    assert!(before.contains("\"stop_signal\":\"SIGTERM\""));
+    let read: Pod = serde_json::from_str(&before).expect("it reads");
+    assert_eq!(read, driven.pod);
 }

@@ -112,7 +112,7 @@ pub(super) fn draw(timeline: &Timeline, detail: Detail) -> String {
          <text class=\"title\" x=\"14\" y=\"22\">{pod}</text>\n\
          <text class=\"dim\" x=\"{RIGHT}\" y=\"22\" text-anchor=\"end\">{} simulated</text>\n",
         format_duration(end),
-        pod = Escaped(&timeline.pod),
+        pod = Escaped(&timeline.pod.to_string()),
     );
     drawing.push_str(&canvas.body);
     drawing.push_str("</svg>");

@@ -10,6 +10,7 @@ use pulselet_plan::duration::parse_duration;
 use pulselet_sim::faults::Faults;
 use pulselet_sim::oracle::{Oracles, Punctuality};
 use pulselet_sim::{Scenario, Setup, Simulation};
+use pulselet_vocabulary::PodName;
 use serde_json::Value;
 
 /// A pod and its world, ready to be run.
@@ -149,7 +150,7 @@ pub(crate) fn trace(lines: &[Line]) -> String {
         let record = LineRecord {
             t: line.at.since(Time::ZERO).as_secs_f64(),
             time: None,
-            pod: "",
+            pod: &PodName::new("default", "web"),
             container: line.container.as_deref(),
             body: &line.body,
         };

@@ -8,6 +8,7 @@ use pulselet_engine::status::ContainerState;
 use pulselet_engine::{Input, LifeKey, PodKey};
 use pulselet_model::Pod;
 use pulselet_runtime::{ContainerFilter, ContainerId, ContainerStatus, Runtime, SandboxState, SandboxStatus};
+use pulselet_vocabulary::PodName;
 use thiserror::Error;
 
 use super::Agent;
@@ -79,7 +80,7 @@ impl Agent {
             .filter(|sandbox| !uids.contains(&sandbox.pod.uid))
         {
             tracing::warn!(
-                pod = %format!("{}/{}", sandbox.pod.namespace, sandbox.pod.name),
+                pod = %PodName::new(&*sandbox.pod.namespace, &*sandbox.pod.name),
                 sandbox = %sandbox.id,
                 "the runtime has a sandbox of a pod that this node does not know; it is left alone"
             );

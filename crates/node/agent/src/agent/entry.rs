@@ -8,7 +8,7 @@ use pulselet_engine::plan::{Hook, Kind};
 use pulselet_engine::{Identity, LifeKey, PodKey, PodPlan, Time};
 use pulselet_model::{Gate, GateSet, Pod};
 use pulselet_runtime::ContainerId;
-use pulselet_vocabulary::Signal;
+use pulselet_vocabulary::{PodName, Signal};
 use serde::{Deserialize, Serialize};
 use tokio::task::AbortHandle;
 
@@ -21,8 +21,7 @@ use crate::jobs::{Check, Place, PodRef, SizeLimit, size_limits};
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) identity: Identity,
-    /// namespace/name
-    pub(super) label: Arc<str>,
+    pub(super) pod_name: PodName,
     pub(super) origin: Origin,
     pub(super) accepted_at: Time,
     /// What the next life is made from.
@@ -149,14 +148,14 @@ impl Entry {
         accepted_at: Time,
         gates: GateSet,
     ) -> Self {
-        let label = format!("{}/{}", identity.namespace, identity.name).into();
+        let pod_name = identity.pod_name();
         let image_ids = vec![String::new(); plan.containers.len()];
         let signals = stop_signals(pod, gates);
         let qos_class = pod.status.qos_class.clone();
         let size_limits = size_limits(pod);
         Self {
             identity,
-            label,
+            pod_name,
             origin,
             accepted_at,
             spec,

@@ -8,6 +8,7 @@ use pulselet_engine::plan::{Kind, Role};
 use pulselet_engine::{Identity, Input, PodKey, PodPlan};
 use pulselet_model::Pod;
 use pulselet_runtime::SandboxId;
+use pulselet_vocabulary::PodName;
 
 use super::Agent;
 use super::entry::{Entry, Manifest, Successor};
@@ -18,7 +19,7 @@ use super::requests::{
 use super::transitions::probe_name;
 use crate::admission;
 use crate::container::find_container;
-use crate::identity::{Origin, uid_of};
+use crate::identity::{Origin, pod_name_of, uid_of};
 use crate::status::{Surroundings, pod_status};
 
 impl Agent {
@@ -40,11 +41,11 @@ impl Agent {
                 let _ = reply.send(self.delete(&pod, uid.as_deref(), grace));
             }
             Request::View { pod, reply } => {
-                let key = self.names.get(pod.as_str());
+                let key = self.names.get(&pod);
                 let _ = reply.send(key.and_then(|key| self.view(*key)));
             }
             Request::Spec { pod, reply } => {
-                let entry = self.names.get(pod.as_str()).and_then(|key| self.entries.get(key));
+                let entry = self.names.get(&pod).and_then(|key| self.entries.get(key));
                 let _ = reply.send(entry.map(|entry| entry.spec.read()));
             }
             Request::List { reply } => {
@@ -81,14 +82,14 @@ impl Agent {
             return Err(AddError::ShuttingDown);
         }
         pulselet_plan::plan(&pod, self.config.gates)?;
-        let label: Arc<str> = format!("{}/{}", pod.namespace(), pod.name()).into();
+        let name = pod_name_of(&pod);
         let uid = uid_of(&pod);
         let added = |how| Added {
             uid: uid.clone(),
-            pod: label.to_string(),
+            pod: name.clone(),
             how,
         };
-        let Some(key) = self.names.get(&label).copied() else {
+        let Some(key) = self.names.get(&name).copied() else {
             if self.entries.len() >= MAX_PODS {
                 return Err(AddError::Full);
             }
@@ -140,7 +141,7 @@ impl Agent {
             self.metrics.signal_asked(*signal);
         }
         let key = self.pods.insert(engine);
-        self.names.insert(Arc::clone(&entry.label), key);
+        self.names.insert(entry.pod_name.clone(), key);
         self.entries.insert(key, entry);
         key
     }
@@ -148,12 +149,12 @@ impl Agent {
     /// Another manifest for a pod that stays. Nothing is restarted for it.
     fn update(&mut self, pod: &Pod) -> Result<(), UpdateError> {
         let plan = Arc::new(pulselet_plan::plan(pod, self.config.gates)?);
-        let label = format!("{}/{}", pod.namespace(), pod.name());
-        let key = self.find(&label)?;
+        let name = pod_name_of(pod);
+        let key = self.find(&name)?;
         let settings = self.config.settings;
         let entry = self.entries.get_mut(&key).expect("a name leads to an entry");
         if *entry.identity.uid != *uid_of(pod) {
-            return Err(NoSuchPod { pod: label }.into());
+            return Err(NoSuchPod { pod: name }.into());
         }
         if !only_adds_ephemeral(&plan, &entry.plan) {
             return Err(UpdateError::Containers);
@@ -177,7 +178,7 @@ impl Agent {
         Ok(())
     }
 
-    fn delete(&mut self, pod: &str, uid: Option<&str>, grace: Option<Duration>) -> Result<(), NoSuchPod> {
+    fn delete(&mut self, pod: &PodName, uid: Option<&str>, grace: Option<Duration>) -> Result<(), NoSuchPod> {
         let key = self.find(pod)?;
         if let Some(entry) = self.entries.get_mut(&key) {
             let is_meant = uid.is_none_or(|uid| uid == &*entry.identity.uid);
@@ -188,7 +189,7 @@ impl Agent {
                 return if waited {
                     Ok(())
                 } else {
-                    Err(NoSuchPod { pod: pod.to_owned() })
+                    Err(NoSuchPod { pod: pod.clone() })
                 };
             }
         }
@@ -197,9 +198,9 @@ impl Agent {
         Ok(())
     }
 
-    fn find(&self, pod: &str) -> Result<PodKey, NoSuchPod> {
-        let pod = pod.to_owned();
-        self.names.get(pod.as_str()).copied().ok_or(NoSuchPod { pod })
+    fn find(&self, pod: &PodName) -> Result<PodKey, NoSuchPod> {
+        let key = self.names.get(pod).copied();
+        key.ok_or_else(|| NoSuchPod { pod: pod.clone() })
     }
 
     fn shut_down(&mut self, mode: Shutdown) {
@@ -233,9 +234,9 @@ impl Agent {
         let Some(entry) = self.entries.remove(&key) else {
             return;
         };
-        self.names.remove(&entry.label);
+        self.names.remove(&entry.pod_name);
         if let Some(told) = &self.told {
-            told.changed(&entry.label);
+            told.changed(&entry.pod_name);
         }
         for life in &entry.lives {
             self.containers.remove(&life.id);
@@ -252,7 +253,7 @@ impl Agent {
         if let Some(Successor { pod, origin }) = entry.successor.filter(|_| self.ending.is_none())
             && let Err(error) = self.accept(&pod, origin)
         {
-            tracing::error!(pod = &*entry.label, %error, "cannot take the pod that was to replace this one");
+            tracing::error!(pod = %entry.pod_name, %error, "cannot take the pod that was to replace this one");
         }
     }
 
@@ -294,10 +295,10 @@ impl Agent {
         Some(pod)
     }
 
-    fn locate(&self, pod: &str, container: String) -> Result<Located, StreamError> {
+    fn locate(&self, pod: &PodName, container: String) -> Result<Located, StreamError> {
         let key = self.find(pod)?;
         let entry = self.entries.get(&key).expect("a name leads to an entry");
-        let pod = pod.to_owned();
+        let pod = pod.clone();
         let Some(index) = entry.index_of(&container) else {
             return Err(StreamError::NoSuchContainer { pod, container });
         };
@@ -315,16 +316,16 @@ impl Agent {
         })
     }
 
-    fn sandbox(&self, pod: &str) -> Result<SandboxId, StreamError> {
+    fn sandbox(&self, pod: &PodName) -> Result<SandboxId, StreamError> {
         let key = self.find(pod)?;
         let place = self.entries.get(&key).and_then(|entry| entry.place.as_ref());
-        let pod = pod.to_owned();
+        let pod = pod.clone();
         place
             .map(|place| place.sandbox.clone())
             .ok_or(StreamError::NoSandbox { pod })
     }
 
-    fn log(&self, pod: &str, container: Option<&str>, previous: bool) -> Result<LogPlace, LogError> {
+    fn log(&self, pod: &PodName, container: Option<&str>, previous: bool) -> Result<LogPlace, LogError> {
         let key = self.find(pod)?;
         let entry = self.entries.get(&key).expect("a name leads to an entry");
         let choices = || {
@@ -335,7 +336,7 @@ impl Agent {
                 .map(|plan| plan.name.to_string())
                 .collect()
         };
-        let pod = pod.to_owned();
+        let pod = pod.clone();
         let all = entry.plan.containers.iter().enumerate();
         let mut mains = all.filter(|(_, plan)| plan.role == Role::Main);
         let only_main = mains.next().filter(|_| mains.next().is_none());
@@ -382,7 +383,7 @@ fn check_owner(entry: &Entry, origin: &Origin) -> Result<(), AddError> {
         (true, false) => "this machine but to the API",
         (false, true) => "the API but to this machine",
     };
-    let pod = entry.label.to_string();
+    let pod = entry.pod_name.clone();
     Err(AddError::NameTaken { pod, whose })
 }
 

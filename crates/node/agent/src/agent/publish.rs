@@ -7,7 +7,7 @@ use std::sync::Arc;
 use pulselet_engine::event::Event;
 use pulselet_engine::line::LineBody;
 use pulselet_engine::{Line, PodKey};
-use pulselet_vocabulary::Severity;
+use pulselet_vocabulary::{PodName, Severity};
 
 use super::Agent;
 use super::entry::Entry;
@@ -28,7 +28,7 @@ impl Agent {
         };
         for line in lines {
             let pod = (
-                Arc::clone(&entry.label),
+                entry.pod_name.clone(),
                 Arc::clone(&entry.identity.uid),
                 entry.accepted_at,
             );
@@ -36,7 +36,7 @@ impl Agent {
             if let Some(story) = entry.history.note(line, &to_json) {
                 self.journal.kill(KillRow {
                     uid: entry.identity.uid.to_string(),
-                    pod: entry.label.to_string(),
+                    pod: entry.pod_name.to_string(),
                     container: story.container.to_string(),
                     attempt: story.attempt,
                     at: story.at,
@@ -64,7 +64,7 @@ impl Agent {
         };
         for line in lines {
             let pod = (
-                Arc::clone(&entry.label),
+                entry.pod_name.clone(),
                 Arc::clone(&entry.identity.uid),
                 entry.accepted_at,
             );
@@ -123,7 +123,7 @@ impl Agent {
     }
 }
 
-fn pod_line(pod: (Arc<str>, Arc<str>, pulselet_engine::Time), line: Line, clock: Clock) -> PodLine {
+fn pod_line(pod: (PodName, Arc<str>, pulselet_engine::Time), line: Line, clock: Clock) -> PodLine {
     let (pod, uid, accepted_at) = pod;
     PodLine {
         pod,
@@ -140,8 +140,7 @@ fn shortened(message: &str) -> String {
 
 fn pod_event(entry: &Entry, event: &Event, at: jiff::Timestamp) -> PodEvent {
     PodEvent {
-        namespace: Arc::clone(&entry.identity.namespace),
-        name: Arc::clone(&entry.identity.name),
+        pod: entry.pod_name.clone(),
         uid: Arc::clone(&entry.identity.uid),
         origin: entry.origin.clone(),
         container: event.container.clone(),
@@ -167,7 +166,7 @@ fn event_row(uid: &str, event: &Event, at: i64) -> EventRow {
 
 /// What an operator wants in the log without asking for more.
 fn log(entry: &Entry, line: &Line) {
-    let pod = &*entry.label;
+    let pod = &entry.pod_name;
     let container = line.container.as_deref().unwrap_or_default();
     match &line.body {
         LineBody::Killing {
@@ -175,18 +174,18 @@ fn log(entry: &Entry, line: &Line) {
             grace_period_seconds,
             grace_from,
         } => {
-            tracing::info!(pod, container, ?reason, grace = %grace_period_seconds, from = ?grace_from, "killing");
+            tracing::info!(%pod, container, ?reason, grace = %grace_period_seconds, from = ?grace_from, "killing");
         }
         LineBody::Exited {
             exit_code, reason, ..
-        } => tracing::info!(pod, container, exit_code, reason = reason.as_str(), "exited"),
-        LineBody::GraceExceeded { .. } => tracing::warn!(pod, container, "grace period exceeded, killed"),
-        LineBody::Warning { message } => tracing::warn!(pod, container, "{message}"),
-        LineBody::Phase { phase } => tracing::info!(pod, phase = phase.as_str(), "phase"),
-        LineBody::Deleted => tracing::info!(pod, "deleted"),
-        LineBody::Running { restart_count, .. } => tracing::info!(pod, container, restart_count, "running"),
+        } => tracing::info!(%pod, container, exit_code, reason = reason.as_str(), "exited"),
+        LineBody::GraceExceeded { .. } => tracing::warn!(%pod, container, "grace period exceeded, killed"),
+        LineBody::Warning { message } => tracing::warn!(%pod, container, "{message}"),
+        LineBody::Phase { phase } => tracing::info!(%pod, phase = phase.as_str(), "phase"),
+        LineBody::Deleted => tracing::info!(%pod, "deleted"),
+        LineBody::Running { restart_count, .. } => tracing::info!(%pod, container, restart_count, "running"),
         LineBody::Backoff { seconds } => {
-            tracing::info!(pod, container, %seconds, "waiting before the next start");
+            tracing::info!(%pod, container, %seconds, "waiting before the next start");
         }
         LineBody::Created { .. }
         | LineBody::Probe { .. }
@@ -195,6 +194,6 @@ fn log(entry: &Entry, line: &Line) {
         | LineBody::Unready
         | LineBody::Hook { .. }
         | LineBody::Signal { .. }
-        | LineBody::AgentRestarted => tracing::debug!(pod, container, line = ?line.body),
+        | LineBody::AgentRestarted => tracing::debug!(%pod, container, line = ?line.body),
     }
 }
