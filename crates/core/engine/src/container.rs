@@ -18,10 +18,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::backoff::BackOff;
 use crate::hook::HookRun;
-use crate::io::{ContainerIx, CreateError, ImageError, LifeKey};
+use crate::io::{ContainerIx, CreateError, ImageFailure, LifeKey};
 use crate::line::{HookOutcome, LineBody};
-use crate::plan::{ContainerPlan, Kind, Role};
-use crate::prober::Prober;
+use crate::plan::{ContainerPlan, ProbeKind, Role};
+use crate::probe_runner::ProbeRunner;
 use crate::scope::Scope;
 use crate::status::Terminated;
 use crate::termination::Termination;
@@ -64,7 +64,7 @@ pub(crate) enum Stage {
     Pulling,
     PullBackOff {
         until: Time,
-        error: ImageError,
+        error: ImageFailure,
         message: String,
     },
     Creating,
@@ -113,7 +113,7 @@ pub(crate) struct Ended {
 }
 
 /// A container's probers, by kind.
-type Probers = [Option<Prober>; 3];
+type Probers = [Option<ProbeRunner>; 3];
 
 /// What a container needs to know of its pod.
 #[derive(Clone, Copy, Debug)]
@@ -227,13 +227,13 @@ impl Container {
         };
         let passed = match &running.life.plan.readiness {
             None => true,
-            Some(_) => self.published(Kind::Readiness, running.life.attempt) == Some(Published::Success),
+            Some(_) => self.published(ProbeKind::Readiness, running.life.attempt) == Some(Published::Success),
         };
         running.started.is_some() && passed
     }
 
     /// Whether a worker of this kind probes, or is to probe, this life.
-    pub(crate) fn has_worker(&self, attempt: u32, kind: Kind) -> bool {
+    pub(crate) fn has_worker(&self, attempt: u32, kind: ProbeKind) -> bool {
         let runs = self
             .running()
             .is_some_and(|running| running.life.attempt == attempt);
@@ -248,7 +248,7 @@ impl Container {
         }
     }
 
-    fn published(&self, kind: Kind, attempt: u32) -> Option<Published> {
+    fn published(&self, kind: ProbeKind, attempt: u32) -> Option<Published> {
         self.probers[kind as usize].as_ref()?.published_for(attempt)
     }
 
@@ -265,7 +265,7 @@ impl Container {
             Stage::Running(running) => {
                 let hook = running.post_start.as_ref().and_then(HookRun::wakes_at);
                 let end = running.termination.as_ref().map(Termination::next_deadline);
-                let probes = self.probers.iter().flatten().filter_map(Prober::due_at);
+                let probes = self.probers.iter().flatten().filter_map(ProbeRunner::due_at);
                 probes.chain(hook).chain(end).min()
             }
             Stage::Pending | Stage::Pulling | Stage::Creating | Stage::Starting(_) | Stage::Finished => None,

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::Event;
 use crate::line::Line;
-use crate::plan::{Hook, Kind, PodPlan, Settings};
+use crate::plan::{Hook, PodPlan, ProbeKind, Settings};
 use crate::time::{Span, Time};
 use crate::transition::Transition;
 
@@ -49,7 +49,7 @@ pub enum Input {
     },
     ImageFailed {
         container: ContainerIx,
-        error: ImageError,
+        error: ImageFailure,
         message: String,
     },
     /// Answers [`Action::Create`], or found by adoption.
@@ -79,7 +79,7 @@ pub enum Input {
     /// Answers [`Action::Probe`].
     ProbeDone {
         life: LifeKey,
-        kind: Kind,
+        kind: ProbeKind,
         report: ProbeReport,
     },
     /// Answers [`Action::Hook`].
@@ -128,13 +128,13 @@ pub enum Pulled {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ImageError {
+pub enum ImageFailure {
     ErrImagePull,
     ErrImageNeverPull,
     InvalidImageName,
 }
 
-impl ImageError {
+impl ImageFailure {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::ErrImagePull => "ErrImagePull",
@@ -184,7 +184,7 @@ pub struct StopRecord {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProbeReport {
-    pub outcome: Outcome,
+    pub outcome: ProbeOutcome,
     /// For people: what the handler saw.
     pub detail: String,
     /// That of a command that failed.
@@ -198,7 +198,7 @@ pub struct ProbeReport {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Outcome {
+pub enum ProbeOutcome {
     Success,
     /// Good enough, with something to tell.
     Warning,
@@ -209,7 +209,7 @@ pub enum Outcome {
     Error,
 }
 
-impl Outcome {
+impl ProbeOutcome {
     pub const fn is_success(self) -> bool {
         match self {
             Self::Success | Self::Warning => true,
@@ -239,7 +239,7 @@ pub enum Action {
     /// Run the probe once; a handler *error* is tried again at once, [`PROBE_TRIES`] times in all, and reported once.
     Probe {
         life: LifeKey,
-        kind: Kind,
+        kind: ProbeKind,
         timeout: Span,
     },
     Hook {

@@ -39,11 +39,11 @@ pub struct ContainerPlan {
 }
 
 impl ContainerPlan {
-    pub fn probe(&self, kind: Kind) -> Option<&Arc<ProbePlan>> {
+    pub fn probe(&self, kind: ProbeKind) -> Option<&Arc<ProbePlan>> {
         match kind {
-            Kind::Startup => self.startup.as_ref(),
-            Kind::Liveness => self.liveness.as_ref(),
-            Kind::Readiness => self.readiness.as_ref(),
+            ProbeKind::Startup => self.startup.as_ref(),
+            ProbeKind::Liveness => self.liveness.as_ref(),
+            ProbeKind::Readiness => self.readiness.as_ref(),
         }
     }
 }
@@ -91,13 +91,13 @@ impl RestartRule {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum ProbeKind {
     Startup,
     Liveness,
     Readiness,
 }
 
-impl Kind {
+impl ProbeKind {
     pub const ALL: [Self; 3] = [Self::Startup, Self::Liveness, Self::Readiness];
 
     pub const fn as_str(self) -> &'static str {

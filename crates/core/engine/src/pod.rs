@@ -5,7 +5,7 @@
 //! - once the end has begun nothing is started any more, and it can only come sooner;
 //! - at the end a sidecar gets its stop signal when all main containers and all later sidecars are gone, or when the
 //!   grace period is over;
-//! - started, ready and phase are told when they change, in [`Pod::refresh`] and nowhere else.
+//! - started, ready and phase are told when they change, in [`PodMachine::refresh`] and nowhere else.
 
 mod ending;
 mod inputs;
@@ -20,9 +20,9 @@ use crate::container::Container;
 use crate::event::Event;
 use crate::io::{ContainerIx, Input, LifeKey, Outbox};
 use crate::line::{KillReason, Line, LineBody, Phase};
-use crate::plan::{Kind, PodPlan, Settings};
+use crate::plan::{PodPlan, ProbeKind, Settings};
 use crate::scope::Scope;
-use crate::status::{Condition, PodStatus};
+use crate::status::{PodCondition, PodReport};
 use crate::termination::Grace;
 use crate::time::Time;
 use crate::transition::Transition;
@@ -45,7 +45,7 @@ impl Identity {
 
 /// One pod and all that must outlive the agent about it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Pod {
+pub struct PodMachine {
     identity: Identity,
     plan: Arc<PodPlan>,
     settings: Settings,
@@ -57,7 +57,7 @@ pub struct Pod {
     pub(crate) end: Option<End>,
     pub(crate) phase: Phase,
     pub(crate) failure: Option<Failure>,
-    pub(crate) conditions: Vec<Condition>,
+    pub(crate) conditions: Vec<PodCondition>,
     told_ready: bool,
     over: bool,
 }
@@ -94,7 +94,7 @@ pub(crate) struct Failure {
     pub(crate) message: String,
 }
 
-impl Pod {
+impl PodMachine {
     pub fn new(
         identity: Identity,
         plan: Arc<PodPlan>,
@@ -193,12 +193,12 @@ impl Pod {
     }
 
     /// Whether a worker of this kind probes, or is to probe, this life, which runs.
-    pub fn has_worker(&self, life: LifeKey, kind: Kind) -> bool {
+    pub fn has_worker(&self, life: LifeKey, kind: ProbeKind) -> bool {
         let container = self.containers.get(life.container);
         container.is_some_and(|container| container.has_worker(life.attempt, kind))
     }
 
-    pub fn status(&self) -> PodStatus {
+    pub fn status(&self) -> PodReport {
         crate::summary::status(self)
     }
 
@@ -239,7 +239,7 @@ impl Pod {
         }
     }
 
-    /// When [`Pod::advance`] must be called next.
+    /// When [`PodMachine::advance`] must be called next.
     pub fn next_deadline(&self) -> Option<Time> {
         if self.over {
             return None;

@@ -10,18 +10,18 @@ use crate::plan::Role;
 use crate::time::Time;
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct PodStatus {
+pub struct PodReport {
     pub phase: Phase,
     /// Why the pod failed as a whole: `Evicted`, `DeadlineExceeded`, `PodOSNotSupported` ...
     pub reason: Option<String>,
     pub message: Option<String>,
     pub accepted_at: Time,
-    pub conditions: Vec<Condition>,
-    pub containers: Vec<ContainerStatus>,
+    pub conditions: Vec<PodCondition>,
+    pub containers: Vec<ContainerReport>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Condition {
+pub struct PodCondition {
     pub kind: ConditionKind,
     pub status: bool,
     pub reason: Option<String>,
@@ -51,10 +51,10 @@ impl ConditionKind {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct ContainerStatus {
+pub struct ContainerReport {
     pub name: Arc<str>,
     pub role: Role,
-    pub state: ContainerState,
+    pub state: ReportedState,
     /// The end of the life before the one `state` speaks of.
     pub last: Option<Terminated>,
     pub id: Option<Arc<str>>,
@@ -66,7 +66,7 @@ pub struct ContainerStatus {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum ContainerState {
+pub enum ReportedState {
     Waiting {
         reason: &'static str,
         message: Option<String>,

@@ -5,7 +5,7 @@
 
 use crate::io::{ContainerIx, LifeKey};
 use crate::line::KillReason;
-use crate::plan::Kind;
+use crate::plan::ProbeKind;
 use crate::termination::Grace;
 use crate::time::{Span, Time};
 
@@ -30,7 +30,7 @@ pub enum Transition {
     /// Started, ready or phase has changed, or the pod is gone.
     StatusChanged,
     /// A probe worker has nothing left to do: its results and metric series go.
-    WorkerRetired { container: ContainerIx, kind: Kind },
+    WorkerRetired { container: ContainerIx, kind: ProbeKind },
 }
 
 /// How a stop went that ended a life.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use pulselet_engine::plan::{Kind, PodPlan, Settings, SubSecondPolicy};
+use pulselet_engine::plan::{PodPlan, ProbeKind, Settings, SubSecondPolicy};
 use pulselet_engine::time::{Span, Time};
 use pulselet_model::{
     Container, ExecAction, GateSet, HttpGetAction, IntOrString, Lifecycle, LifecycleHandler, Pod, Probe,
@@ -206,9 +206,9 @@ impl Dice {
 
     fn probed_container(&mut self, name: &str) -> Container {
         let mut container = bare_container(name);
-        container.startup_probe = self.sometimes(2, |dice| dice.probe(Kind::Startup));
-        container.liveness_probe = self.sometimes(2, |dice| dice.probe(Kind::Liveness));
-        container.readiness_probe = self.sometimes(2, |dice| dice.probe(Kind::Readiness));
+        container.startup_probe = self.sometimes(2, |dice| dice.probe(ProbeKind::Startup));
+        container.liveness_probe = self.sometimes(2, |dice| dice.probe(ProbeKind::Liveness));
+        container.readiness_probe = self.sometimes(2, |dice| dice.probe(ProbeKind::Readiness));
         let signals = ["SIGTERM", "SIGUSR1", "SIGKILL"];
         container.lifecycle = self.sometimes(3, |dice| Lifecycle {
             post_start: dice.sometimes(3, Self::hook),
@@ -218,7 +218,7 @@ impl Dice {
         container
     }
 
-    fn probe(&mut self, kind: Kind) -> Probe {
+    fn probe(&mut self, kind: ProbeKind) -> Probe {
         let mut probe = Probe {
             initial_delay_seconds: if self.one_in(3) { self.between(1, 10) } else { 0 },
             period_seconds: self.pick(&[1, 2, 5, 10, 10]),
@@ -246,16 +246,16 @@ impl Dice {
                 });
             }
         }
-        if kind == Kind::Readiness {
+        if kind == ProbeKind::Readiness {
             probe.success_threshold = self.between(1, 3);
         } else {
             probe.success_threshold = 1;
             probe.termination_grace_period_seconds = self.sometimes(3, |dice| i64::from(dice.between(0, 20)));
         }
-        if kind != Kind::Startup && self.one_in(3) {
+        if kind != ProbeKind::Startup && self.one_in(3) {
             probe.initialization_failure_threshold = self.between(1, 8);
         }
-        if kind != Kind::Liveness && self.one_in(3) {
+        if kind != ProbeKind::Liveness && self.one_in(3) {
             probe.period_milliseconds = Some(self.pick(&[-500, -250, 250, 500]));
         }
         if self.one_in(5) && probe.initial_delay_seconds > 0 {
@@ -342,7 +342,7 @@ impl Dice {
     fn life(&mut self) -> Life {
         let mut probes = BTreeMap::new();
         if self.one_in(3) {
-            let kind = self.pick(&Kind::ALL);
+            let kind = self.pick(&ProbeKind::ALL);
             let script = ProbeScript {
                 starts_after: self.sometimes(3, |dice| dice.moment(40)),
                 fails: self.sometimes(2, Self::window),

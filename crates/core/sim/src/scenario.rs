@@ -8,7 +8,7 @@ mod write;
 
 use std::collections::BTreeMap;
 
-use pulselet_engine::plan::Kind;
+use pulselet_engine::plan::ProbeKind;
 use pulselet_engine::time::{Span, Time};
 use pulselet_model::{LifecycleHandler, Pod};
 use pulselet_vocabulary::Signal;
@@ -40,7 +40,7 @@ pub struct Ending {
 pub struct Life {
     pub health: Health,
     /// By kind, in place of what `health` says; what an entry leaves out is taken from there.
-    pub probes: BTreeMap<Kind, ProbeScript>,
+    pub probes: BTreeMap<ProbeKind, ProbeScript>,
     pub exit: Option<OwnExit>,
     /// From a signal that it handles to its exit.
     pub stops_in: Span,
@@ -137,7 +137,7 @@ impl Scenario {
 
 impl Life {
     /// What probes of one kind see.
-    pub fn health(&self, kind: Kind) -> Health {
+    pub fn health(&self, kind: ProbeKind) -> Health {
         let Some(own) = self.probes.get(&kind) else {
             return self.health.clone();
         };

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use pulselet_engine::io::{Action, Input, Outbox};
 use pulselet_engine::line::Line;
 use pulselet_engine::plan::{PodPlan, Settings};
-use pulselet_engine::status::PodStatus;
+use pulselet_engine::status::PodReport;
 use pulselet_engine::time::{Span, Time};
-use pulselet_engine::{Identity, Pod};
+use pulselet_engine::{Identity, PodMachine};
 use pulselet_model::Pod as ManifestPod;
 
 use crate::faults::{Crash, CrashMoment, Faults};
@@ -74,9 +74,9 @@ impl Setup {
 
 #[derive(Debug)]
 pub struct Simulation {
-    pod: Pod,
+    pod: PodMachine,
     /// What a new agent would find on disk.
-    persisted: Pod,
+    persisted: PodMachine,
     world: World,
     agent: Agent,
     now: Time,
@@ -117,8 +117,8 @@ pub struct Restart {
     /// The state written and read again is the same.
     pub read_back: bool,
     /// What the pod looked like before the crash, as far as anyone could have seen it.
-    pub before: PodStatus,
-    pub after: PodStatus,
+    pub before: PodReport,
+    pub after: PodReport,
 }
 
 /// Why a simulation is over.
@@ -143,10 +143,10 @@ impl Simulation {
         } = setup;
         let mut out = Outbox::default();
         let pod = match rejection {
-            None => Pod::new(identity, Arc::clone(&plan), settings, seed, Time::ZERO, &mut out),
+            None => PodMachine::new(identity, Arc::clone(&plan), settings, seed, Time::ZERO, &mut out),
             Some(Rejection { reason, message }) => {
                 let why = (reason, message);
-                Pod::rejected(identity, Arc::clone(&plan), settings, why, Time::ZERO, &mut out)
+                PodMachine::rejected(identity, Arc::clone(&plan), settings, why, Time::ZERO, &mut out)
             }
         };
         let mut simulation = Self {
@@ -169,7 +169,7 @@ impl Simulation {
         self.now
     }
 
-    pub fn pod(&self) -> &Pod {
+    pub fn pod(&self) -> &PodMachine {
         &self.pod
     }
 
@@ -350,7 +350,7 @@ impl Simulation {
     /// A new agent reads the state, looks at the runtime, and goes on.
     fn agent_returns(&mut self) {
         let text = serde_json::to_string(&self.persisted).expect("the state of a pod can be written");
-        let restored: Pod = serde_json::from_str(&text).expect("what was written can be read");
+        let restored: PodMachine = serde_json::from_str(&text).expect("what was written can be read");
         self.step.restart = Some(Restart {
             read_back: restored == self.persisted,
             before: self.pod.status(),

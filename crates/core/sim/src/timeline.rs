@@ -12,7 +12,7 @@ pub mod wording;
 use std::sync::Arc;
 
 use pulselet_engine::line::{KillReason, Line, LineBody, LineOutcome};
-use pulselet_engine::plan::Kind;
+use pulselet_engine::plan::ProbeKind;
 use pulselet_engine::time::{Span, Time};
 
 use pulselet_plan::duration::format_duration;
@@ -92,7 +92,7 @@ impl LaneState {
 /// Equal probes in a row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProbeRun {
-    pub kind: Kind,
+    pub kind: ProbeKind,
     pub result: ProbeResult,
     pub detail: String,
     pub from: Time,
@@ -247,7 +247,7 @@ impl Timeline {
 }
 
 impl Lane {
-    fn probe(&mut self, at: Time, kind: Kind, result: ProbeResult, detail: &str, exact: bool) {
+    fn probe(&mut self, at: Time, kind: ProbeKind, result: ProbeResult, detail: &str, exact: bool) {
         let last = self.probes.iter_mut().rev().find(|run| run.kind == kind);
         if let Some(run) = last.filter(|run| run.result == result && run.detail == *detail) {
             run.until = at;
@@ -362,8 +362,8 @@ impl Lane {
     fn why(&self, reason: KillReason, grace: Span) -> String {
         let grace = format_duration(grace);
         let kind = match reason {
-            KillReason::StartupProbe => Kind::Startup,
-            KillReason::LivenessProbe => Kind::Liveness,
+            KillReason::StartupProbe => ProbeKind::Startup,
+            KillReason::LivenessProbe => ProbeKind::Liveness,
             KillReason::Deleted
             | KillReason::Evicted
             | KillReason::Deadline

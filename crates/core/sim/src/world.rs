@@ -14,9 +14,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pulselet_engine::io::{
-    Action, CreateError, Exit, ImageError, Input, LifeKey, Outcome, ProbeReport, Pulled, StopRecord,
+    Action, CreateError, Exit, ImageFailure, Input, LifeKey, ProbeOutcome, ProbeReport, Pulled, StopRecord,
 };
-use pulselet_engine::plan::{Handler, Hook, Kind, PodPlan};
+use pulselet_engine::plan::{Handler, Hook, PodPlan, ProbeKind};
 use pulselet_engine::time::{Span, Time};
 
 use crate::faults::{Choice, Crash, CrashMoment, Faults, Stall, Subject};
@@ -273,7 +273,7 @@ impl World {
             let message = "the registry does not answer".to_owned();
             Input::ImageFailed {
                 container,
-                error: ImageError::ErrImagePull,
+                error: ImageFailure::ErrImagePull,
                 message,
             }
         } else {
@@ -419,16 +419,26 @@ impl World {
         }
     }
 
-    fn probe(&mut self, now: Time, life: LifeKey, kind: Kind, timeout: Span) {
+    fn probe(&mut self, now: Time, life: LifeKey, kind: ProbeKind, timeout: Span) {
         let subject = self.subject(Some(life));
         let plan = &self.plan.containers[life.container];
         let handler = plan.probe(kind).map_or(Handler::Http, |probe| probe.handler);
         let exec_error = handler == Handler::Exec && self.faults.happens(now, Choice::ExecError, subject);
         let report = if exec_error {
-            report(Outcome::Error, "the command could not be started", Span::ZERO)
+            report(
+                ProbeOutcome::Error,
+                "the command could not be started",
+                Span::ZERO,
+            )
         } else {
             self.processes.get(&life).map_or_else(
-                || report(Outcome::Failure, refusal(handler, Ailment::NotUpYet), Span::ZERO),
+                || {
+                    report(
+                        ProbeOutcome::Failure,
+                        refusal(handler, Ailment::NotUpYet),
+                        Span::ZERO,
+                    )
+                },
                 |process| answer_probe(process, now, kind, handler, timeout),
             )
         };
@@ -464,25 +474,35 @@ fn signalled(life: LifeKey, record: &StopRecord) -> Input {
 }
 
 /// A probe is judged by the moment it starts; an answer that takes as long as the timeout comes too late.
-fn answer_probe(process: &Process, now: Time, kind: Kind, handler: Handler, timeout: Span) -> ProbeReport {
+fn answer_probe(
+    process: &Process,
+    now: Time,
+    kind: ProbeKind,
+    handler: Handler,
+    timeout: Span,
+) -> ProbeReport {
     let Some(age) = process.age(now) else {
-        return report(Outcome::Failure, refusal(handler, Ailment::NotUpYet), Span::ZERO);
+        return report(
+            ProbeOutcome::Failure,
+            refusal(handler, Ailment::NotUpYet),
+            Span::ZERO,
+        );
     };
     let health = process.health(kind);
     if health.latency >= timeout {
         let detail = format!("timeout: no answer within {}", format_duration(timeout));
         return ProbeReport {
             timed_out: true,
-            ..report(Outcome::Failure, &detail, timeout)
+            ..report(ProbeOutcome::Failure, &detail, timeout)
         };
     }
     match health.ailment(age) {
-        None => report(Outcome::Success, "ok", health.latency),
-        Some(ailment) => report(Outcome::Failure, refusal(handler, ailment), health.latency),
+        None => report(ProbeOutcome::Success, "ok", health.latency),
+        Some(ailment) => report(ProbeOutcome::Failure, refusal(handler, ailment), health.latency),
     }
 }
 
-fn report(outcome: Outcome, detail: &str, latency: Span) -> ProbeReport {
+fn report(outcome: ProbeOutcome, detail: &str, latency: Span) -> ProbeReport {
     ProbeReport {
         outcome,
         detail: detail.to_owned(),

@@ -332,7 +332,10 @@ impl Agent {
             self.perform(key, &todo);
         }
         // One that was over only after this batch was made is forgotten with the next.
-        let is_over = self.pods.get(key).is_some_and(pulselet_engine::Pod::is_over);
+        let is_over = self
+            .pods
+            .get(key)
+            .is_some_and(pulselet_engine::PodMachine::is_over);
         if is_over && !self.journal.is_marked(key) {
             if let (Some(told), Some(last)) = (&self.told, self.view(key)) {
                 told.departed(last);

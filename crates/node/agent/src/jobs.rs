@@ -104,7 +104,7 @@ pub(crate) enum News {
     Container(Box<ContainerStatus>),
     ProbeDone {
         life: LifeKey,
-        kind: pulselet_engine::plan::Kind,
+        kind: pulselet_engine::plan::ProbeKind,
         report: pulselet_engine::io::ProbeReport,
         began: pulselet_engine::Time,
         late: Duration,

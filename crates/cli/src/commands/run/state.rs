@@ -9,7 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use pulselet_agent::{PodLine, PodView, pod_name_of, uid_of};
 use pulselet_engine::line::{LineBody, Phase};
-use pulselet_engine::plan::Kind;
+use pulselet_engine::plan::ProbeKind;
 use pulselet_engine::time::Span;
 use pulselet_model::Pod;
 use pulselet_sim::timeline::ProbeResult;
@@ -39,7 +39,7 @@ pub(crate) struct ContainerState {
     pub(crate) started: bool,
     pub(crate) ready: bool,
     pub(crate) restarts: u32,
-    /// The last results of each probe, the newest last, in the order of [`Kind::ALL`].
+    /// The last results of each probe, the newest last, in the order of [`ProbeKind::ALL`].
     strips: [VecDeque<ProbeResult>; 3],
     /// What the newest probe that did not succeed said.
     pub(crate) complaint: Option<String>,
@@ -175,7 +175,7 @@ impl ContainerState {
     }
 
     /// The last results of a probe, the newest last.
-    pub(crate) fn strip(&self, kind: Kind) -> impl Iterator<Item = ProbeResult> {
+    pub(crate) fn strip(&self, kind: ProbeKind) -> impl Iterator<Item = ProbeResult> {
         self.strips[index(kind)].iter().copied()
     }
 
@@ -257,7 +257,7 @@ impl ContainerState {
         };
     }
 
-    fn probed(&mut self, kind: Kind, result: ProbeResult, detail: &str) {
+    fn probed(&mut self, kind: ProbeKind, result: ProbeResult, detail: &str) {
         let strip = &mut self.strips[index(kind)];
         if strip.len() == STRIP {
             strip.pop_front();
@@ -287,11 +287,11 @@ impl ContainerState {
     }
 }
 
-const fn index(kind: Kind) -> usize {
+const fn index(kind: ProbeKind) -> usize {
     match kind {
-        Kind::Startup => 0,
-        Kind::Liveness => 1,
-        Kind::Readiness => 2,
+        ProbeKind::Startup => 0,
+        ProbeKind::Liveness => 1,
+        ProbeKind::Readiness => 2,
     }
 }
 
@@ -329,7 +329,7 @@ pub(crate) mod tests {
         }
     }
 
-    pub(crate) fn probe(kind: Kind, outcome: LineOutcome, run: u32) -> LineBody {
+    pub(crate) fn probe(kind: ProbeKind, outcome: LineOutcome, run: u32) -> LineBody {
         LineBody::Probe {
             kind,
             outcome,
@@ -363,7 +363,7 @@ pub(crate) mod tests {
             &mut pods,
             [
                 (true, running(0)),
-                (true, probe(Kind::Startup, LineOutcome::Failure, 1)),
+                (true, probe(ProbeKind::Startup, LineOutcome::Failure, 1)),
             ],
         );
         assert_eq!(
@@ -409,10 +409,10 @@ pub(crate) mod tests {
         for _ in 0..100 {
             play(
                 &mut pods,
-                [(true, probe(Kind::Liveness, LineOutcome::Success, 1))],
+                [(true, probe(ProbeKind::Liveness, LineOutcome::Success, 1))],
             );
         }
-        assert_eq!(pods.0[0].containers[0].strip(Kind::Liveness).count(), STRIP);
+        assert_eq!(pods.0[0].containers[0].strip(ProbeKind::Liveness).count(), STRIP);
         let phase = Phase::Failed;
         let mut other = line(&pods, 0, false, LineBody::Phase { phase });
         other.uid = "another".into();

@@ -7,10 +7,10 @@ use pulselet_vocabulary::{Signal, exit_code};
 use super::{Container, Ended, Life, Running, Stage};
 use crate::backoff::{BackOff, Decided, Ends};
 use crate::hook::HookRun;
-use crate::io::{Action, CreateError, ImageError, LifeKey, Pulled};
+use crate::io::{Action, CreateError, ImageFailure, LifeKey, Pulled};
 use crate::line::{ExitReason, LineBody};
-use crate::plan::{Hook, Kind};
-use crate::prober::Prober;
+use crate::plan::{Hook, ProbeKind};
+use crate::probe_runner::ProbeRunner;
 use crate::scope::Scope;
 use crate::status::Terminated;
 use crate::time::{Span, Time};
@@ -66,21 +66,21 @@ impl Container {
         self.create(scope);
     }
 
-    pub(crate) fn image_failed(&mut self, scope: &mut Scope<'_>, error: ImageError, message: String) {
+    pub(crate) fn image_failed(&mut self, scope: &mut Scope<'_>, error: ImageFailure, message: String) {
         if self.stage != Stage::Pulling {
             return;
         }
         let image = &self.plan.image;
         match error {
-            ImageError::ErrImagePull => {
+            ImageFailure::ErrImagePull => {
                 scope.warning("Failed", format!("Failed to pull image \"{image}\": {message}"));
                 scope.warning("Failed", "Error: ErrImagePull");
             }
-            ImageError::ErrImageNeverPull => {
+            ImageFailure::ErrImageNeverPull => {
                 scope.warning("ErrImageNeverPull", message.clone());
                 scope.warning("Failed", "Error: ErrImageNeverPull");
             }
-            ImageError::InvalidImageName => {
+            ImageFailure::InvalidImageName => {
                 scope.warning("InspectFailed", message.clone());
                 scope.warning("Failed", "Error: InvalidImageName");
             }
@@ -98,7 +98,7 @@ impl Container {
         scope.line(LineBody::Backoff {
             seconds: until.since(scope.now),
         });
-        if error == ImageError::ErrImagePull {
+        if error == ImageFailure::ErrImagePull {
             scope.normal("BackOff", format!("Back-off pulling image \"{image}\""));
             scope.warning("Failed", "Error: ImagePullBackOff");
         }
@@ -150,8 +150,10 @@ impl Container {
         self.warn_of_unknown_signal(scope, stop_signal);
         forget_old_life(scope);
         let plan = Arc::clone(&self.plan);
-        self.probers =
-            Kind::ALL.map(|kind| plan.probe(kind).map(|probe| Prober::new(kind, Arc::clone(probe))));
+        self.probers = ProbeKind::ALL.map(|kind| {
+            plan.probe(kind)
+                .map(|probe| ProbeRunner::new(kind, Arc::clone(probe)))
+        });
         self.stage = Stage::Starting(Life {
             attempt,
             id,

@@ -8,7 +8,7 @@ use super::{Container, Running, Stage};
 use crate::backoff::{Decided, Ends};
 use crate::io::{Action, Exit};
 use crate::line::{ExitReason, KillReason, LineBody};
-use crate::plan::{Kind, RestartPolicy, Role};
+use crate::plan::{ProbeKind, RestartPolicy, Role};
 use crate::scope::Scope;
 use crate::status::Terminated;
 use crate::termination::{KillOrder, Termination};
@@ -32,7 +32,7 @@ impl Container {
     }
 
     /// The grace period that the life's own probe sets.
-    pub(crate) fn probe_grace(&self, kind: Kind) -> Option<Span> {
+    pub(crate) fn probe_grace(&self, kind: ProbeKind) -> Option<Span> {
         self.running()?.life.plan.probe(kind)?.grace
     }
 

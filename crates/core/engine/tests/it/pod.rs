@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use pulselet_engine::io::{Exit, ImageError, Outcome, ProbeReport, Pulled};
-use pulselet_engine::plan::{ContainerPlan, Handler, HookPlan, Kind, ProbePlan, RestartPolicy, Role};
-use pulselet_engine::status::ContainerState;
+use pulselet_engine::io::{Exit, ImageFailure, ProbeOutcome, ProbeReport, Pulled};
+use pulselet_engine::plan::{ContainerPlan, Handler, HookPlan, ProbeKind, ProbePlan, RestartPolicy, Role};
+use pulselet_engine::status::ReportedState;
 use pulselet_engine::{
-    Action, Identity, Input, LifeKey, LineBody, Outbox, Pod, PodPlan, Settings, Span, Time,
+    Action, Identity, Input, LifeKey, LineBody, Outbox, PodMachine, PodPlan, Settings, Span, Time,
 };
 use pulselet_vocabulary::{Signal, exit_code};
 
@@ -56,7 +56,7 @@ pub(crate) fn at(secs: u64) -> Time {
 
 /// A pod of one container and what its last step asked for and told.
 pub(crate) struct Driven {
-    pub(crate) pod: Pod,
+    pub(crate) pod: PodMachine,
     pub(crate) out: Outbox,
 }
 
@@ -73,7 +73,7 @@ impl Driven {
             uid: "1".into(),
         };
         let mut out = Outbox::default();
-        let pod = Pod::new(
+        let pod = PodMachine::new(
             identity,
             Arc::new(plan),
             Settings::default(),
@@ -142,7 +142,7 @@ pub(crate) fn exited(life: LifeKey, secs: u64, code: i32) -> Input {
     }
 }
 
-fn reported(outcome: Outcome) -> ProbeReport {
+fn reported(outcome: ProbeOutcome) -> ProbeReport {
     ProbeReport {
         outcome,
         detail: String::new(),
@@ -153,7 +153,7 @@ fn reported(outcome: Outcome) -> ProbeReport {
     }
 }
 
-pub(crate) fn probed(life: LifeKey, kind: Kind, outcome: Outcome) -> Input {
+pub(crate) fn probed(life: LifeKey, kind: ProbeKind, outcome: ProbeOutcome) -> Input {
     let report = reported(outcome);
     Input::ProbeDone { life, kind, report }
 }
@@ -225,7 +225,7 @@ fn each_step_asks_for_the_next() {
 fn each_way_of_having_no_image_has_its_reason_and_events() {
     for (error, reason, message, events) in [
         (
-            ImageError::ErrImagePull,
+            ImageFailure::ErrImagePull,
             "ImagePullBackOff",
             "Back-off pulling image \"image\": ErrImagePull: why",
             &[
@@ -236,13 +236,13 @@ fn each_way_of_having_no_image_has_its_reason_and_events() {
             ][..],
         ),
         (
-            ImageError::ErrImageNeverPull,
+            ImageFailure::ErrImageNeverPull,
             "ErrImageNeverPull",
             "why",
             &["ErrImageNeverPull: why", "Failed: Error: ErrImageNeverPull"],
         ),
         (
-            ImageError::InvalidImageName,
+            ImageFailure::InvalidImageName,
             "InvalidImageName",
             "why",
             &["InspectFailed: why", "Failed: Error: InvalidImageName"],
@@ -263,7 +263,7 @@ fn each_way_of_having_no_image_has_its_reason_and_events() {
             .map(|event| format!("{}: {}", event.reason, event.message))
             .collect();
         assert_eq!(told, events);
-        let expected = ContainerState::Waiting {
+        let expected = ReportedState::Waiting {
             reason,
             message: Some(message.into()),
         };
@@ -332,14 +332,14 @@ fn an_answer_about_another_life_changes_nothing() {
         driven.out.actions[..],
         [Action::Probe {
             life: FIRST,
-            kind: Kind::Liveness,
+            kind: ProbeKind::Liveness,
             ..
         }]
     ));
     let before = driven.pod.clone();
     for stale in [
-        probed(SECOND, Kind::Liveness, Outcome::Failure),
-        probed(FIRST, Kind::Readiness, Outcome::Failure),
+        probed(SECOND, ProbeKind::Liveness, ProbeOutcome::Failure),
+        probed(FIRST, ProbeKind::Readiness, ProbeOutcome::Failure),
         exited(SECOND, 10, 1),
         Input::Running {
             life: FIRST,
@@ -375,9 +375,9 @@ fn a_probe_answered_twice_counts_once() {
         ..container()
     });
     driven.advance(10);
-    driven.give(10, probed(FIRST, Kind::Liveness, Outcome::Success));
+    driven.give(10, probed(FIRST, ProbeKind::Liveness, ProbeOutcome::Success));
     let before = driven.pod.clone();
-    driven.give(10, probed(FIRST, Kind::Liveness, Outcome::Failure));
+    driven.give(10, probed(FIRST, ProbeKind::Liveness, ProbeOutcome::Failure));
     assert_eq!(driven.pod, before);
 }
 
@@ -392,9 +392,9 @@ fn an_exit_code_is_told_in_the_line_and_not_in_the_event() {
         let report = ProbeReport {
             detail: detail.to_owned(),
             exit_code: Some(3),
-            ..reported(Outcome::Failure)
+            ..reported(ProbeOutcome::Failure)
         };
-        let (life, kind) = (FIRST, Kind::Liveness);
+        let (life, kind) = (FIRST, ProbeKind::Liveness);
         driven.give(10, Input::ProbeDone { life, kind, report });
         let said = driven.out.lines.iter().find_map(|line| match &line.body {
             LineBody::Probe { detail, .. } => Some(detail.as_str()),
@@ -414,11 +414,11 @@ fn a_steady_success_does_not_need_the_disk() {
     });
     for (secs, dirty) in [(10, true), (20, false), (30, false)] {
         driven.advance(secs);
-        driven.give(secs, probed(FIRST, Kind::Liveness, Outcome::Success));
+        driven.give(secs, probed(FIRST, ProbeKind::Liveness, ProbeOutcome::Success));
         assert_eq!(driven.out.dirty, dirty, "at {secs}");
     }
     driven.advance(40);
-    driven.give(40, probed(FIRST, Kind::Liveness, Outcome::Failure));
+    driven.give(40, probed(FIRST, ProbeKind::Liveness, ProbeOutcome::Failure));
     assert!(driven.out.dirty);
 }
 
@@ -581,12 +581,12 @@ fn the_whole_state_can_be_written_down_and_read_back() {
         ..container()
     };
     let mut driven = Driven::running(plan);
-    driven.give(0, probed(FIRST, Kind::Readiness, Outcome::Success));
+    driven.give(0, probed(FIRST, ProbeKind::Readiness, ProbeOutcome::Success));
     driven.advance(10);
-    driven.give(10, probed(FIRST, Kind::Liveness, Outcome::Failure));
+    driven.give(10, probed(FIRST, ProbeKind::Liveness, ProbeOutcome::Failure));
     let text = serde_json::to_string(&driven.pod).expect("it serialises");
     assert_eq!(
-        serde_json::from_str::<Pod>(&text).expect("it reads back"),
+        serde_json::from_str::<PodMachine>(&text).expect("it reads back"),
         driven.pod
     );
 }

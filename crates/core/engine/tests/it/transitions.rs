@@ -1,11 +1,11 @@
 //! What a driver goes by: the transitions of a pod's steps.
 
-use pulselet_engine::io::{Outcome, Pulled};
+use pulselet_engine::io::{ProbeOutcome, Pulled};
 use pulselet_engine::line::{GraceFrom, KillReason};
-use pulselet_engine::plan::{ContainerPlan, Kind};
+use pulselet_engine::plan::{ContainerPlan, ProbeKind};
 use pulselet_engine::termination::Grace;
 use pulselet_engine::transition::Stop;
-use pulselet_engine::{Input, Pod, Span, Time, Transition};
+use pulselet_engine::{Input, PodMachine, Span, Time, Transition};
 use pulselet_vocabulary::{Signal, exit_code};
 
 use crate::pod::{APP, Driven, FIRST, at, container, created, exited, probe, probed};
@@ -63,9 +63,9 @@ fn a_life_that_a_probe_ends_gives_its_transitions() {
         vec![
             (0, created(FIRST)),
             (0, running),
-            (10, probed(FIRST, Kind::Liveness, Outcome::Success)),
-            (12, probed(FIRST, Kind::Readiness, Outcome::Warning)),
-            (20, probed(FIRST, Kind::Liveness, Outcome::Failure)),
+            (10, probed(FIRST, ProbeKind::Liveness, ProbeOutcome::Success)),
+            (12, probed(FIRST, ProbeKind::Readiness, ProbeOutcome::Warning)),
+            (20, probed(FIRST, ProbeKind::Liveness, ProbeOutcome::Failure)),
             (21, signalled(at(21))),
             (26, exited(FIRST, 25, exit_code::of_signal(Signal::TERM))),
         ],
@@ -128,7 +128,7 @@ fn a_deletion_that_needs_sigkill_retires_workers_and_says_so() {
         stop_began(KillReason::Deleted, 5, GraceFrom::Deletion),
         Transition::WorkerRetired {
             container: APP,
-            kind: Kind::Liveness,
+            kind: ProbeKind::Liveness,
         },
         Transition::GraceExceeded {
             life: FIRST,
@@ -157,6 +157,6 @@ fn a_state_written_before_first_successes_were_kept_still_reads() {
     let before = now.replace("\"succeeded\":false,", "");
     assert_ne!(before, now);
     assert!(before.contains("\"stop_signal\":\"SIGTERM\""));
-    let read: Pod = serde_json::from_str(&before).expect("it reads");
+    let read: PodMachine = serde_json::from_str(&before).expect("it reads");
     assert_eq!(read, driven.pod);
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
-use pulselet_engine::plan::{Kind, PodPlan};
+use pulselet_engine::plan::{PodPlan, ProbeKind};
 use pulselet_engine::time::{Span, Time};
 use pulselet_vocabulary::Signal;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
@@ -362,8 +362,10 @@ fn moment(text: &Text) -> Result<Time, ScenarioError> {
     Ok(Time::ZERO + span(text)?)
 }
 
-fn probe_kind(kind: &Text) -> Result<Kind, ScenarioError> {
-    let found = Kind::ALL.into_iter().find(|known| known.as_str() == kind.value);
+fn probe_kind(kind: &Text) -> Result<ProbeKind, ScenarioError> {
+    let found = ProbeKind::ALL
+        .into_iter()
+        .find(|known| known.as_str() == kind.value);
     found.ok_or_else(|| ScenarioError::UnknownProbeKind {
         at: place(kind),
         kind: kind.value.clone(),
@@ -452,16 +454,22 @@ evictionGracePeriodSeconds: 0
             })
         );
         assert_eq!(
-            life.health(Kind::Readiness).ailment(Span::from_secs(75)),
+            life.health(ProbeKind::Readiness).ailment(Span::from_secs(75)),
             Some(Ailment::Deadlocked)
         );
-        assert_eq!(life.health(Kind::Readiness).ailment(Span::from_secs(90)), None);
-        assert_eq!(life.health(Kind::Liveness).ailment(Span::from_secs(75)), None);
         assert_eq!(
-            life.health(Kind::Liveness).ailment(Span::from_secs(41)),
+            life.health(ProbeKind::Readiness).ailment(Span::from_secs(90)),
+            None
+        );
+        assert_eq!(
+            life.health(ProbeKind::Liveness).ailment(Span::from_secs(75)),
+            None
+        );
+        assert_eq!(
+            life.health(ProbeKind::Liveness).ailment(Span::from_secs(41)),
             Some(Ailment::NotUpYet)
         );
-        assert_eq!(life.health(Kind::Startup).ailment(Span::from_secs(41)), None);
+        assert_eq!(life.health(ProbeKind::Startup).ailment(Span::from_secs(41)), None);
         assert_eq!(scenario.life("app", 7), Life::default());
         assert_eq!(scenario.life("proxy", 0), Life::default());
         assert_eq!(

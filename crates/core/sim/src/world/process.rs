@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pulselet_engine::io::{Exit, Input, LifeKey, StopRecord};
-use pulselet_engine::plan::{Hook, Kind};
+use pulselet_engine::plan::{Hook, ProbeKind};
 use pulselet_engine::time::{Span, Time};
 use pulselet_vocabulary::{Signal, exit_code};
 
@@ -81,7 +81,7 @@ impl Process {
         }
     }
 
-    pub(crate) fn health(&self, kind: Kind) -> Health {
+    pub(crate) fn health(&self, kind: ProbeKind) -> Health {
         self.script.health(kind)
     }
 

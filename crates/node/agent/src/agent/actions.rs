@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pulselet_engine::io::{Action, Outcome, ProbeReport};
-use pulselet_engine::plan::{Hook, Kind};
+use pulselet_engine::io::{Action, ProbeOutcome, ProbeReport};
+use pulselet_engine::plan::{Hook, ProbeKind};
 use pulselet_engine::{Input, LifeKey, PodKey, Span, Time};
 use pulselet_vocabulary::Signal;
 
@@ -63,14 +63,14 @@ impl Agent {
         }
     }
 
-    fn probe(&mut self, key: PodKey, life: LifeKey, kind: Kind, timeout: Span, due: Time) {
+    fn probe(&mut self, key: PodKey, life: LifeKey, kind: ProbeKind, timeout: Span, due: Time) {
         let check = self
             .entries
             .get_mut(&key)
             .and_then(|entry| entry.check(life, kind));
         let Some((id, check)) = check else {
             let report = ProbeReport {
-                outcome: Outcome::Error,
+                outcome: ProbeOutcome::Error,
                 detail: "the probe is not in the pod's manifest".to_owned(),
                 latency: Span::ZERO,
                 exit_code: None,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pulselet_engine::io::Action;
 use pulselet_engine::line::Line;
-use pulselet_engine::plan::{Hook, Kind};
+use pulselet_engine::plan::{Hook, ProbeKind};
 use pulselet_engine::{Identity, LifeKey, PodKey, PodPlan, Time};
 use pulselet_model::{Gate, GateSet, Pod};
 use pulselet_runtime::ContainerId;
@@ -176,7 +176,10 @@ impl Entry {
         }
     }
 
-    pub(super) fn record<'e>(&self, engine: &'e pulselet_engine::Pod) -> Record<&'e pulselet_engine::Pod> {
+    pub(super) fn record<'e>(
+        &self,
+        engine: &'e pulselet_engine::PodMachine,
+    ) -> Record<&'e pulselet_engine::PodMachine> {
         let older = self
             .lives
             .iter()
@@ -245,7 +248,7 @@ impl Entry {
     }
 
     /// The prepared probe of a life.
-    pub(super) fn check(&mut self, key: LifeKey, kind: Kind) -> Option<(ContainerId, Arc<Check>)> {
+    pub(super) fn check(&mut self, key: LifeKey, kind: ProbeKind) -> Option<(ContainerId, Arc<Check>)> {
         let name = self.name_of(key.container)?;
         let address = self.place.as_ref().and_then(Place::address);
         let life = self.life_mut(key)?;
@@ -254,9 +257,9 @@ impl Entry {
             let pod = life.spec.read();
             let container = find_container(&pod, &name)?;
             let probe = match kind {
-                Kind::Startup => container.startup_probe.as_ref(),
-                Kind::Liveness => container.liveness_probe.as_ref(),
-                Kind::Readiness => container.readiness_probe.as_ref(),
+                ProbeKind::Startup => container.startup_probe.as_ref(),
+                ProbeKind::Liveness => container.liveness_probe.as_ref(),
+                ProbeKind::Readiness => container.readiness_probe.as_ref(),
             };
             *slot = Some(Arc::new(Check::new(&container, probe?, address)));
         }

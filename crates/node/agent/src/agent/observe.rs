@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use pulselet_engine::io::{Exit, ProbeReport, StopRecord};
-use pulselet_engine::plan::Kind;
+use pulselet_engine::plan::ProbeKind;
 use pulselet_engine::{Input, LifeKey, PodKey, Time};
 use pulselet_runtime::{
     ContainerEvent, ContainerId, ContainerState, ContainerStatus, EventKind, ExitReason, RuntimeEvent,
@@ -87,7 +87,14 @@ impl Agent {
         }
     }
 
-    fn probe_done(&mut self, key: PodKey, life: LifeKey, kind: Kind, mut report: ProbeReport, began: Time) {
+    fn probe_done(
+        &mut self,
+        key: PodKey,
+        life: LifeKey,
+        kind: ProbeKind,
+        mut report: ProbeReport,
+        began: Time,
+    ) {
         if let Some(entry) = self.entries.get(&key)
             && let Some(plan) = entry.plan.containers.get(life.container)
             && self.pods.get(key).is_some_and(|pod| pod.has_worker(life, kind))

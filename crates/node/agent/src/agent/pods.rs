@@ -4,7 +4,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pulselet_engine::plan::{Kind, Role};
+use pulselet_engine::plan::{ProbeKind, Role};
 use pulselet_engine::{Identity, Input, PodKey, PodPlan};
 use pulselet_model::Pod;
 use pulselet_runtime::SandboxId;
@@ -96,7 +96,10 @@ impl Agent {
             self.accept(&pod, origin)?;
             return Ok(added(How::Created));
         };
-        let leaving = self.pods.get(key).is_none_or(pulselet_engine::Pod::is_deleting);
+        let leaving = self
+            .pods
+            .get(key)
+            .is_none_or(pulselet_engine::PodMachine::is_deleting);
         if let Some(entry) = self.entries.get_mut(&key) {
             check_owner(entry, &origin)?;
             if *entry.identity.uid == *uid && !leaving {
@@ -124,9 +127,11 @@ impl Agent {
         let engine = match admission::refusal(pod) {
             None => {
                 let seed = RandomState::new().hash_one(&*identity.uid);
-                pulselet_engine::Pod::new(own, of_engine, settings, seed, now, &mut self.out)
+                pulselet_engine::PodMachine::new(own, of_engine, settings, seed, now, &mut self.out)
             }
-            Some(why) => pulselet_engine::Pod::rejected(own, of_engine, settings, why, now, &mut self.out),
+            Some(why) => {
+                pulselet_engine::PodMachine::rejected(own, of_engine, settings, why, now, &mut self.out)
+            }
         };
         let spec = Manifest::new(pod);
         self.journal.spec(&identity.uid, 0, &spec);
@@ -136,7 +141,7 @@ impl Agent {
         Ok(key)
     }
 
-    pub(super) fn insert(&mut self, engine: pulselet_engine::Pod, entry: Entry) -> PodKey {
+    pub(super) fn insert(&mut self, engine: pulselet_engine::PodMachine, entry: Entry) -> PodKey {
         for signal in &entry.signals {
             self.metrics.signal_asked(*signal);
         }
@@ -245,7 +250,7 @@ impl Agent {
             self.metrics.signal_gone(*signal);
         }
         for container in &entry.plan.containers {
-            for kind in Kind::ALL {
+            for kind in ProbeKind::ALL {
                 self.metrics
                     .forget_probe(&probe_name(&entry, &container.name, kind));
             }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use pulselet_engine::line::KillReason;
-use pulselet_engine::plan::Kind;
+use pulselet_engine::plan::ProbeKind;
 use pulselet_engine::transition::Stop;
 use pulselet_engine::{PodKey, Transition};
 
@@ -82,7 +82,7 @@ fn ended(life: &mut Life, stop: Option<Stop>, metrics: &Metrics) {
     metrics.stopped(reason, outcome, took.into());
 }
 
-pub(super) fn probe_name(entry: &Entry, container: &Arc<str>, kind: Kind) -> ProbeName {
+pub(super) fn probe_name(entry: &Entry, container: &Arc<str>, kind: ProbeKind) -> ProbeName {
     ProbeName {
         kind,
         container: Arc::clone(container),

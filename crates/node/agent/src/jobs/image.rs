@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use pulselet_engine::PodKey;
-use pulselet_engine::io::{ImageError, Input, Pulled};
+use pulselet_engine::io::{ImageFailure, Input, Pulled};
 use pulselet_runtime::{Credentials, Error, Image, ImageErrorKind, Operation, Result};
 
 use super::{News, PULL_TIMEOUT, Tools, bounded};
@@ -58,7 +58,10 @@ impl Tools {
         }
     }
 
-    async fn get_image(&self, job: &ImageJob) -> std::result::Result<(Image, Pulled), (ImageError, String)> {
+    async fn get_image(
+        &self,
+        job: &ImageJob,
+    ) -> std::result::Result<(Image, Pulled), (ImageFailure, String)> {
         let failed = |error: Error| failure(&job.image, &error);
         if job.policy != "Always" {
             let there = bounded(Operation::ImageStatus, self.runtime.image_status(&job.image)).await;
@@ -71,7 +74,7 @@ impl Tools {
                 "Container image \"{}\" is not present with pull policy of Never",
                 job.image
             );
-            return Err((ImageError::ErrImageNeverPull, message));
+            return Err((ImageFailure::ErrImageNeverPull, message));
         }
         let container = job.container;
         self.tell(job.pod, Input::ImagePulling { container }).await;
@@ -145,14 +148,14 @@ impl Tools {
 }
 
 /// The reason and message of a container whose image cannot be had, in a kubelet's words.
-fn failure(image: &str, error: &Error) -> (ImageError, String) {
+fn failure(image: &str, error: &Error) -> (ImageFailure, String) {
     match error {
         Error::Image(wrong) if wrong.kind == ImageErrorKind::InvalidName => {
             let message = format!(
                 "Failed to apply default image tag \"{image}\": couldn't parse image name \"{image}\": {error}"
             );
-            (ImageError::InvalidImageName, message)
+            (ImageFailure::InvalidImageName, message)
         }
-        _ => (ImageError::ErrImagePull, error.to_string()),
+        _ => (ImageFailure::ErrImagePull, error.to_string()),
     }
 }
