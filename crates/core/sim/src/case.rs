@@ -17,9 +17,11 @@ use pulselet_vocabulary::{PodName, exit_code};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
-use crate::faults::{Crash, CrashMoment, Faults, Rates, Stall};
+use crate::faults::{Crash, CrashMoment, FaultPlan, Rates, Stall};
 use crate::oracle::Punctuality;
-use crate::scenario::{Ending, Health, HookScript, Hooks, Life, OwnExit, ProbeScript, Scenario, Window};
+use crate::scenario::{
+    Ending, HookScript, Hooks, OwnExit, ProbeScript, Scenario, ScriptedHealth, ScriptedLife, Window,
+};
 use crate::simulation::Setup;
 
 /// Faults happen in this first part of a simulation.
@@ -36,7 +38,7 @@ pub struct Case {
     pub pod: Pod,
     pub settings: Settings,
     pub scenario: Scenario,
-    pub faults: Faults,
+    pub faults: FaultPlan,
     pub limit: Time,
 }
 
@@ -50,11 +52,11 @@ impl Case {
         let pod = dice.pod();
         let scenario = dice.scenario(&pod);
         let faults = if dice.one_in(3) {
-            Faults::default()
+            FaultPlan::default()
         } else {
             dice.faults()
         };
-        let calm = faults == Faults::default() && dice.one_in(2);
+        let calm = faults == FaultPlan::default() && dice.one_in(2);
         let scenario = if calm {
             Scenario {
                 agent_restarts: Vec::new(),
@@ -90,7 +92,7 @@ impl Case {
     }
 
     pub fn punctuality(&self) -> Punctuality {
-        let calm = self.faults == Faults::default() && self.scenario.agent_restarts.is_empty();
+        let calm = self.faults == FaultPlan::default() && self.scenario.agent_restarts.is_empty();
         if calm {
             Punctuality::Exact
         } else {
@@ -109,7 +111,7 @@ impl fmt::Display for Case {
         let manifest = serde_json::to_string_pretty(&self.pod).map_err(|_| fmt::Error)?;
         writeln!(f, "# manifest\n{manifest}\n# scenario\n{}", self.scenario)?;
         writeln!(f, "# settings\n{:?}", self.settings)?;
-        if self.faults != Faults::default() {
+        if self.faults != FaultPlan::default() {
             writeln!(f, "# faults\n{:?}", self.faults)?;
         }
         Ok(())
@@ -323,10 +325,10 @@ impl Dice {
     }
 
     /// The last life is often a good one, so that there is something to converge to.
-    fn lives(&mut self, completes: bool) -> Vec<Life> {
-        let mut lives: Vec<Life> = (0..=self.below(3)).map(|_| self.life()).collect();
+    fn lives(&mut self, completes: bool) -> Vec<ScriptedLife> {
+        let mut lives: Vec<ScriptedLife> = (0..=self.below(3)).map(|_| self.life()).collect();
         if self.one_in(2) {
-            lives.push(Life::default());
+            lives.push(ScriptedLife::default());
         }
         if completes {
             for life in &mut lives {
@@ -339,7 +341,7 @@ impl Dice {
         lives
     }
 
-    fn life(&mut self) -> Life {
+    fn life(&mut self) -> ScriptedLife {
         let mut probes = BTreeMap::new();
         if self.one_in(3) {
             let kind = self.pick(&ProbeKind::ALL);
@@ -350,8 +352,8 @@ impl Dice {
             };
             probes.insert(kind, script);
         }
-        Life {
-            health: Health {
+        ScriptedLife {
+            health: ScriptedHealth {
                 starts_after: if self.one_in(2) {
                     self.moment(40)
                 } else {
@@ -403,7 +405,7 @@ impl Dice {
         }
     }
 
-    fn faults(&mut self) -> Faults {
+    fn faults(&mut self) -> FaultPlan {
         let mut rate = |n: u32| {
             if self.one_in(n) {
                 u8::try_from(self.between(1, 40)).unwrap_or(1)
@@ -438,7 +440,7 @@ impl Dice {
                 lasts: self.moment(15),
             });
         }
-        Faults {
+        FaultPlan {
             seed: self.below(u64::MAX),
             until: Time::ZERO + FAULTS_LAST,
             rates,

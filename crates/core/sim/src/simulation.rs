@@ -16,7 +16,7 @@ use pulselet_engine::time::{Span, Time};
 use pulselet_engine::{Identity, PodMachine};
 use pulselet_model::Pod as ManifestPod;
 
-use crate::faults::{Crash, CrashMoment, Faults};
+use crate::faults::{Crash, CrashMoment, FaultPlan};
 use crate::scenario::Scenario;
 use crate::world::{Arrival, Rank, World};
 
@@ -31,7 +31,7 @@ pub struct Setup {
     pub settings: Settings,
     pub seed: u64,
     pub scenario: Scenario,
-    pub faults: Faults,
+    pub faults: FaultPlan,
     /// Why the node does not run the pod at all.
     pub rejection: Option<Rejection>,
 }
@@ -63,7 +63,7 @@ impl Setup {
             settings,
             seed,
             scenario,
-            faults: Faults::default(),
+            faults: FaultPlan::default(),
             rejection: (os != "linux").then(|| Rejection {
                 reason: "PodOSNotSupported",
                 message: format!("the pod asks for {os}, and this node runs linux"),

@@ -19,7 +19,7 @@ use pulselet_engine::io::{
 use pulselet_engine::plan::{Handler, Hook, PodPlan, ProbeKind};
 use pulselet_engine::time::{Span, Time};
 
-use crate::faults::{Choice, Crash, CrashMoment, Faults, Stall, Subject};
+use crate::faults::{Choice, Crash, CrashMoment, FaultPlan, Stall, Subject};
 use crate::scenario::{Ailment, Scenario};
 use process::{Process, Signalling};
 use pulselet_plan::duration::format_duration;
@@ -31,7 +31,7 @@ pub(crate) use queue::Rank;
 pub(crate) struct World {
     plan: Arc<PodPlan>,
     scenario: Scenario,
-    faults: Faults,
+    faults: FaultPlan,
     queue: Queue<Happening>,
     processes: BTreeMap<LifeKey, Process>,
     /// Which agent an answer is for: each crash begins another.
@@ -78,7 +78,7 @@ pub(crate) enum Arrival {
 }
 
 impl World {
-    pub(crate) fn new(plan: Arc<PodPlan>, scenario: Scenario, faults: Faults) -> Self {
+    pub(crate) fn new(plan: Arc<PodPlan>, scenario: Scenario, faults: FaultPlan) -> Self {
         let mut queue = Queue::default();
         for crash in &faults.crashes {
             queue.push(crash.at, Rank::World, Happening::Crash(*crash));

@@ -6,7 +6,7 @@ use pulselet_engine::status::{ContainerReport, ReportedState};
 use pulselet_engine::time::{Span, Time};
 
 use super::{Oracles, Verdict};
-use crate::scenario::{Life, Scenario};
+use crate::scenario::{Scenario, ScriptedLife};
 use crate::simulation::Simulation;
 
 const RULE: &str = "after faults end, the pod converges to what its policy says";
@@ -89,7 +89,7 @@ fn check_container(
 }
 
 /// Whether probes of this life have been good for a while.
-fn is_well(plan: &ContainerPlan, life: &Life, age: Span) -> bool {
+fn is_well(plan: &ContainerPlan, life: &ScriptedLife, age: Span) -> bool {
     let good = |kind| {
         let Some(probe) = plan.probe(kind) else {
             return true;
@@ -105,7 +105,7 @@ fn is_well(plan: &ContainerPlan, life: &Life, age: Span) -> bool {
 }
 
 /// Whether this life can never satisfy a probe that kills.
-fn is_condemned(plan: &ContainerPlan, life: &Life, age: Span) -> bool {
+fn is_condemned(plan: &ContainerPlan, life: &ScriptedLife, age: Span) -> bool {
     let bad = |kind| {
         let Some(probe) = plan.probe(kind) else {
             return false;

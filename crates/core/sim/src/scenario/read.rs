@@ -10,7 +10,7 @@ use pulselet_vocabulary::Signal;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_saphyr::{Location, MessageFormatter, Spanned, UserMessageFormatter};
 
-use crate::scenario::{Ending, Health, Hooks, Life, OwnExit, ProbeScript, Scenario, Window};
+use crate::scenario::{Ending, Hooks, OwnExit, ProbeScript, Scenario, ScriptedHealth, ScriptedLife, Window};
 use pulselet_plan::duration::{DurationError, parse_duration};
 
 /// Bytes of a scenario file. A thousand lives need less than a tenth of it.
@@ -199,9 +199,9 @@ fn unknown_container(name: Text, plan: &PodPlan) -> ScenarioError {
 }
 
 impl ContainerFile {
-    fn resolve(self, name: &Text) -> Result<Vec<Life>, ScenarioError> {
+    fn resolve(self, name: &Text) -> Result<Vec<ScriptedLife>, ScenarioError> {
         let Some(lives) = self.lives else {
-            return Ok(vec![Life::default()]);
+            return Ok(vec![ScriptedLife::default()]);
         };
         if lives.value.is_empty() {
             let message = format!("container {:?} has an empty list of lives", name.value);
@@ -215,14 +215,14 @@ impl ContainerFile {
 }
 
 impl LifeFile {
-    fn resolve(self) -> Result<Life, ScenarioError> {
+    fn resolve(self) -> Result<ScriptedLife, ScenarioError> {
         let fails = window(self.fails_at.as_ref(), self.recovers_at.as_ref(), None)?;
         let mut probes = BTreeMap::new();
         for (kind, script) in self.probes.map(|entries| entries.0).unwrap_or_default() {
             probes.insert(probe_kind(&kind)?, script.unwrap_or_default().resolve(fails)?);
         }
-        Ok(Life {
-            health: Health {
+        Ok(ScriptedLife {
+            health: ScriptedHealth {
                 starts_after: span_or_zero(self.starts_after.as_ref())?,
                 fails,
                 latency: span_or_zero(self.probe_latency.as_ref())?,
@@ -470,8 +470,8 @@ evictionGracePeriodSeconds: 0
             Some(Ailment::NotUpYet)
         );
         assert_eq!(life.health(ProbeKind::Startup).ailment(Span::from_secs(41)), None);
-        assert_eq!(scenario.life("app", 7), Life::default());
-        assert_eq!(scenario.life("proxy", 0), Life::default());
+        assert_eq!(scenario.life("app", 7), ScriptedLife::default());
+        assert_eq!(scenario.life("proxy", 0), ScriptedLife::default());
         assert_eq!(
             scenario.agent_restarts,
             [60, 120].map(|s| Time::ZERO + Span::from_secs(s))

@@ -7,13 +7,13 @@ use pulselet_engine::plan::{Hook, ProbeKind};
 use pulselet_engine::time::{Span, Time};
 use pulselet_vocabulary::{Signal, exit_code};
 
-use crate::scenario::{Health, HookScript, Life};
+use crate::scenario::{HookScript, ScriptedHealth, ScriptedLife};
 
 #[derive(Debug)]
 pub(crate) struct Process {
     id: Arc<str>,
     stop_signal: Signal,
-    script: Life,
+    script: ScriptedLife,
     state: State,
 }
 
@@ -56,7 +56,7 @@ pub(crate) enum Signalling {
 }
 
 impl Process {
-    pub(crate) fn new(id: Arc<str>, stop_signal: Signal, script: Life) -> Self {
+    pub(crate) fn new(id: Arc<str>, stop_signal: Signal, script: ScriptedLife) -> Self {
         Self {
             id,
             stop_signal,
@@ -81,7 +81,7 @@ impl Process {
         }
     }
 
-    pub(crate) fn health(&self, kind: ProbeKind) -> Health {
+    pub(crate) fn health(&self, kind: ProbeKind) -> ScriptedHealth {
         self.script.health(kind)
     }
 

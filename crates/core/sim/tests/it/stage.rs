@@ -7,7 +7,7 @@ use pulselet_engine::plan::{PodPlan, Settings};
 use pulselet_engine::time::{Span, Time};
 use pulselet_model::{GateSet, Pod, Profile, admit_create, decode_documents};
 use pulselet_plan::duration::parse_duration;
-use pulselet_sim::faults::Faults;
+use pulselet_sim::faults::FaultPlan;
 use pulselet_sim::oracle::{Oracles, Punctuality};
 use pulselet_sim::{Scenario, Setup, Simulation};
 use pulselet_vocabulary::PodName;
@@ -20,7 +20,7 @@ pub(crate) struct Stage {
     pub(crate) plan: Arc<PodPlan>,
     pub(crate) settings: Settings,
     pub(crate) scenario: Scenario,
-    pub(crate) faults: Faults,
+    pub(crate) faults: FaultPlan,
 }
 
 impl Stage {
@@ -50,11 +50,11 @@ impl Stage {
             plan,
             settings: Settings::default(),
             scenario,
-            faults: Faults::default(),
+            faults: FaultPlan::default(),
         }
     }
 
-    pub(crate) fn with_faults(self, faults: Faults) -> Self {
+    pub(crate) fn with_faults(self, faults: FaultPlan) -> Self {
         Self { faults, ..self }
     }
 
@@ -76,7 +76,7 @@ impl Stage {
     /// All lines up to and including the limit, under the oracles.
     pub(crate) fn lines(&self, limit: &str) -> Vec<Line> {
         let limit = Time::ZERO + parse_duration(limit).expect("a limit");
-        let calm = self.scenario.agent_restarts.is_empty() && self.faults == Faults::default();
+        let calm = self.scenario.agent_restarts.is_empty() && self.faults == FaultPlan::default();
         let punctuality = if calm {
             Punctuality::Exact
         } else {
