@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pulselet_agent::{DataDir, LineHub, Node, NodeHandle, NodeOptions, ServiceManager};
+use pulselet_agent::{DataDir, Feed, LineHub, Node, NodeHandle, NodeOptions, ServiceManager};
 use pulselet_plan::NodeConfig;
 use pulselet_runtime::Version;
 use tokio::net::TcpListener;
@@ -22,6 +22,8 @@ const AGENT_THREADS: usize = 2;
 pub(crate) struct Setting {
     pub(crate) config: NodeConfig,
     pub(crate) lines: LineHub,
+    /// Where the caller reads which pods have changed. An API that is joined has its own.
+    pub(crate) feed: Option<Feed>,
     /// Where health and metrics are served.
     pub(crate) metrics: Option<String>,
     pub(crate) manifests: Option<PathBuf>,
@@ -59,6 +61,7 @@ pub(crate) async fn start(args: &AgentArgs, setting: Setting) -> Result<Started,
         "warning: containers are plain host processes: images are not used, and nothing is isolated",
     );
     let mut options = NodeOptions::new(data_dir, Arc::clone(&runtime));
+    options.feed = setting.feed;
     if let Some(application) = &setting.application {
         application.prepare(&mut options);
     }

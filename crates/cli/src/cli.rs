@@ -15,6 +15,7 @@ use clap_complete::Shell;
 use pulselet_engine::time::Span;
 use pulselet_model::gates::GateError;
 use pulselet_model::{GateSet, Profile};
+use pulselet_vocabulary::PodName;
 
 use crate::output::{ColorArg, Format};
 use crate::paths;
@@ -539,34 +540,6 @@ pub(crate) struct StopArgs {
     pub(crate) grace_period: Option<u64>,
     #[command(flatten)]
     pub(crate) data: DataDirArgs,
-}
-
-/// A pod as it is named on the command line; without a namespace it is in `default`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct PodName {
-    pub(crate) namespace: String,
-    pub(crate) name: String,
-}
-
-impl std::str::FromStr for PodName {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (namespace, name) = text.split_once('/').unwrap_or(("default", text));
-        if namespace.is_empty() || name.is_empty() || name.contains('/') {
-            return Err("a pod is NAME or NAMESPACE/NAME");
-        }
-        Ok(Self {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        })
-    }
-}
-
-impl std::fmt::Display for PodName {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
 }
 
 #[derive(Debug, Args)]

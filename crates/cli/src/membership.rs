@@ -90,6 +90,7 @@ impl Application {
     pub(crate) fn prepare(&self, options: &mut NodeOptions) {
         options.facts.name.clone_from(&self.name);
         options.feed = Some(self.feed.clone());
+        options.joined = true;
         options.static_suffix = format!("-{}", self.name);
         options.objects = Arc::new(ApiObjects::new(self.client.clone()));
     }

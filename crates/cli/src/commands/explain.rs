@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use pulselet_engine::line::GraceFrom;
-use pulselet_engine::plan::{Handler, Kind, ProbePlan, Role};
+use pulselet_engine::plan::{Handler, ProbeKind, ProbePlan, Role};
 use pulselet_engine::time::Span;
 use pulselet_model::{Pod, Profile};
 use pulselet_plan::advice::{Advice, Seconds};
@@ -60,7 +60,7 @@ fn explain_pod(
 #[serde(rename_all = "camelCase")]
 struct Line<'a> {
     container: &'a str,
-    kind: Kind,
+    kind: ProbeKind,
     period_ms: u64,
     period_after_ms: u64,
     startup_budget_seconds: Option<f64>,
@@ -150,20 +150,20 @@ fn print_probe(out: &mut dyn Write, probe: &ProbeExplanation) -> io::Result<()> 
         )?;
     }
     match timing.kind {
-        Kind::Startup => writeln!(out, "    that is decided {min} to {max} after its start")?,
-        Kind::Liveness => writeln!(
+        ProbeKind::Startup => writeln!(out, "    that is decided {min} to {max} after its start")?,
+        ProbeKind::Liveness => writeln!(
             out,
             "    a deadlock is noticed after {min} to {max}, and the container killed"
         )?,
-        Kind::Readiness => writeln!(
+        ProbeKind::Readiness => writeln!(
             out,
             "    a container that stops answering is unready after {min} to {max}"
         )?,
     }
     if let (Some(gone_by), Some(stop)) = (timing.gone_by.map(Seconds), timing.stop) {
         let since = match timing.kind {
-            Kind::Startup => "after its start",
-            Kind::Liveness | Kind::Readiness => "after the deadlock began",
+            ProbeKind::Startup => "after its start",
+            ProbeKind::Liveness | ProbeKind::Readiness => "after the deadlock began",
         };
         writeln!(
             out,
@@ -190,7 +190,7 @@ fn settings(probe: &ProbeExplanation) -> String {
         Handler::Grpc => "grpc",
     };
     let (period, after) = (Seconds(probe.timing.period), Seconds(probe.timing.period_after));
-    let mut parts = vec![if period == after || probe.timing.kind == Kind::Startup {
+    let mut parts = vec![if period == after || probe.timing.kind == ProbeKind::Startup {
         format!("{handler} every {period}")
     } else {
         format!("{handler} every {period} until it succeeds, then every {after}")

@@ -26,12 +26,12 @@ pub(crate) fn run(args: &HistoryArgs) -> Result<Exit, Failure> {
 
 /// The stories from the agent, or from its directory where no agent runs: what was killed stays known.
 async fn fetch(args: &HistoryArgs) -> Result<String, Failure> {
-    let pod = args.pod.as_ref().map(ToString::to_string);
+    let pod = args.pod.as_ref();
     let container = args.container.as_deref();
-    match args.data.client()?.history(pod.as_deref(), container).await {
+    match args.data.client()?.history(pod, container).await {
         Err(refused @ ClientError::Connect { .. }) => {
             let layout = Layout::new(args.data.resolve()?);
-            let kept = pulselet_agent::kept_history(&layout, pod.as_deref(), container);
+            let kept = pulselet_agent::kept_history(&layout, pod, container);
             kept.map_err(Failure::environment)?.ok_or_else(|| refused.into())
         }
         answer => Ok(answer?),

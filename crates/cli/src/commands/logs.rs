@@ -64,9 +64,7 @@ async fn print(args: &LogsArgs) -> Result<Exit, Failure> {
 
 async fn ask(args: &LogsArgs, client: &Client) -> Result<LogPlace, Failure> {
     let (pod, container) = (&args.pod, args.container.as_deref());
-    Ok(client
-        .log(&pod.namespace, &pod.name, container, args.previous)
-        .await?)
+    Ok(client.log(pod, container, args.previous).await?)
 }
 
 /// Whether the life that is followed is over: it ended, another has begun, or the pod is gone.

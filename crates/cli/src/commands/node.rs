@@ -17,6 +17,7 @@ pub(crate) fn run(args: &NodeCommandArgs, verbose: u8) -> Result<Exit, Failure> 
         config: args.agent.node.resolve()?,
         lines: LineHub::default(),
         metrics: Some(args.metrics.clone()),
+        feed: None,
         manifests: args.manifests.clone(),
         application: None,
     };

@@ -75,7 +75,7 @@ fn row(pod: &PodView, status: &ContainerStatus, now: Timestamp) -> Row {
         .and_then(|it| it.started_at.as_ref());
     let lived = since.map(|since| age(now.as_second() - since.0.as_second()));
     [
-        format!("{}/{}", pod.namespace, pod.name),
+        pod.pod_name().to_string(),
         status.name.clone(),
         state(pod, status),
         yes(status.started.unwrap_or_default()),

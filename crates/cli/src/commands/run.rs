@@ -5,6 +5,7 @@
 //! earlier `node`) are adopted, kept running and left as they were.
 
 mod live;
+mod progress;
 mod stage;
 mod state;
 mod text;
@@ -13,8 +14,9 @@ mod view;
 use std::io::Write as _;
 use std::time::Duration;
 
-use pulselet_agent::{FULL_BACKLOG, How, LineHub, Lines, NodeHandle, Origin, Shutdown};
-use pulselet_engine::line::LineBody;
+use pulselet_agent::{
+    FULL_BACKLOG, Feed, How, LineHub, Lines, News, NodeHandle, Origin, Shutdown, pod_name_of,
+};
 use pulselet_model::{Pod, Profile};
 use pulselet_plan::NodeConfig;
 use tokio::time::Instant;
@@ -27,6 +29,7 @@ use crate::input::{Outcome, Source};
 use crate::interrupt::Interrupts;
 use crate::logging::{self, Quietness};
 use crate::output::{self, Format};
+use progress::Progress;
 use stage::{Remark, Stage};
 use state::Pods;
 
@@ -48,7 +51,7 @@ pub(crate) fn run(args: &RunArgs, verbose: u8) -> Result<Exit, Failure> {
     }
     let lines = LineHub::default();
     let states = Pods::new(&pods);
-    // Waits for lines of its own; the stage has others.
+    // For what is said at the end; the stage has lines of its own.
     let watched = lines.subscribe(FULL_BACKLOG);
     let stage = Stage::open(args.output.output, verbose > 0, &lines, &states)?;
     logging::start(Quietness::Foreground, verbose, stage.log_writer());
@@ -56,6 +59,7 @@ pub(crate) fn run(args: &RunArgs, verbose: u8) -> Result<Exit, Failure> {
     let setting = Setting {
         config,
         lines,
+        feed: Some(Feed::default()),
         metrics: args.metrics.clone(),
         manifests: None,
         application: None,
@@ -87,13 +91,12 @@ fn read(files: &[String], config: &NodeConfig) -> Result<Option<Vec<Pod>>, Failu
         })?;
     }
     for (index, pod) in pods.iter().enumerate() {
-        let label = || format!("{}/{}", pod.namespace(), pod.name());
-        let same = |other: &Pod| other.name() == pod.name() && other.namespace() == pod.namespace();
-        if pods[..index].iter().any(same) {
-            return Err(Failure::usage(format_args!("pod {} is there twice", label())));
+        let name = pod_name_of(pod);
+        if pods[..index].iter().any(|other| pod_name_of(other) == name) {
+            return Err(Failure::usage(format_args!("pod {name} is there twice")));
         }
         if let Err(error) = pulselet_plan::convert(pod, config.gates) {
-            output::error(&format!("pod {} cannot be run: {error}", label()), None);
+            output::error(&format!("pod {name} cannot be run: {error}"), None);
             rejected = true;
         }
     }
@@ -132,13 +135,16 @@ async fn foreground(
     stage: &Stage,
 ) -> Result<(Exit, Vec<String>), Failure> {
     let mut interrupts = Interrupts::listen()?;
+    let feed = setting.feed.clone().unwrap_or_default();
     let started = agent::start(&args.agent, setting).await?;
     if let Some(warning) = started.warning {
         stage.remark(Remark::Say(warning.to_owned()));
     }
     let mut run = Run {
         node: started.node,
+        progress: Progress::new(&pods),
         pods: states,
+        feed,
         lines,
         stage,
         others: false,
@@ -169,7 +175,12 @@ enum End {
 
 struct Run<'a> {
     node: NodeHandle,
+    /// What the run goes by.
+    progress: Progress,
+    /// What people are told about the pods.
     pods: Pods,
+    /// Which pods have changed.
+    feed: Feed,
     lines: Lines,
     stage: &'a Stage,
     /// The agent has pods that are not of this run.
@@ -180,18 +191,18 @@ impl Run<'_> {
     /// Gives the pods to the agent, and stops those that an earlier run has left behind.
     async fn take(&mut self, pods: Vec<Pod>) -> Result<(), Failure> {
         for view in self.node.pods().await.map_err(Failure::environment)? {
-            let label = format!("{}/{}", view.namespace, view.name);
-            if self.pods.has(&label) {
+            let name = view.pod_name();
+            if self.pods.has(&name) {
                 continue;
             }
             if view.origin != Origin::Run {
                 self.others = true;
                 continue;
             }
-            let text = format!("stopping pod {label}, which an earlier run has left behind");
+            let text = format!("stopping pod {name}, which an earlier run has left behind");
             self.stage.remark(Remark::Say(text));
             // It may have gone meanwhile.
-            let _ = self.node.delete_pod(&view.namespace, &view.name, None).await;
+            let _ = self.node.delete_pod(&name, None).await;
         }
         for pod in pods {
             let added = self.node.add_pod(pod, Origin::Run).await;
@@ -202,6 +213,7 @@ impl Run<'_> {
         let views = self.node.pods().await.map_err(Failure::environment)?;
         for view in &views {
             self.pods.recall(view);
+            self.progress.update(view);
         }
         self.stage.remark(Remark::Pods(views));
         Ok(())
@@ -220,6 +232,7 @@ impl Run<'_> {
                 return end;
             }
             tokio::select! {
+                news = self.feed.next() => self.follow(news).await,
                 line = self.lines.next() => match line {
                     Some(line) => self.pods.apply(&line),
                     // The agent has ended although nobody asked it to.
@@ -232,20 +245,32 @@ impl Run<'_> {
         }
     }
 
+    /// Looks at the pods that have changed.
+    async fn follow(&mut self, news: News) {
+        for name in news.changed.iter().filter(|name| self.pods.has(name)) {
+            // A node that is gone has closed its lines, which ends the run.
+            if let Ok(Some(view)) = self.node.pod(name).await {
+                self.progress.update(&view);
+            }
+        }
+        for last in &news.departed {
+            self.progress.departed(last);
+        }
+    }
+
     fn is_over(&self, waits: bool) -> Option<End> {
-        if waits && self.pods.all_ready() {
+        if waits && self.progress.all_ready() {
             return Some(End::Ready);
         }
-        let ended = |pod: &state::PodState| pod.deleted || pod.phase.is_terminal();
-        if waits && self.pods.iter().any(ended) {
+        if waits && self.progress.any_ended() {
             return Some(End::NeverReady);
         }
-        self.pods.all_finished().then_some(End::Finished)
+        self.progress.all_ended().then_some(End::Finished)
     }
 
     fn exit(&self, end: End) -> Exit {
         match end {
-            End::Finished if self.pods.any_failed() => Exit::No,
+            End::Finished if self.progress.any_failed() => Exit::No,
             End::Finished | End::Ready | End::Unread => Exit::Done,
             End::NeverReady | End::Late => Exit::No,
             End::Interrupted => Exit::Interrupted,
@@ -253,7 +278,7 @@ impl Run<'_> {
     }
 
     /// What a person should know about this end.
-    fn remarks(&self, end: End, timeout: Duration) -> Vec<String> {
+    fn remarks(&mut self, end: End, timeout: Duration) -> Vec<String> {
         let headline = match end {
             End::Late => {
                 let after = pulselet_plan::duration::format_duration(timeout.into());
@@ -262,12 +287,15 @@ impl Run<'_> {
             End::NeverReady => "a pod has ended without being ready".to_owned(),
             End::Finished | End::Ready | End::Interrupted | End::Unread => return Vec::new(),
         };
+        while let Some(line) = self.lines.try_next() {
+            self.pods.apply(&line);
+        }
         std::iter::once(headline).chain(self.pods.missing()).collect()
     }
 
     /// Stops the pods of this run, faster when asked again, then the agent.
     async fn stop(mut self, interrupts: &mut Interrupts) {
-        if !self.pods.all_finished() {
+        if !self.progress.all_ended() {
             self.stage.remark(Remark::Ending(STOPPING));
         }
         tokio::select! {
@@ -290,15 +318,13 @@ impl Run<'_> {
             return self.node.shutdown(mode).await;
         }
         for pod in self.pods.iter() {
-            let (namespace, name) = pod.label.split_once('/').unwrap_or_default();
             // It may have gone by itself.
-            let _ = self.node.delete_pod(namespace, name, grace).await;
+            let _ = self.node.delete_pod(&pod.name, grace).await;
         }
         while self.has_pods().await {
-            while let Some(line) = self.lines.next().await {
-                if matches!(line.line.body, LineBody::Deleted) {
-                    break;
-                }
+            tokio::select! {
+                _ = self.feed.next() => {}
+                () = self.node.ended() => {}
             }
         }
         self.node.shutdown(Shutdown::Leave).await;
@@ -307,8 +333,6 @@ impl Run<'_> {
     /// Whether the agent still has a pod of this run.
     async fn has_pods(&self) -> bool {
         let views = self.node.pods().await.unwrap_or_default();
-        views
-            .iter()
-            .any(|view| self.pods.has(&format!("{}/{}", view.namespace, view.name)))
+        views.iter().any(|view| self.pods.has(&view.pod_name()))
     }
 }

@@ -32,6 +32,7 @@ pub(crate) fn run(args: &ServeArgs, verbose: u8) -> Result<Exit, Failure> {
         config: node,
         lines: LineHub::default(),
         metrics: Some(args.metrics.clone()),
+        feed: None,
         manifests: args.manifests.clone(),
         application: None,
     };

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 
+use pulselet_agent::pod_name_of;
 use pulselet_engine::line::{Line, LineRecord};
 use pulselet_engine::plan::PodPlan;
 use pulselet_engine::time::{Span, Time};
@@ -11,6 +12,7 @@ use pulselet_plan::NodeConfig;
 use pulselet_sim::simulation::DEFAULT_LIMIT;
 use pulselet_sim::timeline::{TextTimeline, Timeline, html, svg};
 use pulselet_sim::{End, Scenario, Setup, Simulation};
+use pulselet_vocabulary::PodName;
 
 use crate::cli::{SimulateArgs, SimulateFormat};
 use crate::diagnostics;
@@ -85,7 +87,7 @@ enum Teller {
     Text(TextTimeline<Out>),
     Json {
         out: Out,
-        pod: String,
+        pod: PodName,
     },
     Drawing {
         out: Out,
@@ -102,7 +104,7 @@ impl Teller {
                 .iter()
                 .map(|container| Arc::clone(&container.name))
         };
-        let pod = format!("{}/{}", pod.namespace(), pod.name());
+        let pod = pod_name_of(pod);
         let drawing = |out, pod, draw| Self::Drawing {
             out,
             timeline: Timeline::new(pod, names()),

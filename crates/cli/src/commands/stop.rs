@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::time::Duration;
 
+use pulselet_agent::PodView;
 use pulselet_agent::control::{Client, ClientError, LineStream};
+use pulselet_vocabulary::PodName;
 use serde_json::Value;
 
 use crate::agent;
-use crate::cli::{PodName, StopArgs};
+use crate::cli::StopArgs;
 use crate::exit::{Exit, Failure};
 use crate::interrupt::Interrupts;
 use crate::output;
@@ -25,8 +27,7 @@ async fn stop(args: &StopArgs) -> Result<Exit, Failure> {
     let mut left = pods(args, &client).await?;
     let mut refused = false;
     for pod in left.clone() {
-        let name: PodName = pod.parse().map_err(Failure::usage)?;
-        match delete(args, &client, &name).await {
+        match delete(args, &client, &pod).await {
             Ok(()) => {}
             Err(ClientError::Refused {
                 status: 404 | 409,
@@ -71,25 +72,19 @@ async fn a_deletion(lines: &mut LineStream) {
 
 async fn delete(args: &StopArgs, client: &Client, pod: &PodName) -> Result<(), ClientError> {
     let grace = args.grace_period.map(Duration::from_secs);
-    client.delete(&pod.namespace, &pod.name, grace).await
+    client.delete(pod, grace).await
 }
 
-async fn pods(args: &StopArgs, client: &Client) -> Result<BTreeSet<String>, Failure> {
+async fn pods(args: &StopArgs, client: &Client) -> Result<BTreeSet<PodName>, Failure> {
     if args.all {
         let views = client.pods().await?;
-        return Ok(views
-            .iter()
-            .map(|pod| format!("{}/{}", pod.namespace, pod.name))
-            .collect());
+        return Ok(views.iter().map(PodView::pod_name).collect());
     }
-    Ok(args.pods.iter().map(ToString::to_string).collect())
+    Ok(args.pods.iter().cloned().collect())
 }
 
 /// The pods the agent has now; none where there is no agent.
-async fn names(client: &Client) -> BTreeSet<String> {
+async fn names(client: &Client) -> BTreeSet<PodName> {
     let views = client.pods().await.unwrap_or_default();
-    views
-        .iter()
-        .map(|pod| format!("{}/{}", pod.namespace, pod.name))
-        .collect()
+    views.iter().map(PodView::pod_name).collect()
 }

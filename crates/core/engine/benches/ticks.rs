@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use pulselet_engine::Span;
-use pulselet_engine::prober::Prober;
+use pulselet_engine::probe_runner::ProbeRunner;
 
 use node::{Node, SETTLED};
 
@@ -51,7 +51,7 @@ fn one_minute(criterion: &mut Criterion) {
         );
     });
     group.finish();
-    let bytes = size_of::<Prober>();
+    let bytes = size_of::<ProbeRunner>();
     println!("bytes of state per worker: {bytes}");
     assert!(bytes < MAX_WORKER_BYTES, "a worker takes {bytes} bytes");
 }

@@ -13,18 +13,20 @@ mod probing;
 
 use std::sync::Arc;
 
+use pulselet_vocabulary::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::backoff::BackOff;
 use crate::hook::HookRun;
-use crate::io::{ContainerIx, CreateError, ImageError, LifeKey};
+use crate::io::{ContainerIx, CreateError, ImageFailure, LifeKey};
 use crate::line::{HookOutcome, LineBody};
-use crate::plan::{ContainerPlan, Kind, Role};
-use crate::prober::Prober;
+use crate::plan::{ContainerPlan, ProbeKind, Role};
+use crate::probe_runner::ProbeRunner;
 use crate::scope::Scope;
 use crate::status::Terminated;
 use crate::termination::Termination;
 use crate::time::Time;
+use crate::transition::Transition;
 use crate::worker::Published;
 
 pub(crate) use birth::start;
@@ -62,7 +64,7 @@ pub(crate) enum Stage {
     Pulling,
     PullBackOff {
         until: Time,
-        error: ImageError,
+        error: ImageFailure,
         message: String,
     },
     Creating,
@@ -85,7 +87,7 @@ pub(crate) enum Stage {
 pub(crate) struct Life {
     pub(crate) attempt: u32,
     pub(crate) id: Arc<str>,
-    pub(crate) stop_signal: Option<Arc<str>>,
+    pub(crate) stop_signal: Option<Signal>,
     plan: Arc<ContainerPlan>,
 }
 
@@ -95,6 +97,9 @@ pub(crate) struct Running {
     pub(crate) started_at: Time,
     /// When it became started.
     started: Option<Time>,
+    /// One of its probes has succeeded.
+    #[serde(default)]
+    succeeded: bool,
     post_start: Option<HookRun>,
     termination: Option<Termination>,
 }
@@ -103,12 +108,12 @@ pub(crate) struct Running {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Ended {
     pub(crate) terminated: Terminated,
-    pub(crate) stop_signal: Option<Arc<str>>,
+    pub(crate) stop_signal: Option<Signal>,
     attempt: u32,
 }
 
 /// A container's probers, by kind.
-type Probers = [Option<Prober>; 3];
+type Probers = [Option<ProbeRunner>; 3];
 
 /// What a container needs to know of its pod.
 #[derive(Clone, Copy, Debug)]
@@ -222,9 +227,17 @@ impl Container {
         };
         let passed = match &running.life.plan.readiness {
             None => true,
-            Some(_) => self.published(Kind::Readiness, running.life.attempt) == Some(Published::Success),
+            Some(_) => self.published(ProbeKind::Readiness, running.life.attempt) == Some(Published::Success),
         };
         running.started.is_some() && passed
+    }
+
+    /// Whether a worker of this kind probes, or is to probe, this life.
+    pub(crate) fn has_worker(&self, attempt: u32, kind: ProbeKind) -> bool {
+        let runs = self
+            .running()
+            .is_some_and(|running| running.life.attempt == attempt);
+        runs && self.probers[kind as usize].is_some()
     }
 
     /// Whether the pod is ready only if this container is.
@@ -235,7 +248,7 @@ impl Container {
         }
     }
 
-    fn published(&self, kind: Kind, attempt: u32) -> Option<Published> {
+    fn published(&self, kind: ProbeKind, attempt: u32) -> Option<Published> {
         self.probers[kind as usize].as_ref()?.published_for(attempt)
     }
 
@@ -252,7 +265,7 @@ impl Container {
             Stage::Running(running) => {
                 let hook = running.post_start.as_ref().and_then(HookRun::wakes_at);
                 let end = running.termination.as_ref().map(Termination::next_deadline);
-                let probes = self.probers.iter().flatten().filter_map(Prober::due_at);
+                let probes = self.probers.iter().flatten().filter_map(ProbeRunner::due_at);
                 probes.chain(hook).chain(end).min()
             }
             Stage::Pending | Stage::Pulling | Stage::Creating | Stage::Starting(_) | Stage::Finished => None,
@@ -307,9 +320,11 @@ impl Container {
         let (started, ready) = (self.is_started(), self.is_ready() && self.counts_for_readiness());
         if started && !self.told.started {
             scope.line(LineBody::Started);
+            scope.transition(Transition::StatusChanged);
         }
         if ready != self.told.ready {
             scope.line(if ready { LineBody::Ready } else { LineBody::Unready });
+            scope.transition(Transition::StatusChanged);
         }
         self.told.started = started;
         self.told.ready = ready;

@@ -4,6 +4,8 @@
 
 use std::sync::Arc;
 
+use pulselet_vocabulary::Severity;
+
 /// An event about the pod or about one of its containers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
@@ -11,19 +13,4 @@ pub struct Event {
     pub severity: Severity,
     pub reason: &'static str,
     pub message: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Severity {
-    Normal,
-    Warning,
-}
-
-impl Severity {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Normal => "Normal",
-            Self::Warning => "Warning",
-        }
-    }
 }

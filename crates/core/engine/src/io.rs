@@ -6,12 +6,14 @@
 
 use std::sync::Arc;
 
+use pulselet_vocabulary::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::event::Event;
 use crate::line::Line;
-use crate::plan::{Hook, Kind, PodPlan, Settings};
+use crate::plan::{Hook, PodPlan, ProbeKind, Settings};
 use crate::time::{Span, Time};
+use crate::transition::Transition;
 
 /// The place of a container in [`PodPlan::containers`].
 pub type ContainerIx = usize;
@@ -47,14 +49,14 @@ pub enum Input {
     },
     ImageFailed {
         container: ContainerIx,
-        error: ImageError,
+        error: ImageFailure,
         message: String,
     },
     /// Answers [`Action::Create`], or found by adoption.
     Created {
         life: LifeKey,
         id: Arc<str>,
-        stop_signal: Option<Arc<str>>,
+        stop_signal: Option<Signal>,
     },
     CreateFailed {
         life: LifeKey,
@@ -77,7 +79,7 @@ pub enum Input {
     /// Answers [`Action::Probe`].
     ProbeDone {
         life: LifeKey,
-        kind: Kind,
+        kind: ProbeKind,
         report: ProbeReport,
     },
     /// Answers [`Action::Hook`].
@@ -89,7 +91,7 @@ pub enum Input {
     /// Answers [`Action::Stop`] and [`Action::Kill`]: the signal was sent at that moment.
     Signalled {
         life: LifeKey,
-        signal: Arc<str>,
+        signal: Signal,
         at: Time,
     },
     /// A deletion or a stop by the user; without a number the pod's own grace period counts. A later one can
@@ -126,13 +128,13 @@ pub enum Pulled {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ImageError {
+pub enum ImageFailure {
     ErrImagePull,
     ErrImageNeverPull,
     InvalidImageName,
 }
 
-impl ImageError {
+impl ImageFailure {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::ErrImagePull => "ErrImagePull",
@@ -174,7 +176,7 @@ pub struct Exit {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopRecord {
-    pub signal: Arc<str>,
+    pub signal: Signal,
     pub at: Time,
     /// SIGKILL had to follow because the grace period was over.
     pub forced: bool,
@@ -182,7 +184,7 @@ pub struct StopRecord {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProbeReport {
-    pub outcome: Outcome,
+    pub outcome: ProbeOutcome,
     /// For people: what the handler saw.
     pub detail: String,
     /// That of a command that failed.
@@ -196,7 +198,7 @@ pub struct ProbeReport {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Outcome {
+pub enum ProbeOutcome {
     Success,
     /// Good enough, with something to tell.
     Warning,
@@ -205,6 +207,15 @@ pub enum Outcome {
     Unknown,
     /// The handler could not ask; it counts as nothing.
     Error,
+}
+
+impl ProbeOutcome {
+    pub const fn is_success(self) -> bool {
+        match self {
+            Self::Success | Self::Warning => true,
+            Self::Failure | Self::Unknown | Self::Error => false,
+        }
+    }
 }
 
 /// What the driver is asked to do.
@@ -228,7 +239,7 @@ pub enum Action {
     /// Run the probe once; a handler *error* is tried again at once, [`PROBE_TRIES`] times in all, and reported once.
     Probe {
         life: LifeKey,
-        kind: Kind,
+        kind: ProbeKind,
         timeout: Span,
     },
     Hook {
@@ -264,10 +275,11 @@ pub const PROBE_TRIES: u32 = 3;
 #[derive(Debug, Default)]
 pub struct Outbox {
     pub actions: Vec<Action>,
+    /// What the driver goes by.
+    pub transitions: Vec<Transition>,
+    /// What people read. Nothing is to be decided by them.
     pub lines: Vec<Line>,
     pub events: Vec<Event>,
-    /// Workers that have nothing left to do: their results and metric series go.
-    pub retired: Vec<(ContainerIx, Kind)>,
     /// Whether the state must be on disk before the actions are carried out. Only one more success of a probe that
     /// succeeded before, and what leads to it, leave this false.
     pub dirty: bool,
@@ -276,9 +288,9 @@ pub struct Outbox {
 impl Outbox {
     pub fn clear(&mut self) {
         self.actions.clear();
+        self.transitions.clear();
         self.lines.clear();
         self.events.clear();
-        self.retired.clear();
         self.dirty = false;
     }
 }

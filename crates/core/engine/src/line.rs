@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use pulselet_vocabulary::{PodName, Signal};
 use serde::Serialize;
 
-use crate::io::Outcome;
-use crate::plan::{Hook, Kind};
+use crate::io::ProbeOutcome;
+use crate::plan::{Hook, ProbeKind};
 use crate::time::{Span, Time};
 
 /// One thing that happened.
@@ -29,7 +30,7 @@ pub enum LineBody {
         restart_count: u32,
     },
     Probe {
-        kind: Kind,
+        kind: ProbeKind,
         outcome: LineOutcome,
         detail: String,
         latency_ms: f64,
@@ -52,10 +53,10 @@ pub enum LineBody {
         seconds: Span,
     },
     Signal {
-        signal: Arc<str>,
+        signal: Signal,
     },
     GraceExceeded {
-        signal: &'static str,
+        signal: Signal,
     },
     Exited {
         exit_code: i32,
@@ -85,8 +86,7 @@ pub struct LineRecord<'a> {
     /// Wall-clock time, RFC 3339, where there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<&'a str>,
-    /// namespace/name
-    pub pod: &'a str,
+    pub pod: &'a PodName,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container: Option<&'a str>,
     #[serde(flatten)]
@@ -103,13 +103,13 @@ pub enum LineOutcome {
     Error,
 }
 
-impl From<Outcome> for LineOutcome {
-    fn from(outcome: Outcome) -> Self {
+impl From<ProbeOutcome> for LineOutcome {
+    fn from(outcome: ProbeOutcome) -> Self {
         match outcome {
-            Outcome::Success => Self::Success,
-            Outcome::Warning => Self::Warning,
-            Outcome::Failure | Outcome::Unknown => Self::Failure,
-            Outcome::Error => Self::Error,
+            ProbeOutcome::Success => Self::Success,
+            ProbeOutcome::Warning => Self::Warning,
+            ProbeOutcome::Failure | ProbeOutcome::Unknown => Self::Failure,
+            ProbeOutcome::Error => Self::Error,
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use pulselet_vocabulary::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::time::Span;
@@ -33,16 +34,16 @@ pub struct ContainerPlan {
     pub readiness: Option<Arc<ProbePlan>>,
     pub post_start: Option<HookPlan>,
     pub pre_stop: Option<HookPlan>,
-    /// The signal the manifest asks for, by name. Without it the image's or the runtime's own is used.
-    pub stop_signal: Option<Arc<str>>,
+    /// The signal the manifest asks for. Without it the image's or the runtime's own is used.
+    pub stop_signal: Option<Signal>,
 }
 
 impl ContainerPlan {
-    pub fn probe(&self, kind: Kind) -> Option<&Arc<ProbePlan>> {
+    pub fn probe(&self, kind: ProbeKind) -> Option<&Arc<ProbePlan>> {
         match kind {
-            Kind::Startup => self.startup.as_ref(),
-            Kind::Liveness => self.liveness.as_ref(),
-            Kind::Readiness => self.readiness.as_ref(),
+            ProbeKind::Startup => self.startup.as_ref(),
+            ProbeKind::Liveness => self.liveness.as_ref(),
+            ProbeKind::Readiness => self.readiness.as_ref(),
         }
     }
 }
@@ -90,13 +91,13 @@ impl RestartRule {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum ProbeKind {
     Startup,
     Liveness,
     Readiness,
 }
 
-impl Kind {
+impl ProbeKind {
     pub const ALL: [Self; 3] = [Self::Startup, Self::Liveness, Self::Readiness];
 
     pub const fn as_str(self) -> &'static str {

@@ -5,7 +5,7 @@
 //! - once the end has begun nothing is started any more, and it can only come sooner;
 //! - at the end a sidecar gets its stop signal when all main containers and all later sidecars are gone, or when the
 //!   grace period is over;
-//! - started, ready and phase are told when they change, in [`Pod::refresh`] and nowhere else.
+//! - started, ready and phase are told when they change, in [`PodMachine::refresh`] and nowhere else.
 
 mod ending;
 mod inputs;
@@ -13,17 +13,19 @@ mod moving;
 
 use std::sync::Arc;
 
+use pulselet_vocabulary::{PodName, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::container::Container;
-use crate::event::{Event, Severity};
+use crate::event::Event;
 use crate::io::{ContainerIx, Input, LifeKey, Outbox};
 use crate::line::{KillReason, Line, LineBody, Phase};
-use crate::plan::{PodPlan, Settings};
+use crate::plan::{PodPlan, ProbeKind, Settings};
 use crate::scope::Scope;
-use crate::status::{Condition, PodStatus};
+use crate::status::{PodCondition, PodReport};
 use crate::termination::Grace;
 use crate::time::Time;
+use crate::transition::Transition;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
@@ -32,9 +34,18 @@ pub struct Identity {
     pub uid: Arc<str>,
 }
 
+impl Identity {
+    pub fn pod_name(&self) -> PodName {
+        PodName {
+            namespace: Arc::clone(&self.namespace),
+            name: Arc::clone(&self.name),
+        }
+    }
+}
+
 /// One pod and all that must outlive the agent about it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Pod {
+pub struct PodMachine {
     identity: Identity,
     plan: Arc<PodPlan>,
     settings: Settings,
@@ -46,7 +57,7 @@ pub struct Pod {
     pub(crate) end: Option<End>,
     pub(crate) phase: Phase,
     pub(crate) failure: Option<Failure>,
-    pub(crate) conditions: Vec<Condition>,
+    pub(crate) conditions: Vec<PodCondition>,
     told_ready: bool,
     over: bool,
 }
@@ -83,7 +94,7 @@ pub(crate) struct Failure {
     pub(crate) message: String,
 }
 
-impl Pod {
+impl PodMachine {
     pub fn new(
         identity: Identity,
         plan: Arc<PodPlan>,
@@ -177,7 +188,17 @@ impl Pod {
         self.end.is_some_and(|end| end.deleted)
     }
 
-    pub fn status(&self) -> PodStatus {
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Whether a worker of this kind probes, or is to probe, this life, which runs.
+    pub fn has_worker(&self, life: LifeKey, kind: ProbeKind) -> bool {
+        let container = self.containers.get(life.container);
+        container.is_some_and(|container| container.has_worker(life.attempt, kind))
+    }
+
+    pub fn status(&self) -> PodReport {
         crate::summary::status(self)
     }
 
@@ -218,7 +239,7 @@ impl Pod {
         }
     }
 
-    /// When [`Pod::advance`] must be called next.
+    /// When [`PodMachine::advance`] must be called next.
     pub fn next_deadline(&self) -> Option<Time> {
         if self.over {
             return None;
@@ -256,6 +277,7 @@ impl Pod {
         if ready != self.told_ready {
             self.told_ready = ready;
             tell(now, out, if ready { LineBody::Ready } else { LineBody::Unready });
+            out.transitions.push(Transition::StatusChanged);
         }
         if phase.is_terminal() {
             self.tell_phase(now, phase, out);
@@ -267,6 +289,7 @@ impl Pod {
         if phase != self.phase {
             self.phase = phase;
             tell(now, out, LineBody::Phase { phase });
+            out.transitions.push(Transition::StatusChanged);
         }
     }
 

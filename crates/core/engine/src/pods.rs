@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use crate::io::{Input, Outbox};
-use crate::pod::Pod;
+use crate::pod::PodMachine;
 use crate::time::Time;
 
 /// A pod's number; numbers are not used twice.
@@ -23,12 +23,12 @@ pub struct Pods {
 
 #[derive(Debug)]
 struct Entry {
-    pod: Pod,
+    pod: PodMachine,
     deadline: Option<Time>,
 }
 
 impl Pods {
-    pub fn insert(&mut self, pod: Pod) -> PodKey {
+    pub fn insert(&mut self, pod: PodMachine) -> PodKey {
         let key = PodKey(self.next_key);
         self.next_key += 1;
         self.entries.insert(key, Entry { pod, deadline: None });
@@ -36,15 +36,15 @@ impl Pods {
         key
     }
 
-    pub fn remove(&mut self, key: PodKey) -> Option<Pod> {
+    pub fn remove(&mut self, key: PodKey) -> Option<PodMachine> {
         self.entries.remove(&key).map(|entry| entry.pod)
     }
 
-    pub fn get(&self, key: PodKey) -> Option<&Pod> {
+    pub fn get(&self, key: PodKey) -> Option<&PodMachine> {
         self.entries.get(&key).map(|entry| &entry.pod)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (PodKey, &Pod)> {
+    pub fn iter(&self) -> impl Iterator<Item = (PodKey, &PodMachine)> {
         self.entries.iter().map(|(key, entry)| (*key, &entry.pod))
     }
 

@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::event::{Event, Severity};
+use pulselet_vocabulary::Severity;
+
+use crate::event::Event;
 use crate::io::{Action, LifeKey, Outbox};
 use crate::line::{Line, LineBody};
 use crate::plan::Settings;
 use crate::time::Time;
+use crate::transition::Transition;
 
 /// The moment and the container a step belongs to.
 #[derive(Debug)]
@@ -25,6 +28,10 @@ impl Scope<'_> {
             container: Some(Arc::clone(&self.name)),
             body,
         });
+    }
+
+    pub(crate) fn transition(&mut self, transition: Transition) {
+        self.out.transitions.push(transition);
     }
 
     pub(crate) fn act(&mut self, action: Action) {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use pulselet_vocabulary::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::line::{ExitReason, Phase};
@@ -9,18 +10,18 @@ use crate::plan::Role;
 use crate::time::Time;
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct PodStatus {
+pub struct PodReport {
     pub phase: Phase,
     /// Why the pod failed as a whole: `Evicted`, `DeadlineExceeded`, `PodOSNotSupported` ...
     pub reason: Option<String>,
     pub message: Option<String>,
     pub accepted_at: Time,
-    pub conditions: Vec<Condition>,
-    pub containers: Vec<ContainerStatus>,
+    pub conditions: Vec<PodCondition>,
+    pub containers: Vec<ContainerReport>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Condition {
+pub struct PodCondition {
     pub kind: ConditionKind,
     pub status: bool,
     pub reason: Option<String>,
@@ -50,10 +51,10 @@ impl ConditionKind {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct ContainerStatus {
+pub struct ContainerReport {
     pub name: Arc<str>,
     pub role: Role,
-    pub state: ContainerState,
+    pub state: ReportedState,
     /// The end of the life before the one `state` speaks of.
     pub last: Option<Terminated>,
     pub id: Option<Arc<str>>,
@@ -61,11 +62,11 @@ pub struct ContainerStatus {
     pub ready: bool,
     pub restart_count: u32,
     /// The signal that stops this container, as far as it is known.
-    pub stop_signal: Option<Arc<str>>,
+    pub stop_signal: Option<Signal>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum ContainerState {
+pub enum ReportedState {
     Waiting {
         reason: &'static str,
         message: Option<String>,

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use crate::container::{Container, Stage};
-use crate::io::ImageError;
+use crate::io::ImageFailure;
 use crate::line::Phase;
 use crate::plan::Role;
-use crate::pod::{Pod, Sandbox};
-use crate::status::{Condition, ConditionKind, ContainerState, ContainerStatus, PodStatus};
+use crate::pod::{PodMachine, Sandbox};
+use crate::status::{ConditionKind, ContainerReport, PodCondition, PodReport, ReportedState};
 use crate::time::Time;
 
-pub(crate) fn phase(pod: &Pod) -> Phase {
+pub(crate) fn phase(pod: &PodMachine) -> Phase {
     if pod.phase.is_terminal() {
         return pod.phase;
     }
@@ -26,7 +26,7 @@ pub(crate) fn phase(pod: &Pod) -> Phase {
 }
 
 /// Some container has yet to run for the first time.
-fn is_waiting(pod: &Pod) -> bool {
+fn is_waiting(pod: &PodMachine) -> bool {
     pod.containers.iter().any(|it| match it.role() {
         Role::Init => !it.has_succeeded(),
         Role::Sidecar => !it.was_started,
@@ -35,7 +35,7 @@ fn is_waiting(pod: &Pod) -> bool {
     })
 }
 
-fn final_phase(pod: &Pod) -> Phase {
+fn final_phase(pod: &PodMachine) -> Phase {
     let init_failed = pod.containers.iter().any(|it| {
         it.role() == Role::Init && it.is_finished() && it.newest().is_some() && !it.has_succeeded()
     });
@@ -54,7 +54,7 @@ fn final_phase(pod: &Pod) -> Phase {
 }
 
 /// All containers that stay are ready.
-pub(crate) fn is_ready(pod: &Pod) -> bool {
+pub(crate) fn is_ready(pod: &PodMachine) -> bool {
     !pod.phase.is_terminal()
         && pod
             .containers
@@ -71,7 +71,7 @@ fn is_initialized(container: &Container) -> bool {
     }
 }
 
-pub(crate) fn update_conditions(pod: &mut Pod, now: Time) {
+pub(crate) fn update_conditions(pod: &mut PodMachine, now: Time) {
     let (unready_reason, unready_message) = match pod.phase {
         Phase::Succeeded => ("PodCompleted", String::new()),
         Phase::Failed => ("PodFailed", String::new()),
@@ -112,7 +112,7 @@ pub(crate) fn update_conditions(pod: &mut Pod, now: Time) {
 }
 
 fn set_condition(
-    conditions: &mut Vec<Condition>,
+    conditions: &mut Vec<PodCondition>,
     kind: ConditionKind,
     status: bool,
     why: Option<(&str, String)>,
@@ -122,7 +122,7 @@ fn set_condition(
     let reason = reason.map(str::to_owned);
     let message = message.filter(|message| !message.is_empty());
     match conditions.iter_mut().find(|it| it.kind == kind) {
-        None => conditions.push(Condition {
+        None => conditions.push(PodCondition {
             kind,
             status,
             reason,
@@ -135,7 +135,7 @@ fn set_condition(
             } else {
                 now
             };
-            *condition = Condition {
+            *condition = PodCondition {
                 kind,
                 status,
                 reason,
@@ -147,7 +147,7 @@ fn set_condition(
 }
 
 /// The sentence of a condition about the containers for which something does not hold.
-fn list(pod: &Pod, what: &str, holds: impl Fn(&Container) -> bool) -> String {
+fn list(pod: &PodMachine, what: &str, holds: impl Fn(&Container) -> bool) -> String {
     let names: Vec<&str> = pod
         .containers
         .iter()
@@ -161,12 +161,12 @@ fn list(pod: &Pod, what: &str, holds: impl Fn(&Container) -> bool) -> String {
     }
 }
 
-pub(crate) fn status(pod: &Pod) -> PodStatus {
+pub(crate) fn status(pod: &PodMachine) -> PodReport {
     let has_init = pod.containers.iter().any(|it| match it.role() {
         Role::Init | Role::Sidecar => true,
         Role::Main | Role::Ephemeral => false,
     });
-    PodStatus {
+    PodReport {
         phase: pod.phase,
         reason: pod
             .failure
@@ -188,16 +188,16 @@ pub(crate) fn status(pod: &Pod) -> PodStatus {
     }
 }
 
-fn container_status(container: &Container, has_init: bool) -> ContainerStatus {
+fn container_status(container: &Container, has_init: bool) -> ContainerReport {
     let newest = container.newest();
     let state = state(container, has_init);
     let last = match state {
-        ContainerState::Terminated(_) => container.earlier(),
-        ContainerState::Waiting { .. } | ContainerState::Running { .. } => newest,
+        ReportedState::Terminated(_) => container.earlier(),
+        ReportedState::Waiting { .. } | ReportedState::Running { .. } => newest,
     };
     let (id, stop_signal) = match container.stage() {
-        Stage::Starting(life) => (Some(&life.id), life.stop_signal.as_ref()),
-        Stage::Running(running) => (Some(&running.life.id), running.life.stop_signal.as_ref()),
+        Stage::Starting(life) => (Some(&life.id), life.stop_signal),
+        Stage::Running(running) => (Some(&running.life.id), running.life.stop_signal),
         Stage::Pending
         | Stage::Pulling
         | Stage::PullBackOff { .. }
@@ -206,10 +206,10 @@ fn container_status(container: &Container, has_init: bool) -> ContainerStatus {
         | Stage::BackOff { .. }
         | Stage::Finished => (
             newest.map(|it| &it.terminated.id),
-            newest.and_then(|it| it.stop_signal.as_ref()),
+            newest.and_then(|it| it.stop_signal),
         ),
     };
-    ContainerStatus {
+    ContainerReport {
         name: Arc::clone(&container.plan().name),
         role: container.role(),
         last: last.map(|it| it.terminated.clone()),
@@ -218,28 +218,28 @@ fn container_status(container: &Container, has_init: bool) -> ContainerStatus {
         ready: container.is_ready() && container.counts_for_readiness()
             || (container.role() == Role::Init && container.has_succeeded()),
         restart_count: container.restart_count(),
-        stop_signal: stop_signal.cloned(),
+        stop_signal,
         state,
     }
 }
 
-fn state(container: &Container, has_init: bool) -> ContainerState {
+fn state(container: &Container, has_init: bool) -> ReportedState {
     let creating = if has_init {
         "PodInitializing"
     } else {
         "ContainerCreating"
     };
-    let waiting = |reason, message: Option<&String>| ContainerState::Waiting {
+    let waiting = |reason, message: Option<&String>| ReportedState::Waiting {
         reason,
         message: message.cloned(),
     };
     match container.stage() {
-        Stage::Running(running) => ContainerState::Running {
+        Stage::Running(running) => ReportedState::Running {
             started_at: running.started_at,
         },
         Stage::Pending | Stage::Pulling | Stage::Creating | Stage::Starting(_) => waiting(creating, None),
         Stage::PullBackOff { error, message, .. } => match error {
-            ImageError::ErrImagePull => {
+            ImageFailure::ErrImagePull => {
                 let image = &container.plan().image;
                 let message = format!(
                     "Back-off pulling image \"{image}\": {}: {message}",
@@ -248,7 +248,7 @@ fn state(container: &Container, has_init: bool) -> ContainerState {
                 waiting("ImagePullBackOff", Some(&message))
             }
             // No waiting helps: they are what they are until somebody changes something.
-            ImageError::ErrImageNeverPull | ImageError::InvalidImageName => {
+            ImageFailure::ErrImageNeverPull | ImageFailure::InvalidImageName => {
                 waiting(error.as_str(), Some(message))
             }
         },
@@ -262,7 +262,7 @@ fn state(container: &Container, has_init: bool) -> ContainerState {
             ..
         } => waiting("CrashLoopBackOff", None),
         Stage::Finished => match container.newest() {
-            Some(ended) => ContainerState::Terminated(ended.terminated.clone()),
+            Some(ended) => ReportedState::Terminated(ended.terminated.clone()),
             None => waiting(creating, None),
         },
     }

@@ -6,8 +6,7 @@
 //! - a termination under way can only become shorter;
 //! - having asked for a signal is not having stopped: only an observed exit ends a life.
 
-use std::sync::Arc;
-
+use pulselet_vocabulary::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::hook::HookRun;
@@ -16,12 +15,12 @@ use crate::line::{GraceFrom, HookOutcome, KillReason, LineBody};
 use crate::plan::{Hook, HookPlan};
 use crate::scope::Scope;
 use crate::time::{Span, Time};
+use crate::transition::{Stop, Transition};
 
 /// What a container has left for its stop signal at least, when a hook or the wait for its turn used the grace up.
 pub const MINIMUM_GRACE: Span = Span::from_secs(2);
 /// An unanswered stop or kill is asked for again after this long.
 const ASK_AGAIN_AFTER: Span = Span::from_secs(5);
-const SIGKILL: &str = "SIGKILL";
 
 /// A grace period and who set it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -163,6 +162,11 @@ impl Termination {
             grace_period_seconds: grace.span,
             grace_from: grace.from,
         });
+        scope.transition(Transition::StopBegan {
+            life: scope.life,
+            reason,
+            grace,
+        });
     }
 
     pub(crate) fn reason(&self) -> KillReason {
@@ -272,22 +276,24 @@ impl Termination {
     }
 
     fn tell_exceeded(&self, scope: &mut Scope<'_>) {
-        scope.line(LineBody::GraceExceeded { signal: SIGKILL });
+        scope.line(LineBody::GraceExceeded { signal: Signal::KILL });
         let message = format!(
             "Container {} did not stop within its grace period of {} and was killed",
             scope.name, self.grace.span
         );
         scope.warning("ExceededGracePeriod", message);
+        scope.transition(Transition::GraceExceeded {
+            life: scope.life,
+            reason: self.reason,
+        });
     }
 
     /// A signal was sent. Its sending starts what is left of the grace period.
-    pub(crate) fn signalled(&mut self, scope: &mut Scope<'_>, signal: &Arc<str>, at: Time) {
+    pub(crate) fn signalled(&mut self, scope: &mut Scope<'_>, signal: Signal, at: Time) {
         match self.step {
             Step::Signalling { grace, .. } => {
-                scope.line(LineBody::Signal {
-                    signal: Arc::clone(signal),
-                });
-                self.step = if **signal == *SIGKILL {
+                scope.line(LineBody::Signal { signal });
+                self.step = if signal.is_kill() {
                     // Nothing is left to escalate to, and nothing to be exceeded.
                     Step::Killing {
                         first: FirstSignal::KillSent { at },
@@ -303,10 +309,8 @@ impl Termination {
                 first: FirstSignal::KillAsked,
                 ask_again,
             } => {
-                scope.line(LineBody::Signal {
-                    signal: Arc::clone(signal),
-                });
-                let first = if **signal == *SIGKILL {
+                scope.line(LineBody::Signal { signal });
+                let first = if signal.is_kill() {
                     FirstSignal::KillSent { at }
                 } else {
                     // It was on its way when the kill was asked for.
@@ -386,34 +390,49 @@ impl Termination {
         }
     }
 
-    /// The life has ended: tells what the runtime did that was not known yet, and when its first signal was sent.
-    pub(crate) fn exited(self, scope: &mut Scope<'_>, exit: &Exit) -> Option<Time> {
-        let told = match self.step {
+    /// The life has ended: tells what the runtime did that was not known yet. Returns how the stop went, and when its
+    /// first signal was sent.
+    pub(crate) fn exited(self, scope: &mut Scope<'_>, exit: &Exit) -> (Stop, Option<Time>) {
+        let (sent_at, killed) = self.signals_until(scope, exit);
+        let stop = Stop {
+            reason: self.reason,
+            took: exit.at.since(self.asked_at),
+            killed,
+        };
+        (stop, sent_at)
+    }
+
+    /// When the first signal was sent, and whether one of them was SIGKILL.
+    fn signals_until(&self, scope: &mut Scope<'_>, exit: &Exit) -> (Option<Time>, bool) {
+        let (sent_at, killed) = match self.step {
             Step::PreStop(run) => {
                 run.cancel(scope);
-                None
+                (None, false)
             }
-            Step::AwaitingTurn | Step::Signalling { .. } => None,
-            Step::Signalled { at, .. } => Some(at),
-            Step::Killing { first, .. } => first.sent_at(),
+            Step::AwaitingTurn | Step::Signalling { .. } => (None, false),
+            Step::Signalled { at, .. } => (Some(at), false),
+            Step::Killing { first, .. } => (first.sent_at(), first.sent_at().is_some()),
         };
-        let Some(stop) = &exit.stop else { return told };
-        if told.is_none() {
-            scope.line(LineBody::Signal {
-                signal: Arc::clone(&stop.signal),
-            });
+        let Some(stop) = &exit.stop else {
+            return (sent_at, killed);
+        };
+        if sent_at.is_none() {
+            scope.line(LineBody::Signal { signal: stop.signal });
         }
-        let exceeded_told = matches!(
+        let exceeded_before = matches!(
             self.step,
             Step::Killing {
                 first: FirstSignal::Stop { .. },
                 ..
             }
         );
-        if stop.forced && !exceeded_told && &*stop.signal != SIGKILL {
+        let is_kill = stop.signal.is_kill();
+        let exceeded = stop.forced && !exceeded_before && !is_kill;
+        if exceeded {
             self.tell_exceeded(scope);
         }
-        Some(told.unwrap_or(stop.at))
+        let killed = killed || exceeded || (sent_at.is_none() && is_kill);
+        (Some(sent_at.unwrap_or(stop.at)), killed)
     }
 }
 

@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::io::Outcome;
-use crate::plan::{Kind, ProbePlan};
+use crate::io::ProbeOutcome;
+use crate::plan::{ProbeKind, ProbePlan};
 use crate::time::Span;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Worker {
-    kind: Kind,
+    kind: ProbeKind,
     plan: Arc<ProbePlan>,
     /// The life the fields below speak of.
     life: Option<u32>,
@@ -92,7 +92,7 @@ pub struct Judgement {
 }
 
 impl Worker {
-    pub fn new(kind: Kind, plan: Arc<ProbePlan>) -> Self {
+    pub fn new(kind: ProbeKind, plan: Arc<ProbePlan>) -> Self {
         Self {
             kind,
             plan,
@@ -104,7 +104,7 @@ impl Worker {
         }
     }
 
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ProbeKind {
         self.kind
     }
 
@@ -148,13 +148,13 @@ impl Worker {
                 return Next::Stop;
             }
         }
-        if view.pod_ending && self.kind != Kind::Readiness {
+        if view.pod_ending && self.kind != ProbeKind::Readiness {
             self.published = Some(Published::Success);
             return Next::Stop;
         }
         let gate_open = match self.kind {
-            Kind::Startup => !life.started,
-            Kind::Liveness | Kind::Readiness => life.started,
+            ProbeKind::Startup => !life.started,
+            ProbeKind::Liveness | ProbeKind::Readiness => life.started,
         };
         if life.age < self.plan.initial_delay || !gate_open {
             return Next::Wait;
@@ -165,9 +165,9 @@ impl Worker {
     fn begin(&mut self, attempt: u32) {
         self.life = Some(attempt);
         self.published = Some(match self.kind {
-            Kind::Startup => Published::Unknown,
-            Kind::Liveness => Published::Success,
-            Kind::Readiness => Published::Failure,
+            ProbeKind::Startup => Published::Unknown,
+            ProbeKind::Liveness => Published::Success,
+            ProbeKind::Readiness => Published::Failure,
         });
         self.run = None;
         self.on_hold = false;
@@ -175,11 +175,11 @@ impl Worker {
     }
 
     /// Counts a result and publishes when its run is long enough.
-    pub fn record(&mut self, outcome: Outcome) -> Judgement {
+    pub fn record(&mut self, outcome: ProbeOutcome) -> Judgement {
         let verdict = match outcome {
-            Outcome::Success | Outcome::Warning => Verdict::Success,
-            Outcome::Failure | Outcome::Unknown => Verdict::Failure,
-            Outcome::Error => {
+            ProbeOutcome::Success | ProbeOutcome::Warning => Verdict::Success,
+            ProbeOutcome::Failure | ProbeOutcome::Unknown => Verdict::Failure,
+            ProbeOutcome::Error => {
                 return Judgement {
                     run: 0,
                     published: None,
@@ -219,9 +219,9 @@ impl Worker {
         };
         self.published = Some(published);
         let holds = match self.kind {
-            Kind::Startup => true,
-            Kind::Liveness => verdict == Verdict::Failure,
-            Kind::Readiness => false,
+            ProbeKind::Startup => true,
+            ProbeKind::Liveness => verdict == Verdict::Failure,
+            ProbeKind::Readiness => false,
         };
         if holds {
             self.on_hold = true;

@@ -8,7 +8,7 @@ mod wording;
 
 use std::sync::Arc;
 
-use pulselet_engine::plan::{ContainerPlan, HookPlan, Kind, PodPlan, ProbePlan, Settings};
+use pulselet_engine::plan::{ContainerPlan, HookPlan, PodPlan, ProbeKind, ProbePlan, Settings};
 use pulselet_engine::time::Span;
 use pulselet_model::{Container, Gate, GateSet, Probe};
 
@@ -60,7 +60,7 @@ pub enum Advice {
     },
     /// Something that does not work is given the time that work in progress needs.
     LongGrace {
-        kind: Kind,
+        kind: ProbeKind,
         gone_by: Seconds,
         gone_by_then: Seconds,
     },
@@ -140,18 +140,18 @@ pub struct Subject<'a> {
 }
 
 /// Advice about one probe, what matters most first.
-pub fn about_probe(subject: &Subject<'_>, kind: Kind) -> Vec<Advice> {
+pub fn about_probe(subject: &Subject<'_>, kind: ProbeKind) -> Vec<Advice> {
     let Some(probe) = subject.probe(kind) else {
         return Vec::new();
     };
     let of_kind = match kind {
-        Kind::Liveness => vec![
+        ProbeKind::Liveness => vec![
             start_up(&probe),
             threshold_behind_startup(&probe),
             same_as_readiness(&probe),
             one_failure_kills(&probe),
         ],
-        Kind::Startup | Kind::Readiness => vec![],
+        ProbeKind::Startup | ProbeKind::Readiness => vec![],
     };
     let of_any = [
         timeout_beyond_period(&probe),
@@ -186,7 +186,7 @@ struct Considered<'a> {
 }
 
 impl<'a> Subject<'a> {
-    fn probe(&'a self, kind: Kind) -> Option<Considered<'a>> {
+    fn probe(&'a self, kind: ProbeKind) -> Option<Considered<'a>> {
         Some(Considered {
             subject: self,
             plan: self.container.probe(kind)?,
@@ -204,7 +204,7 @@ impl<'a> Subject<'a> {
 }
 
 impl Considered<'_> {
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ProbeKind {
         self.timing.kind
     }
 
@@ -219,9 +219,9 @@ impl Considered<'_> {
         let mut container = self.subject.container.clone();
         let changed = Some(Arc::new(probe));
         match self.kind() {
-            Kind::Startup => container.startup = changed,
-            Kind::Liveness => container.liveness = changed,
-            Kind::Readiness => container.readiness = changed,
+            ProbeKind::Startup => container.startup = changed,
+            ProbeKind::Liveness => container.liveness = changed,
+            ProbeKind::Readiness => container.readiness = changed,
         }
         probe_timing(self.subject.pod, &container, self.kind(), self.subject.settings)
     }
@@ -276,7 +276,7 @@ fn threshold_behind_startup(liveness: &Considered<'_>) -> Option<Advice> {
 }
 
 fn same_as_readiness(liveness: &Considered<'_>) -> Option<Advice> {
-    let readiness = liveness.subject.probe(Kind::Readiness)?;
+    let readiness = liveness.subject.probe(ProbeKind::Readiness)?;
     let detect = liveness.timing.detect.max;
     if !same_handler(liveness.manifest, readiness.manifest) || detect > readiness.timing.detect.max {
         return None;
@@ -368,8 +368,8 @@ fn notice_sooner(probe: &Considered<'_>) -> Option<Advice> {
         return None;
     }
     match probe.kind() {
-        Kind::Liveness => None,
-        Kind::Startup => {
+        ProbeKind::Liveness => None,
+        ProbeKind::Startup => {
             let budget = probe.timing.never_up.min;
             let failure_threshold = periods_in(budget, FAST_PERIOD);
             Some(Advice::StartNoticedSooner {
@@ -378,7 +378,7 @@ fn notice_sooner(probe: &Considered<'_>) -> Option<Advice> {
                 budget: Seconds(budget),
             })
         }
-        Kind::Readiness => {
+        ProbeKind::Readiness => {
             let threshold = u64::from(probe.plan.failure_threshold);
             let same = periods_in(probe.timing.period_after * threshold, Span::from_secs(1));
             let failure_threshold = (same != threshold).then_some(same);

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use pulselet_engine::plan::{Hook, Kind, PodPlan};
+use pulselet_engine::plan::{Hook, PodPlan, ProbeKind};
 use pulselet_model::{Container, EphemeralContainer, LifecycleHandler, PodSpec};
 
 use crate::convert::manifest_probe;
@@ -33,7 +33,7 @@ pub struct PodBlueprint {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerBlueprint {
     /// By kind. Gates hide none of them: a life goes on with the probes it was created with when a gate is closed.
-    probes: [Option<Arc<ProbeTarget>>; Kind::ALL.len()],
+    probes: [Option<Arc<ProbeTarget>>; ProbeKind::ALL.len()],
     post_start: Option<Arc<HookTarget>>,
     pre_stop: Option<Arc<HookTarget>>,
     pub pull_policy: PullPolicy,
@@ -79,7 +79,7 @@ impl ContainerBlueprint {
         let lifecycle = container.lifecycle.as_ref().filter(|_| stays);
         let hook = |handler: &LifecycleHandler| Arc::new(HookTarget::new(container, handler));
         Self {
-            probes: Kind::ALL.map(probe),
+            probes: ProbeKind::ALL.map(probe),
             post_start: lifecycle.and_then(|it| it.post_start.as_ref()).map(hook),
             pre_stop: lifecycle.and_then(|it| it.pre_stop.as_ref()).map(hook),
             pull_policy: PullPolicy::read(&container.image_pull_policy),
@@ -102,7 +102,7 @@ impl ContainerBlueprint {
     }
 
     /// What a probe of this kind asks; `None` if the container has no such probe.
-    pub fn probe(&self, kind: Kind) -> Option<&Arc<ProbeTarget>> {
+    pub fn probe(&self, kind: ProbeKind) -> Option<&Arc<ProbeTarget>> {
         self.probes[kind as usize].as_ref()
     }
 

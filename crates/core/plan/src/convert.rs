@@ -8,7 +8,8 @@
 use std::sync::Arc;
 
 use pulselet_engine::plan::{
-    ContainerPlan, ExitCodeMatch, Handler, Hook, Kind, PodPlan, ProbePlan, RestartPolicy, RestartRule, Role,
+    ContainerPlan, ExitCodeMatch, Handler, Hook, PodPlan, ProbeKind, ProbePlan, RestartPolicy, RestartRule,
+    Role,
 };
 use pulselet_engine::time::Span;
 use pulselet_model::openapi::api::core::v1::ContainerRestartRule;
@@ -36,7 +37,7 @@ pub enum PlanError {
     #[error("the pod has no containers")]
     FindContainers,
     #[error("the {} probe of container {container} has no handler", kind.as_str())]
-    FindHandler { container: String, kind: Kind },
+    FindHandler { container: String, kind: ProbeKind },
     #[error("{owner} has the unknown restart policy {policy:?}")]
     ReadRestartPolicy { owner: String, policy: String },
     #[error("container {container} has a restart rule with the unsupported action {action:?}")]
@@ -111,11 +112,11 @@ pub(crate) fn containers(spec: &PodSpec) -> impl Iterator<Item = (&Container, Ro
 }
 
 /// The probe of a kind as the manifest has it.
-pub(crate) fn manifest_probe(container: &Container, kind: Kind) -> Option<&Probe> {
+pub(crate) fn manifest_probe(container: &Container, kind: ProbeKind) -> Option<&Probe> {
     match kind {
-        Kind::Startup => container.startup_probe.as_ref(),
-        Kind::Liveness => container.liveness_probe.as_ref(),
-        Kind::Readiness => container.readiness_probe.as_ref(),
+        ProbeKind::Startup => container.startup_probe.as_ref(),
+        ProbeKind::Liveness => container.liveness_probe.as_ref(),
+        ProbeKind::Readiness => container.readiness_probe.as_ref(),
     }
 }
 
@@ -155,24 +156,27 @@ fn container_plan(
             None => pod_policy,
         },
         restart_rules: restart_rules(container)?,
-        startup: probe(Kind::Startup)?.filter(|_| gates.enabled(Gate::StartupProbeEnabled)),
-        liveness: probe(Kind::Liveness)?,
-        readiness: probe(Kind::Readiness)?,
+        startup: probe(ProbeKind::Startup)?.filter(|_| gates.enabled(Gate::StartupProbeEnabled)),
+        liveness: probe(ProbeKind::Liveness)?,
+        readiness: probe(ProbeKind::Readiness)?,
         post_start: hook(Hook::PostStart),
         pre_stop: hook(Hook::PreStop),
         stop_signal: lifecycle
             .and_then(|lifecycle| lifecycle.stop_signal.as_deref())
             .filter(|_| gates.enabled(Gate::ContainerStopSignals))
-            .map(Into::into),
+            // Admission let only names of signals pass.
+            .and_then(|name| name.parse().ok()),
     })
 }
 
-fn probe_plan(probe: &Probe, kind: Kind, handler: Handler, gates: GateSet) -> ProbePlan {
+fn probe_plan(probe: &Probe, kind: ProbeKind, handler: Handler, gates: GateSet) -> ProbePlan {
     let (period, period_after) = periods(probe, kind, handler, gates);
     let failure_threshold = threshold(probe.failure_threshold, DEFAULT_FAILURE_THRESHOLD);
     let has_initial_threshold = match kind {
-        Kind::Startup => false,
-        Kind::Liveness | Kind::Readiness => gates.enabled(Gate::ProbeInitializationFailureThreshold),
+        ProbeKind::Startup => false,
+        ProbeKind::Liveness | ProbeKind::Readiness => {
+            gates.enabled(Gate::ProbeInitializationFailureThreshold)
+        }
     };
     let initial = if has_initial_threshold {
         probe.initialization_failure_threshold
@@ -180,8 +184,8 @@ fn probe_plan(probe: &Probe, kind: Kind, handler: Handler, gates: GateSet) -> Pr
         0
     };
     let has_grace = match kind {
-        Kind::Startup | Kind::Liveness => gates.enabled(Gate::ProbeTerminationGracePeriod),
-        Kind::Readiness => false,
+        ProbeKind::Startup | ProbeKind::Liveness => gates.enabled(Gate::ProbeTerminationGracePeriod),
+        ProbeKind::Readiness => false,
     };
     ProbePlan {
         handler,
@@ -200,11 +204,11 @@ fn probe_plan(probe: &Probe, kind: Kind, handler: Handler, gates: GateSet) -> Pr
 }
 
 /// The period before the first success and the one after it.
-fn periods(probe: &Probe, kind: Kind, handler: Handler, gates: GateSet) -> (Span, Span) {
+fn periods(probe: &Probe, kind: ProbeKind, handler: Handler, gates: GateSet) -> (Span, Span) {
     let seconds = whole_seconds(probe.period_seconds, DEFAULT_PERIOD_SECONDS);
     let has_offset = match kind {
-        Kind::Startup | Kind::Readiness => gates.enabled(Gate::SubSecondProbes),
-        Kind::Liveness => false,
+        ProbeKind::Startup | ProbeKind::Readiness => gates.enabled(Gate::SubSecondProbes),
+        ProbeKind::Liveness => false,
     };
     let offset = probe.period_milliseconds.filter(|_| has_offset).unwrap_or(0);
     let minimum = match handler {

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use pulselet_engine::plan::{ContainerPlan, Kind, PodPlan, ProbePlan, Settings};
+use pulselet_engine::plan::{ContainerPlan, PodPlan, ProbeKind, ProbePlan, Settings};
 use pulselet_engine::time::Span;
 use pulselet_model::{GateSet, Pod};
 
@@ -59,7 +59,7 @@ pub fn explain(pod: &Pod, gates: GateSet, settings: &Settings) -> Result<Explana
             ContainerExplanation {
                 plan: Arc::clone(container),
                 deleted_within: stop_on_deletion(&plan, container),
-                probes: Kind::ALL
+                probes: ProbeKind::ALL
                     .into_iter()
                     .filter_map(|kind| explain_probe(&subject, kind))
                     .collect(),
@@ -74,7 +74,7 @@ pub fn explain(pod: &Pod, gates: GateSet, settings: &Settings) -> Result<Explana
     })
 }
 
-fn explain_probe(subject: &Subject<'_>, kind: Kind) -> Option<ProbeExplanation> {
+fn explain_probe(subject: &Subject<'_>, kind: ProbeKind) -> Option<ProbeExplanation> {
     Some(ProbeExplanation {
         plan: Arc::clone(subject.container.probe(kind)?),
         timing: probe_timing(subject.pod, subject.container, kind, subject.settings)?,

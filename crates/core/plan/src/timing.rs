@@ -11,7 +11,7 @@
 
 use pulselet_engine::line::GraceFrom;
 use pulselet_engine::plan::{
-    ContainerPlan, HookPlan, Kind, PodPlan, ProbePlan, Role, Settings, SubSecondPolicy,
+    ContainerPlan, HookPlan, PodPlan, ProbeKind, ProbePlan, Role, Settings, SubSecondPolicy,
 };
 use pulselet_engine::schedule::{LookPolicy, Schedule, Turn};
 use pulselet_engine::time::{Span, Time};
@@ -30,7 +30,7 @@ pub struct Bounds {
 /// What one probe of one container implies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeTiming {
-    pub kind: Kind,
+    pub kind: ProbeKind,
     /// Between two ticks until the probe has succeeded.
     pub period: Span,
     /// Between two ticks after that, under the node's sub-second policy.
@@ -68,27 +68,27 @@ pub struct StopTiming {
 pub fn probe_timing(
     pod: &PodPlan,
     container: &ContainerPlan,
-    kind: Kind,
+    kind: ProbeKind,
     settings: &Settings,
 ) -> Option<ProbeTiming> {
     let probe = container.probe(kind)?;
     let period_after = period_after(probe, settings);
     let never_up = never_up(probe, kind, settings);
     let detect = match kind {
-        Kind::Startup => Bounds {
+        ProbeKind::Startup => Bounds {
             min: probe.initial_delay + never_up.min,
             max: probe.initial_delay + never_up.max,
         },
-        Kind::Liveness | Kind::Readiness => deadlock(probe, period_after),
+        ProbeKind::Liveness | ProbeKind::Readiness => deadlock(probe, period_after),
     };
     let overrun = match kind {
-        Kind::Startup => Span::ZERO,
-        Kind::Liveness | Kind::Readiness => overrun(probe, kind, period_after, settings),
+        ProbeKind::Startup => Span::ZERO,
+        ProbeKind::Liveness | ProbeKind::Readiness => overrun(probe, kind, period_after, settings),
     };
     let limits_start = match kind {
-        Kind::Startup => true,
-        Kind::Liveness => container.startup.is_none(),
-        Kind::Readiness => false,
+        ProbeKind::Startup => true,
+        ProbeKind::Liveness => container.startup.is_none(),
+        ProbeKind::Readiness => false,
     };
     let stop = stop_after_probe(pod, container, kind);
     Some(ProbeTiming {
@@ -111,10 +111,10 @@ pub fn clock_start(probe: &ProbePlan, container_start: Time, gate: Time) -> Time
 }
 
 /// The grace period of a kill that this kind of probe decides, and how long it lasts at most. None for readiness.
-pub fn stop_after_probe(pod: &PodPlan, container: &ContainerPlan, kind: Kind) -> Option<StopTiming> {
+pub fn stop_after_probe(pod: &PodPlan, container: &ContainerPlan, kind: ProbeKind) -> Option<StopTiming> {
     let probe_grace = match kind {
-        Kind::Startup | Kind::Liveness => container.probe(kind)?.grace,
-        Kind::Readiness => return None,
+        ProbeKind::Startup | ProbeKind::Liveness => container.probe(kind)?.grace,
+        ProbeKind::Readiness => return None,
     };
     let (grace, from) = match (probe_grace, pod.grace) {
         (Some(grace), _) => (grace, GraceFrom::Probe),
@@ -161,11 +161,11 @@ fn period_after(probe: &ProbePlan, settings: &Settings) -> Span {
 }
 
 /// The last look before the first tick, from the clock's start; none for liveness, which does not look.
-fn last_look(probe: &ProbePlan, kind: Kind, settings: &Settings) -> Option<Span> {
+fn last_look(probe: &ProbePlan, kind: ProbeKind, settings: &Settings) -> Option<Span> {
     let policy = match (kind, settings.looks) {
-        (Kind::Liveness, _) => LookPolicy::None,
-        (Kind::Startup | Kind::Readiness, false) => LookPolicy::FirstOnly,
-        (Kind::Startup | Kind::Readiness, true) => LookPolicy::All(probe.handler),
+        (ProbeKind::Liveness, _) => LookPolicy::None,
+        (ProbeKind::Startup | ProbeKind::Readiness, false) => LookPolicy::FirstOnly,
+        (ProbeKind::Startup | ProbeKind::Readiness, true) => LookPolicy::All(probe.handler),
     };
     let mut schedule = Schedule::new(Time::ZERO, probe.period, policy);
     let mut last = None;
@@ -178,14 +178,14 @@ fn last_look(probe: &ProbePlan, kind: Kind, settings: &Settings) -> Option<Span>
 }
 
 /// How far the first tick can be late because the last look, timing out, runs beyond it.
-fn first_tick_lag(probe: &ProbePlan, kind: Kind, settings: &Settings) -> Span {
+fn first_tick_lag(probe: &ProbePlan, kind: ProbeKind, settings: &Settings) -> Span {
     last_look(probe, kind, settings).map_or(Span::ZERO, |look| {
         (look + probe.timeout).saturating_sub(probe.period)
     })
 }
 
 /// From the clock's start until enough ticks have failed.
-fn never_up(probe: &ProbePlan, kind: Kind, settings: &Settings) -> Bounds {
+fn never_up(probe: &ProbePlan, kind: ProbeKind, settings: &Settings) -> Bounds {
     let ticks = u64::from(probe.initial_failure_threshold.max(probe.failure_threshold));
     // Each grid point is used once at most, so the n-th tick never comes before its place on the grid.
     let min = probe.period * ticks;
@@ -217,7 +217,7 @@ fn deadlock(probe: &ProbePlan, period: Span) -> Bounds {
 
 /// A good answer that overran the next tick is followed by one at once, and then the grid is kept: these two can
 /// be closer to each other than a period, once.
-fn overrun(probe: &ProbePlan, kind: Kind, period: Span, settings: &Settings) -> Span {
+fn overrun(probe: &ProbePlan, kind: ProbeKind, period: Span, settings: &Settings) -> Span {
     if probe.failure_threshold < 2 {
         return Span::ZERO;
     }

@@ -6,19 +6,22 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use pulselet_engine::plan::{Kind, Settings, SubSecondPolicy};
+use pulselet_engine::plan::{ProbeKind, Settings, SubSecondPolicy};
 use pulselet_engine::time::{Span, Time};
 use pulselet_model::{
     Container, ExecAction, GateSet, HttpGetAction, IntOrString, Lifecycle, LifecycleHandler, Pod, Probe,
     Profile, SleepAction, TcpSocketAction, admit_create,
 };
 use pulselet_plan::PodBlueprint;
+use pulselet_vocabulary::{PodName, exit_code};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
-use crate::faults::{Crash, CrashMoment, Faults, Rates, Stall};
+use crate::faults::{Crash, CrashMoment, FaultPlan, Rates, Stall};
 use crate::oracle::Punctuality;
-use crate::scenario::{Ending, Health, HookScript, Hooks, Life, OwnExit, ProbeScript, Scenario, Window};
+use crate::scenario::{
+    Ending, HookScript, Hooks, OwnExit, ProbeScript, Scenario, ScriptedHealth, ScriptedLife, Window,
+};
 use crate::simulation::Setup;
 
 /// Faults happen in this first part of a simulation.
@@ -35,7 +38,7 @@ pub struct Case {
     pub pod: Pod,
     pub settings: Settings,
     pub scenario: Scenario,
-    pub faults: Faults,
+    pub faults: FaultPlan,
     pub limit: Time,
 }
 
@@ -49,11 +52,11 @@ impl Case {
         let pod = dice.pod();
         let scenario = dice.scenario(&pod);
         let faults = if dice.one_in(3) {
-            Faults::default()
+            FaultPlan::default()
         } else {
             dice.faults()
         };
-        let calm = faults == Faults::default() && dice.one_in(2);
+        let calm = faults == FaultPlan::default() && dice.one_in(2);
         let scenario = if calm {
             Scenario {
                 agent_restarts: Vec::new(),
@@ -90,7 +93,7 @@ impl Case {
     }
 
     pub fn punctuality(&self) -> Punctuality {
-        let calm = self.faults == Faults::default() && self.scenario.agent_restarts.is_empty();
+        let calm = self.faults == FaultPlan::default() && self.scenario.agent_restarts.is_empty();
         if calm {
             Punctuality::Exact
         } else {
@@ -99,8 +102,8 @@ impl Case {
     }
 
     /// The name as event lines have it.
-    pub fn pod_name(&self) -> String {
-        format!("{}/{}", self.pod.namespace(), self.pod.name())
+    pub fn pod_name(&self) -> PodName {
+        PodName::new(self.pod.namespace(), self.pod.name())
     }
 }
 
@@ -109,7 +112,7 @@ impl fmt::Display for Case {
         let manifest = serde_json::to_string_pretty(&self.pod).map_err(|_| fmt::Error)?;
         writeln!(f, "# manifest\n{manifest}\n# scenario\n{}", self.scenario)?;
         writeln!(f, "# settings\n{:?}", self.settings)?;
-        if self.faults != Faults::default() {
+        if self.faults != FaultPlan::default() {
             writeln!(f, "# faults\n{:?}", self.faults)?;
         }
         Ok(())
@@ -206,9 +209,9 @@ impl Dice {
 
     fn probed_container(&mut self, name: &str) -> Container {
         let mut container = bare_container(name);
-        container.startup_probe = self.sometimes(2, |dice| dice.probe(Kind::Startup));
-        container.liveness_probe = self.sometimes(2, |dice| dice.probe(Kind::Liveness));
-        container.readiness_probe = self.sometimes(2, |dice| dice.probe(Kind::Readiness));
+        container.startup_probe = self.sometimes(2, |dice| dice.probe(ProbeKind::Startup));
+        container.liveness_probe = self.sometimes(2, |dice| dice.probe(ProbeKind::Liveness));
+        container.readiness_probe = self.sometimes(2, |dice| dice.probe(ProbeKind::Readiness));
         let signals = ["SIGTERM", "SIGUSR1", "SIGKILL"];
         container.lifecycle = self.sometimes(3, |dice| Lifecycle {
             post_start: dice.sometimes(3, Self::hook),
@@ -218,7 +221,7 @@ impl Dice {
         container
     }
 
-    fn probe(&mut self, kind: Kind) -> Probe {
+    fn probe(&mut self, kind: ProbeKind) -> Probe {
         let mut probe = Probe {
             initial_delay_seconds: if self.one_in(3) { self.between(1, 10) } else { 0 },
             period_seconds: self.pick(&[1, 2, 5, 10, 10]),
@@ -246,16 +249,16 @@ impl Dice {
                 });
             }
         }
-        if kind == Kind::Readiness {
+        if kind == ProbeKind::Readiness {
             probe.success_threshold = self.between(1, 3);
         } else {
             probe.success_threshold = 1;
             probe.termination_grace_period_seconds = self.sometimes(3, |dice| i64::from(dice.between(0, 20)));
         }
-        if kind != Kind::Startup && self.one_in(3) {
+        if kind != ProbeKind::Startup && self.one_in(3) {
             probe.initialization_failure_threshold = self.between(1, 8);
         }
-        if kind != Kind::Liveness && self.one_in(3) {
+        if kind != ProbeKind::Liveness && self.one_in(3) {
             probe.period_milliseconds = Some(self.pick(&[-500, -250, 250, 500]));
         }
         if self.one_in(5) && probe.initial_delay_seconds > 0 {
@@ -323,10 +326,10 @@ impl Dice {
     }
 
     /// The last life is often a good one, so that there is something to converge to.
-    fn lives(&mut self, completes: bool) -> Vec<Life> {
-        let mut lives: Vec<Life> = (0..=self.below(3)).map(|_| self.life()).collect();
+    fn lives(&mut self, completes: bool) -> Vec<ScriptedLife> {
+        let mut lives: Vec<ScriptedLife> = (0..=self.below(3)).map(|_| self.life()).collect();
         if self.one_in(2) {
-            lives.push(Life::default());
+            lives.push(ScriptedLife::default());
         }
         if completes {
             for life in &mut lives {
@@ -339,10 +342,10 @@ impl Dice {
         lives
     }
 
-    fn life(&mut self) -> Life {
+    fn life(&mut self) -> ScriptedLife {
         let mut probes = BTreeMap::new();
         if self.one_in(3) {
-            let kind = self.pick(&Kind::ALL);
+            let kind = self.pick(&ProbeKind::ALL);
             let script = ProbeScript {
                 starts_after: self.sometimes(3, |dice| dice.moment(40)),
                 fails: self.sometimes(2, Self::window),
@@ -350,8 +353,8 @@ impl Dice {
             };
             probes.insert(kind, script);
         }
-        Life {
-            health: Health {
+        ScriptedLife {
+            health: ScriptedHealth {
                 starts_after: if self.one_in(2) {
                     self.moment(40)
                 } else {
@@ -367,7 +370,7 @@ impl Dice {
             probes,
             exit: self.sometimes(4, |dice| OwnExit {
                 at: dice.moment(100),
-                code: dice.pick(&[0, 1, 137]),
+                code: dice.pick(&[0, 1, exit_code::KILLED]),
             }),
             stops_in: if self.one_in(2) {
                 self.moment(30)
@@ -403,7 +406,7 @@ impl Dice {
         }
     }
 
-    fn faults(&mut self) -> Faults {
+    fn faults(&mut self) -> FaultPlan {
         let mut rate = |n: u32| {
             if self.one_in(n) {
                 u8::try_from(self.between(1, 40)).unwrap_or(1)
@@ -438,7 +441,7 @@ impl Dice {
                 lasts: self.moment(15),
             });
         }
-        Faults {
+        FaultPlan {
             seed: self.below(u64::MAX),
             until: Time::ZERO + FAULTS_LAST,
             rates,

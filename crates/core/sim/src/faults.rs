@@ -8,7 +8,7 @@ use pulselet_engine::time::{Span, Time};
 
 /// The faults of one simulation; the default has none.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Faults {
+pub struct FaultPlan {
     pub seed: u64,
     /// From this moment on everything works.
     pub until: Time,
@@ -92,7 +92,7 @@ pub(crate) struct Subject {
     pub(crate) number: u64,
 }
 
-impl Faults {
+impl FaultPlan {
     pub(crate) fn happens(&self, now: Time, choice: Choice, subject: Subject) -> bool {
         let rate = match choice {
             Choice::SandboxFails => self.rates.sandbox_fails,

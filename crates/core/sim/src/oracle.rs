@@ -14,9 +14,10 @@ use std::sync::Arc;
 
 use pulselet_engine::io::{Action, Input};
 use pulselet_engine::line::{KillReason, Line, LineBody, LineOutcome, Phase};
-use pulselet_engine::plan::{Kind, PodPlan, Role, Settings};
+use pulselet_engine::plan::{PodPlan, ProbeKind, Role, Settings};
 use pulselet_engine::time::{Span, Time};
 use pulselet_plan::timing::{self, ProbeTiming};
+use pulselet_vocabulary::Signal;
 
 use crate::scenario::Scenario;
 use crate::simulation::{Simulation, Step};
@@ -66,7 +67,7 @@ impl Oracles {
         let timings = plan
             .containers
             .iter()
-            .map(|it| Kind::ALL.map(|kind| timing::probe_timing(&plan, it, kind, settings)))
+            .map(|it| ProbeKind::ALL.map(|kind| timing::probe_timing(&plan, it, kind, settings)))
             .collect();
         let containers = plan
             .containers
@@ -231,12 +232,12 @@ impl Oracles {
                 }
                 self.no_kill_before_the_threshold(ix, *reason)
             }
-            LineBody::Signal { signal } => self.one_stop_signal_per_life(&self.containers[ix], signal),
+            LineBody::Signal { signal } => self.one_stop_signal_per_life(&self.containers[ix], *signal),
             LineBody::GraceExceeded { .. } => {
                 let record = &self.containers[ix];
                 self.no_sigkill_before_the_grace_is_over(record)?;
                 self.ensure(
-                    record.signal.as_deref() != Some("SIGKILL"),
+                    record.signal != Some(Signal::KILL),
                     "SIGKILL is not exceeded",
                     || format!("{name} was sent SIGKILL in the first place"),
                 )
@@ -275,8 +276,8 @@ impl Oracles {
     fn no_kill_before_the_threshold(&self, ix: usize, reason: KillReason) -> Verdict {
         let rule = "never a kill before the threshold that the manifest gives";
         let kind = match reason {
-            KillReason::StartupProbe => Kind::Startup,
-            KillReason::LivenessProbe => Kind::Liveness,
+            KillReason::StartupProbe => ProbeKind::Startup,
+            KillReason::LivenessProbe => ProbeKind::Liveness,
             KillReason::Deleted
             | KillReason::Evicted
             | KillReason::Deadline
@@ -310,7 +311,7 @@ impl Oracles {
         self.ensure(holds, rule, || format!("{name}: not before {earliest:?}"))
     }
 
-    fn one_stop_signal_per_life(&self, record: &Record, signal: &str) -> Verdict {
+    fn one_stop_signal_per_life(&self, record: &Record, signal: Signal) -> Verdict {
         let rule = "at most one stop signal per life, none at grace 0";
         let name = &record.plan.name;
         self.ensure(record.signal.is_none(), rule, || {
@@ -319,7 +320,7 @@ impl Oracles {
         let Some(kill) = &record.kill else {
             return self.fail(rule, format!("{name} is sent {signal} without a reason"));
         };
-        self.ensure(!kill.at_once || signal == "SIGKILL", rule, || {
+        self.ensure(!kill.at_once || signal.is_kill(), rule, || {
             format!("{name} is sent {signal} at grace 0")
         })
     }
@@ -329,7 +330,7 @@ impl Oracles {
         let Some(Kill { deadline, .. }) = record.kill else {
             return self.fail(rule, format!("nobody decided to stop {}", record.plan.name));
         };
-        let chosen = record.signal.as_deref() == Some("SIGKILL");
+        let chosen = record.signal == Some(Signal::KILL);
         self.ensure(chosen || self.now >= deadline, rule, || {
             format!("{} had until {deadline:?}", record.plan.name)
         })
@@ -366,12 +367,12 @@ impl Oracles {
         }
     }
 
-    fn no_probe_while_its_gate_is_closed(&self, ix: usize, kind: Kind) -> Verdict {
+    fn no_probe_while_its_gate_is_closed(&self, ix: usize, kind: ProbeKind) -> Verdict {
         let record = &self.containers[ix];
         let open = match kind {
-            Kind::Startup => !record.started && self.ending.is_none(),
-            Kind::Liveness => record.started && self.ending.is_none(),
-            Kind::Readiness => record.started,
+            ProbeKind::Startup => !record.started && self.ending.is_none(),
+            ProbeKind::Liveness => record.started && self.ending.is_none(),
+            ProbeKind::Readiness => record.started,
         };
         let age = record.running_since.map(|since| self.now.since(since));
         let delay = record
@@ -462,9 +463,9 @@ impl Oracles {
     fn decision_comes_in_time(&self, record: &Record, timing: &ProbeTiming) -> Verdict {
         let kind = timing.kind;
         let decided = match kind {
-            Kind::Startup => record.started || record.kill.is_some() || self.ending.is_some(),
-            Kind::Liveness => record.kill.is_some() || self.ending.is_some(),
-            Kind::Readiness => !record.ready,
+            ProbeKind::Startup => record.started || record.kill.is_some() || self.ending.is_some(),
+            ProbeKind::Liveness => record.kill.is_some() || self.ending.is_some(),
+            ProbeKind::Readiness => !record.ready,
         };
         let Some(clock) = record.clock_start(kind).filter(|_| record.running && !decided) else {
             return Ok(());

@@ -7,11 +7,11 @@ mod read;
 mod write;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use pulselet_engine::plan::{Hook, Kind};
+use pulselet_engine::plan::{Hook, ProbeKind};
 use pulselet_engine::time::{Span, Time};
 use pulselet_plan::{HookTarget, PodBlueprint};
+use pulselet_vocabulary::Signal;
 
 pub use read::ScenarioError;
 
@@ -19,7 +19,7 @@ pub use read::ScenarioError;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scenario {
     /// By container name; a container without an entry is healthy from its first moment.
-    pub containers: BTreeMap<String, Vec<Life>>,
+    pub containers: BTreeMap<String, Vec<ScriptedLife>>,
     /// When the agent is killed; it starts again at once.
     pub agent_restarts: Vec<Time>,
     /// A file holds one at most; a pod may be deleted again with less patience.
@@ -37,21 +37,21 @@ pub struct Ending {
 
 /// How a container behaves in one life. Ages count from the start of the container.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Life {
-    pub health: Health,
+pub struct ScriptedLife {
+    pub health: ScriptedHealth,
     /// By kind, in place of what `health` says; what an entry leaves out is taken from there.
-    pub probes: BTreeMap<Kind, ProbeScript>,
+    pub probes: BTreeMap<ProbeKind, ProbeScript>,
     pub exit: Option<OwnExit>,
     /// From a signal that it handles to its exit.
     pub stops_in: Span,
     /// The signals it handles; without a list the effective stop signal.
-    pub handles: Option<Vec<Arc<str>>>,
+    pub handles: Option<Vec<Signal>>,
     pub hooks: Hooks,
 }
 
 /// When probes succeed and how long they take.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Health {
+pub struct ScriptedHealth {
     pub starts_after: Span,
     pub fails: Option<Window>,
     pub latency: Span,
@@ -100,7 +100,7 @@ pub struct HookScript {
 
 impl Scenario {
     /// How life number `attempt` of a container goes: the last one listed repeats.
-    pub fn life(&self, container: &str, attempt: u32) -> Life {
+    pub fn life(&self, container: &str, attempt: u32) -> ScriptedLife {
         let attempt = usize::try_from(attempt).unwrap_or(usize::MAX);
         self.containers
             .get(container)
@@ -124,7 +124,7 @@ impl Scenario {
                 continue;
             }
             let lives = self.containers.entry(plan.name.to_string());
-            for life in lives.or_insert_with(|| vec![Life::default()]) {
+            for life in lives.or_insert_with(|| vec![ScriptedLife::default()]) {
                 life.hooks.post_start.fails |= post_start;
                 life.hooks.pre_stop.fails |= pre_stop;
             }
@@ -132,13 +132,13 @@ impl Scenario {
     }
 }
 
-impl Life {
+impl ScriptedLife {
     /// What probes of one kind see.
-    pub fn health(&self, kind: Kind) -> Health {
+    pub fn health(&self, kind: ProbeKind) -> ScriptedHealth {
         let Some(own) = self.probes.get(&kind) else {
             return self.health.clone();
         };
-        Health {
+        ScriptedHealth {
             starts_after: own.starts_after.unwrap_or(self.health.starts_after),
             fails: own.fails.or(self.health.fails),
             latency: own.latency.unwrap_or(self.health.latency),
@@ -155,7 +155,7 @@ pub enum Ailment {
     Deadlocked,
 }
 
-impl Health {
+impl ScriptedHealth {
     pub fn ailment(&self, age: Span) -> Option<Ailment> {
         if age < self.starts_after {
             Some(Ailment::NotUpYet)

@@ -9,15 +9,15 @@ use std::mem;
 use std::sync::Arc;
 
 use pulselet_engine::io::{Action, Input, Outbox};
-use pulselet_engine::line::{Line, LineBody, Phase};
+use pulselet_engine::line::Line;
 use pulselet_engine::plan::{PodPlan, Settings};
-use pulselet_engine::status::PodStatus;
+use pulselet_engine::status::PodReport;
 use pulselet_engine::time::{Span, Time};
-use pulselet_engine::{Identity, Pod};
+use pulselet_engine::{Identity, PodMachine};
 use pulselet_model::Pod as ManifestPod;
 use pulselet_plan::{PodBlueprint, PodRefusal};
 
-use crate::faults::{Crash, CrashMoment, Faults};
+use crate::faults::{Crash, CrashMoment, FaultPlan};
 use crate::scenario::Scenario;
 use crate::world::{Arrival, Rank, World};
 
@@ -32,7 +32,7 @@ pub struct Setup {
     pub settings: Settings,
     pub seed: u64,
     pub scenario: Scenario,
-    pub faults: Faults,
+    pub faults: FaultPlan,
     /// Why the node does not run the pod at all; `None` if it does.
     pub refusal: Option<Box<PodRefusal>>,
 }
@@ -57,7 +57,7 @@ impl Setup {
             settings,
             seed,
             scenario,
-            faults: Faults::default(),
+            faults: FaultPlan::default(),
             refusal: blueprint.refusal.clone(),
         }
     }
@@ -65,9 +65,9 @@ impl Setup {
 
 #[derive(Debug)]
 pub struct Simulation {
-    pod: Pod,
+    pod: PodMachine,
     /// What a new agent would find on disk.
-    persisted: Pod,
+    persisted: PodMachine,
     world: World,
     agent: Agent,
     now: Time,
@@ -79,8 +79,6 @@ pub struct Simulation {
     ambush: Option<Crash>,
     out: Outbox,
     step: Step,
-    /// As the lines told it.
-    phase: Phase,
 }
 
 #[derive(Debug)]
@@ -110,8 +108,8 @@ pub struct Restart {
     /// The state written and read again is the same.
     pub read_back: bool,
     /// What the pod looked like before the crash, as far as anyone could have seen it.
-    pub before: PodStatus,
-    pub after: PodStatus,
+    pub before: PodReport,
+    pub after: PodReport,
 }
 
 /// Why a simulation is over.
@@ -136,10 +134,10 @@ impl Simulation {
         } = setup;
         let mut out = Outbox::default();
         let pod = match refusal {
-            None => Pod::new(identity, Arc::clone(&plan), settings, seed, Time::ZERO, &mut out),
+            None => PodMachine::new(identity, Arc::clone(&plan), settings, seed, Time::ZERO, &mut out),
             Some(refusal) => {
                 let why = (refusal.reason.as_str(), refusal.message);
-                Pod::rejected(identity, Arc::clone(&plan), settings, why, Time::ZERO, &mut out)
+                PodMachine::rejected(identity, Arc::clone(&plan), settings, why, Time::ZERO, &mut out)
             }
         };
         let mut simulation = Self {
@@ -153,7 +151,6 @@ impl Simulation {
             ambush: None,
             out,
             step: Step::default(),
-            phase: Phase::Pending,
         };
         simulation.commit(None);
         simulation
@@ -163,7 +160,7 @@ impl Simulation {
         self.now
     }
 
-    pub fn pod(&self) -> &Pod {
+    pub fn pod(&self) -> &PodMachine {
         &self.pod
     }
 
@@ -199,7 +196,7 @@ impl Simulation {
             return true;
         }
         let idle = self.arrivals.is_empty() && self.agent_is_up() && self.next_deadline().is_none();
-        self.phase.is_terminal() && idle && self.world.is_quiet()
+        self.pod.phase().is_terminal() && idle && self.world.is_quiet()
     }
 
     fn next_deadline(&self) -> Option<Time> {
@@ -305,11 +302,6 @@ impl Simulation {
         for action in &actions {
             self.world.carry_out(self.now, action);
         }
-        for line in &lines {
-            if let LineBody::Phase { phase } = line.body {
-                self.phase = phase;
-            }
-        }
         self.step.input = input;
         self.step.lines = lines;
         self.step.actions = actions;
@@ -349,7 +341,7 @@ impl Simulation {
     /// A new agent reads the state, looks at the runtime, and goes on.
     fn agent_returns(&mut self) {
         let text = serde_json::to_string(&self.persisted).expect("the state of a pod can be written");
-        let restored: Pod = serde_json::from_str(&text).expect("what was written can be read");
+        let restored: PodMachine = serde_json::from_str(&text).expect("what was written can be read");
         self.step.restart = Some(Restart {
             read_back: restored == self.persisted,
             before: self.pod.status(),

@@ -12,10 +12,11 @@ pub mod wording;
 use std::sync::Arc;
 
 use pulselet_engine::line::{KillReason, Line, LineBody, LineOutcome};
-use pulselet_engine::plan::Kind;
+use pulselet_engine::plan::ProbeKind;
 use pulselet_engine::time::{Span, Time};
 
 use pulselet_plan::duration::format_duration;
+use pulselet_vocabulary::PodName;
 
 pub use html::html;
 pub use svg::svg;
@@ -29,7 +30,7 @@ const MAX_MARKS: usize = 10_000;
 
 #[derive(Clone, Debug)]
 pub struct Timeline {
-    pub pod: String,
+    pub pod: PodName,
     pub end: Time,
     pub lanes: Vec<Lane>,
     /// What concerns the pod as a whole.
@@ -91,7 +92,7 @@ impl LaneState {
 /// Equal probes in a row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProbeRun {
-    pub kind: Kind,
+    pub kind: ProbeKind,
     pub result: ProbeResult,
     pub detail: String,
     pub from: Time,
@@ -163,7 +164,7 @@ pub enum MarkSort {
 
 impl Timeline {
     /// An empty timeline with a lane for each container, in this order.
-    pub fn new(pod: String, containers: impl IntoIterator<Item = Arc<str>>) -> Self {
+    pub fn new(pod: PodName, containers: impl IntoIterator<Item = Arc<str>>) -> Self {
         let empty = |container| Lane {
             container,
             segments: Vec::new(),
@@ -246,7 +247,7 @@ impl Timeline {
 }
 
 impl Lane {
-    fn probe(&mut self, at: Time, kind: Kind, result: ProbeResult, detail: &str, exact: bool) {
+    fn probe(&mut self, at: Time, kind: ProbeKind, result: ProbeResult, detail: &str, exact: bool) {
         let last = self.probes.iter_mut().rev().find(|run| run.kind == kind);
         if let Some(run) = last.filter(|run| run.result == result && run.detail == *detail) {
             run.until = at;
@@ -361,8 +362,8 @@ impl Lane {
     fn why(&self, reason: KillReason, grace: Span) -> String {
         let grace = format_duration(grace);
         let kind = match reason {
-            KillReason::StartupProbe => Kind::Startup,
-            KillReason::LivenessProbe => Kind::Liveness,
+            KillReason::StartupProbe => ProbeKind::Startup,
+            KillReason::LivenessProbe => ProbeKind::Liveness,
             KillReason::Deleted
             | KillReason::Evicted
             | KillReason::Deadline

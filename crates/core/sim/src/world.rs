@@ -14,28 +14,24 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pulselet_engine::io::{
-    Action, CreateError, Exit, ImageError, Input, LifeKey, Outcome, ProbeReport, Pulled, StopRecord,
+    Action, CreateError, Exit, ImageFailure, Input, LifeKey, ProbeOutcome, ProbeReport, Pulled, StopRecord,
 };
-use pulselet_engine::plan::{Handler, Hook, Kind, PodPlan};
+use pulselet_engine::plan::{Handler, Hook, PodPlan, ProbeKind};
 use pulselet_engine::time::{Span, Time};
 
-use crate::faults::{Choice, Crash, CrashMoment, Faults, Stall, Subject};
+use crate::faults::{Choice, Crash, CrashMoment, FaultPlan, Stall, Subject};
 use crate::scenario::{Ailment, Scenario};
 use process::{Process, Signalling};
 use pulselet_plan::duration::format_duration;
+use pulselet_vocabulary::{Signal, exit_code};
 use queue::Queue;
 pub(crate) use queue::Rank;
-
-/// The exit code of a container that was killed.
-const KILLED: i32 = 137;
-const SIGKILL: &str = "SIGKILL";
-const DEFAULT_STOP_SIGNAL: &str = "SIGTERM";
 
 #[derive(Debug)]
 pub(crate) struct World {
     plan: Arc<PodPlan>,
     scenario: Scenario,
-    faults: Faults,
+    faults: FaultPlan,
     queue: Queue<Happening>,
     processes: BTreeMap<LifeKey, Process>,
     /// Which agent an answer is for: each crash begins another.
@@ -82,7 +78,7 @@ pub(crate) enum Arrival {
 }
 
 impl World {
-    pub(crate) fn new(plan: Arc<PodPlan>, scenario: Scenario, faults: Faults) -> Self {
+    pub(crate) fn new(plan: Arc<PodPlan>, scenario: Scenario, faults: FaultPlan) -> Self {
         let mut queue = Queue::default();
         for crash in &faults.crashes {
             queue.push(crash.at, Rank::World, Happening::Crash(*crash));
@@ -277,7 +273,7 @@ impl World {
             let message = "the registry does not answer".to_owned();
             Input::ImageFailed {
                 container,
-                error: ImageError::ErrImagePull,
+                error: ImageFailure::ErrImagePull,
                 message,
             }
         } else {
@@ -306,10 +302,7 @@ impl World {
                 return Arrival::Silence;
             }
             let plan = &self.plan.containers[life.container];
-            let signal = plan
-                .stop_signal
-                .clone()
-                .unwrap_or_else(|| DEFAULT_STOP_SIGNAL.into());
+            let signal = plan.stop_signal.unwrap_or(Signal::TERM);
             let id = format!("{}-{}", plan.name, life.attempt).into();
             let script = self.scenario.life(&plan.name, life.attempt);
             self.processes.insert(life, Process::new(id, signal, script));
@@ -383,7 +376,7 @@ impl World {
         let exit = process.kill(now);
         if was_running {
             let record = StopRecord {
-                signal: SIGKILL.into(),
+                signal: Signal::KILL,
                 at: now,
                 forced: false,
             };
@@ -396,7 +389,7 @@ impl World {
     fn vanished(&mut self, now: Time, life: LifeKey) -> Arrival {
         let message = Some("the runtime does not know this container".to_owned());
         let exit = Exit {
-            code: KILLED,
+            code: exit_code::KILLED,
             at: now,
             oom_killed: false,
             message,
@@ -426,16 +419,26 @@ impl World {
         }
     }
 
-    fn probe(&mut self, now: Time, life: LifeKey, kind: Kind, timeout: Span) {
+    fn probe(&mut self, now: Time, life: LifeKey, kind: ProbeKind, timeout: Span) {
         let subject = self.subject(Some(life));
         let plan = &self.plan.containers[life.container];
         let handler = plan.probe(kind).map_or(Handler::Http, |probe| probe.handler);
         let exec_error = handler == Handler::Exec && self.faults.happens(now, Choice::ExecError, subject);
         let report = if exec_error {
-            report(Outcome::Error, "the command could not be started", Span::ZERO)
+            report(
+                ProbeOutcome::Error,
+                "the command could not be started",
+                Span::ZERO,
+            )
         } else {
             self.processes.get(&life).map_or_else(
-                || report(Outcome::Failure, refusal(handler, Ailment::NotUpYet), Span::ZERO),
+                || {
+                    report(
+                        ProbeOutcome::Failure,
+                        refusal(handler, Ailment::NotUpYet),
+                        Span::ZERO,
+                    )
+                },
                 |process| answer_probe(process, now, kind, handler, timeout),
             )
         };
@@ -465,31 +468,41 @@ impl World {
 fn signalled(life: LifeKey, record: &StopRecord) -> Input {
     Input::Signalled {
         life,
-        signal: record.signal.clone(),
+        signal: record.signal,
         at: record.at,
     }
 }
 
 /// A probe is judged by the moment it starts; an answer that takes as long as the timeout comes too late.
-fn answer_probe(process: &Process, now: Time, kind: Kind, handler: Handler, timeout: Span) -> ProbeReport {
+fn answer_probe(
+    process: &Process,
+    now: Time,
+    kind: ProbeKind,
+    handler: Handler,
+    timeout: Span,
+) -> ProbeReport {
     let Some(age) = process.age(now) else {
-        return report(Outcome::Failure, refusal(handler, Ailment::NotUpYet), Span::ZERO);
+        return report(
+            ProbeOutcome::Failure,
+            refusal(handler, Ailment::NotUpYet),
+            Span::ZERO,
+        );
     };
     let health = process.health(kind);
     if health.latency >= timeout {
         let detail = format!("timeout: no answer within {}", format_duration(timeout));
         return ProbeReport {
             timed_out: true,
-            ..report(Outcome::Failure, &detail, timeout)
+            ..report(ProbeOutcome::Failure, &detail, timeout)
         };
     }
     match health.ailment(age) {
-        None => report(Outcome::Success, "ok", health.latency),
-        Some(ailment) => report(Outcome::Failure, refusal(handler, ailment), health.latency),
+        None => report(ProbeOutcome::Success, "ok", health.latency),
+        Some(ailment) => report(ProbeOutcome::Failure, refusal(handler, ailment), health.latency),
     }
 }
 
-fn report(outcome: Outcome, detail: &str, latency: Span) -> ProbeReport {
+fn report(outcome: ProbeOutcome, detail: &str, latency: Span) -> ProbeReport {
     ProbeReport {
         outcome,
         detail: detail.to_owned(),

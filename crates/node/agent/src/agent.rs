@@ -11,9 +11,10 @@ mod entry;
 mod journal;
 mod observe;
 mod pods;
+mod publish;
 mod requests;
 mod starvation;
-mod tell;
+mod transitions;
 
 use std::collections::{BTreeMap, HashMap};
 use std::pin::Pin;
@@ -23,6 +24,7 @@ use std::time::Duration;
 use pulselet_engine::{Input, LifeKey, Outbox, PodKey, Pods, Time};
 use pulselet_plan::NodeConfig;
 use pulselet_runtime::{ContainerId, Events};
+use pulselet_vocabulary::PodName;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep};
@@ -71,8 +73,7 @@ pub(crate) struct Agent {
     told: Option<Feed>,
     pods: Pods,
     entries: BTreeMap<PodKey, Entry>,
-    /// namespace/name
-    names: HashMap<Arc<str>, PodKey>,
+    names: HashMap<PodName, PodKey>,
     containers: HashMap<ContainerId, (PodKey, LifeKey)>,
     journal: Journal,
     tasks: JoinSet<()>,
@@ -262,7 +263,8 @@ impl Agent {
     /// Sorts what a step produced: urgent things wait for the disk, the rest happens now.
     fn digest(&mut self, key: PodKey, due: Time) {
         let mut out = std::mem::take(&mut self.out);
-        self.take_note(key, &out.lines, &out.events);
+        self.follow(key, &out.transitions);
+        self.record(key, &out.lines, &out.events);
         if let Some(entry) = self.entries.get_mut(&key) {
             let todos = out.actions.drain(..).map(|action| entry::Todo { action, due });
             let waits = !entry.held.actions.is_empty() || !entry.held.lines.is_empty();
@@ -324,13 +326,16 @@ impl Agent {
     fn release(&mut self, key: PodKey, held: Held) {
         self.publish(key, held.lines);
         if let (Some(told), Some(entry)) = (&self.told, self.entries.get(&key)) {
-            told.changed(&entry.label);
+            told.changed(&entry.pod_name);
         }
         for todo in held.actions {
             self.perform(key, &todo);
         }
         // One that was over only after this batch was made is forgotten with the next.
-        let is_over = self.pods.get(key).is_some_and(pulselet_engine::Pod::is_over);
+        let is_over = self
+            .pods
+            .get(key)
+            .is_some_and(pulselet_engine::PodMachine::is_over);
         if is_over && !self.journal.is_marked(key) {
             if let (Some(told), Some(last)) = (&self.told, self.view(key)) {
                 told.departed(last);

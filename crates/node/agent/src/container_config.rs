@@ -150,7 +150,7 @@ pub(crate) fn container_config(
     objects: &Objects,
     name: &str,
     attempt: u32,
-    stop_signal: Option<&str>,
+    stop_signal: Option<Signal>,
     image: ImageFacts,
 ) -> Result<Made, ConfigError> {
     let pod = context.downward.pod;
@@ -193,7 +193,7 @@ pub(crate) fn container_config(
         resources: security::resources(&container.resources),
         security: security::security(pod, container, context.layout.root()),
         // Names were checked at admission; one this build does not know leaves the image's signal in force.
-        stop_signal: stop_signal.and_then(|name| name.parse::<Signal>().ok()),
+        stop_signal,
         labels: pod.metadata.labels.clone().unwrap_or_default(),
         annotations: pod.metadata.annotations.clone().unwrap_or_default(),
     };

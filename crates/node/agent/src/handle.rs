@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use pulselet_model::Pod;
 use pulselet_runtime::SandboxId;
+use pulselet_vocabulary::PodName;
 use serde::Deserialize;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -45,12 +46,10 @@ impl NodeHandle {
     /// Deletes a pod; without a grace period its own counts. A second call can only shorten the first.
     pub async fn delete_pod(
         &self,
-        namespace: &str,
-        name: &str,
+        pod: &PodName,
         grace: Option<Duration>,
     ) -> Result<Result<(), NoSuchPod>, Gone> {
-        let pod = format!("{namespace}/{name}");
-        let uid = None;
+        let (pod, uid) = (pod.clone(), None);
         self.ask(|reply| Request::Delete {
             pod,
             uid,
@@ -66,8 +65,7 @@ impl NodeHandle {
         view: &PodView,
         grace: Option<Duration>,
     ) -> Result<Result<(), NoSuchPod>, Gone> {
-        let pod = format!("{}/{}", view.namespace, view.name);
-        let uid = Some(view.uid.clone());
+        let (pod, uid) = (view.pod_name(), Some(view.uid.clone()));
         self.ask(|reply| Request::Delete {
             pod,
             uid,
@@ -83,15 +81,15 @@ impl NodeHandle {
         self.ask(|reply| Request::Update { pod, reply }).await
     }
 
-    /// One pod, by namespace/name.
-    pub async fn pod(&self, pod: &str) -> Result<Option<PodView>, Gone> {
-        let pod = pod.to_owned();
+    /// One pod; `None` if there is none of this name.
+    pub async fn pod(&self, pod: &PodName) -> Result<Option<PodView>, Gone> {
+        let pod = pod.clone();
         self.ask(|reply| Request::View { pod, reply }).await
     }
 
-    /// The manifest of a pod, by namespace/name.
-    pub async fn manifest(&self, pod: &str) -> Result<Option<Arc<Pod>>, Gone> {
-        let pod = pod.to_owned();
+    /// The manifest of a pod; `None` if there is none of this name.
+    pub async fn manifest(&self, pod: &PodName) -> Result<Option<Arc<Pod>>, Gone> {
+        let pod = pod.clone();
         self.ask(|reply| Request::Spec { pod, reply }).await
     }
 
@@ -108,11 +106,10 @@ impl NodeHandle {
     /// Where the runtime has a running container, for commands and streams.
     pub async fn container(
         &self,
-        namespace: &str,
-        name: &str,
+        pod: &PodName,
         container: &str,
     ) -> Result<Result<Located, StreamError>, Gone> {
-        let (pod, container) = (format!("{namespace}/{name}"), container.to_owned());
+        let (pod, container) = (pod.clone(), container.to_owned());
         self.ask(|reply| Request::Container {
             pod,
             container,
@@ -122,8 +119,8 @@ impl NodeHandle {
     }
 
     /// Where the runtime has a pod, for connections to its ports.
-    pub async fn sandbox(&self, namespace: &str, name: &str) -> Result<Result<SandboxId, StreamError>, Gone> {
-        let pod = format!("{namespace}/{name}");
+    pub async fn sandbox(&self, pod: &PodName) -> Result<Result<SandboxId, StreamError>, Gone> {
+        let pod = pod.clone();
         self.ask(|reply| Request::Sandbox { pod, reply }).await
     }
 
@@ -135,12 +132,11 @@ impl NodeHandle {
     /// Where the log of a container is, or that of the life before; without a name the pod's only container is meant.
     pub async fn log(
         &self,
-        namespace: &str,
-        name: &str,
+        pod: &PodName,
         container: Option<String>,
         previous: bool,
     ) -> Result<Result<LogPlace, LogError>, Gone> {
-        let pod = format!("{namespace}/{name}");
+        let pod = pod.clone();
         self.ask(|reply| Request::Log {
             pod,
             container,
@@ -156,14 +152,14 @@ impl NodeHandle {
         self.read(move |reader| reader.events(&uid)).await
     }
 
-    /// Kills and what led to them, as event lines in JSON, in order of time. `pod` is namespace/name.
+    /// Kills and what led to them, as event lines in JSON, in order of time.
     pub async fn history(
         &self,
-        pod: Option<String>,
+        pod: Option<PodName>,
         container: Option<String>,
     ) -> Result<String, StoreError> {
         self.read(move |reader| {
-            let kills = reader.kills(pod.as_deref(), container.as_deref())?;
+            let kills = reader.kills(pod.as_ref(), container.as_deref())?;
             Ok(in_order_of_time(&kills))
         })
         .await
@@ -204,7 +200,7 @@ impl NodeHandle {
 /// What [`NodeHandle::history`] tells, read from a data directory that no agent uses; none if it has no state.
 pub fn kept_history(
     layout: &Layout,
-    pod: Option<&str>,
+    pod: Option<&PodName>,
     container: Option<&str>,
 ) -> Result<Option<String>, StoreError> {
     if !layout.database().exists() {

@@ -103,14 +103,14 @@ pub(crate) enum News {
     Container(Box<ContainerStatus>),
     ProbeDone {
         life: LifeKey,
-        kind: pulselet_engine::plan::Kind,
+        kind: pulselet_engine::plan::ProbeKind,
         report: pulselet_engine::io::ProbeReport,
         began: pulselet_engine::Time,
         late: Duration,
     },
     Signalled {
         life: LifeKey,
-        signal: Arc<str>,
+        signal: pulselet_vocabulary::Signal,
         at: pulselet_engine::Time,
     },
     /// Something its owner should know, as a reason and a message.

@@ -38,7 +38,7 @@ pub use handle::{Gone, NodeHandle, kept_history};
 pub use log_file::LogFile;
 pub use manifests::WatchError;
 pub use node::{Node, NodeOptions, StartError};
-pub use pod::identity::{Origin, uid_of};
+pub use pod::identity::{Origin, pod_name_of, uid_of};
 pub use publish::feed::{Feed, News, PodEvent};
 pub use publish::lines::{FULL_BACKLOG, GUEST_BACKLOG, LineHub, Lines, PodLine};
 pub use publish::notify::ServiceManager;

@@ -13,12 +13,13 @@ use notify::{RecursiveMode, Watcher as _};
 use pulselet_model::{
     DecodeError, FieldError, GateSet, MAX_DOCUMENT_BYTES, Pod, Profile, admit_create, decode_documents,
 };
+use pulselet_vocabulary::PodName;
 use thiserror::Error;
 use tokio::sync::mpsc;
 
 use crate::agent::{AddError, PodView};
 use crate::handle::{Gone, NodeHandle};
-use crate::pod::identity::Origin;
+use crate::pod::identity::{Origin, pod_name_of};
 
 /// How long a file must be left alone before it is read, so that one that is being written is read once.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -46,12 +47,12 @@ enum FileError {
     TooMany,
     #[error("cannot be decoded: {0}")]
     Decode(DecodeError),
-    #[error("pod {pod:?} is invalid: {}", errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-    Invalid { pod: String, errors: Vec<FieldError> },
-    #[error("pod {pod:?} is also in {other}", other = other.display())]
-    Duplicate { pod: String, other: PathBuf },
-    #[error("pod {pod:?}: {source}")]
-    Add { pod: String, source: AddError },
+    #[error("pod \"{pod}\" is invalid: {}", errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Invalid { pod: PodName, errors: Vec<FieldError> },
+    #[error("pod \"{pod}\" is also in {other}", other = other.display())]
+    Duplicate { pod: PodName, other: PathBuf },
+    #[error("pod \"{pod}\": {source}")]
+    Add { pod: PodName, source: AddError },
 }
 
 /// What tells two versions of a file apart.
@@ -76,8 +77,8 @@ struct Directory {
 #[derive(Debug)]
 struct Known {
     stamp: Stamp,
-    /// namespace/name of the pods it runs.
-    pods: Vec<String>,
+    /// The pods it runs.
+    pods: Vec<PodName>,
 }
 
 /// Follows a directory until the future is dropped. The directory must be readable now.
@@ -144,7 +145,7 @@ impl Directory {
                     stamp: never_read,
                     pods: Vec::new(),
                 });
-                known.pods.push(format!("{}/{}", pod.namespace, pod.name));
+                known.pods.push(pod.pod_name());
             }
         }
     }
@@ -200,14 +201,14 @@ impl Directory {
     }
 
     /// Runs the pods of a file: all of them or none.
-    async fn run(&self, path: &Path) -> Result<Result<Vec<String>, FileError>, Gone> {
+    async fn run(&self, path: &Path) -> Result<Result<Vec<PodName>, FileError>, Gone> {
         let pods = match self.read(path) {
             Ok(pods) => pods,
             Err(error) => return Ok(Err(error)),
         };
         let mut names = Vec::with_capacity(pods.len());
         for pod in pods {
-            let name = format!("{}/{}", pod.namespace(), pod.name());
+            let name = pod_name_of(&pod);
             let origin = Origin::Manifest {
                 path: path.to_string_lossy().into_owned(),
             };
@@ -231,17 +232,17 @@ impl Directory {
             if let Some(name) = &mut pod.metadata.name {
                 name.push_str(&self.suffix);
             }
-            let label = format!("{}/{}", pod.namespace(), pod.name());
+            let name = pod_name_of(&pod);
             let admitted = admit_create(pod, Profile::Pulselet, self.gates);
             let admission = admitted.map_err(|errors| FileError::Invalid {
-                pod: label.clone(),
+                pod: name.clone(),
                 errors,
             })?;
             for warning in &admission.warnings {
-                tracing::warn!(file = %path.display(), pod = label, "{warning}");
+                tracing::warn!(file = %path.display(), pod = %name, "{warning}");
             }
-            if let Some(other) = self.owner(&label) {
-                return Err(FileError::Duplicate { pod: label, other });
+            if let Some(other) = self.owner(&name) {
+                return Err(FileError::Duplicate { pod: name, other });
             }
             pods.push(admission.pod);
             if pods.len() > MAX_DOCUMENTS {
@@ -252,20 +253,17 @@ impl Directory {
     }
 
     /// The file that runs a pod of this name.
-    fn owner(&self, pod: &str) -> Option<PathBuf> {
+    fn owner(&self, pod: &PodName) -> Option<PathBuf> {
         let mut files = self.files.iter();
-        let (path, _) = files.find(|(_, known)| known.pods.iter().any(|name| name == pod))?;
+        let (path, _) = files.find(|(_, known)| known.pods.contains(pod))?;
         Some(path.clone())
     }
 
-    async fn stop(&self, pods: &[String]) -> Result<(), Gone> {
+    async fn stop(&self, pods: &[PodName]) -> Result<(), Gone> {
         for pod in pods {
-            let Some((namespace, name)) = pod.split_once('/') else {
-                continue;
-            };
-            tracing::info!(pod, "its manifest is gone");
+            tracing::info!(%pod, "its manifest is gone");
             // Someone else may have stopped it before.
-            let _ = self.node.delete_pod(namespace, name, None).await?;
+            let _ = self.node.delete_pod(pod, None).await?;
         }
         Ok(())
     }

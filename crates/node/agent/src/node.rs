@@ -41,8 +41,10 @@ pub struct NodeOptions {
     pub manifests: Option<PathBuf>,
     /// What is put behind the names of static pods, so that those of different nodes differ at an API.
     pub static_suffix: String,
-    /// Where whoever joins the node to an API hears of its pods.
+    /// Where whoever follows the node's pods reads what has changed.
     pub feed: Option<Feed>,
+    /// The node belongs to an API, which alone decides over its pods: the socket takes none.
+    pub joined: bool,
     /// Where config maps, secrets and tokens come from.
     pub objects: Arc<dyn ObjectSource>,
     /// Subscribe before starting to see every line.
@@ -62,6 +64,7 @@ impl NodeOptions {
             manifests: None,
             static_suffix: String::new(),
             feed: None,
+            joined: false,
             objects: Arc::new(NoObjects),
             lines: LineHub::default(),
             service_manager: ServiceManager::new(None, None),
@@ -91,7 +94,6 @@ impl Node {
     /// Starts a node: when this returns, the pods of the last agent are adopted and requests are answered.
     pub async fn start(options: NodeOptions) -> Result<NodeHandle, StartError> {
         let (layout, lock) = options.data_dir.into_parts();
-        let joined = options.feed.is_some();
         raise_descriptor_limit();
         let version = options.runtime.version().await.map_err(StartError::Version)?;
         let opened = open_store(&layout).await?;
@@ -136,7 +138,7 @@ impl Node {
             ended,
         };
         let mut services = Services::default();
-        services.control(&layout, &handle, joined)?;
+        services.control(&layout, &handle, options.joined)?;
         services.spawn(tools.keep_volumes());
         if let Some(listener) = options.metrics {
             services.spawn(serve(listener, health));

@@ -179,12 +179,12 @@ impl Poster {
         let object: Value = json!({
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": now.name, "namespace": event.namespace},
+            "metadata": {"name": now.name, "namespace": event.pod.namespace},
             "involvedObject": {
                 "apiVersion": "v1",
                 "kind": "Pod",
-                "namespace": event.namespace,
-                "name": event.name,
+                "namespace": event.pod.namespace,
+                "name": event.pod.name,
                 "uid": event.uid,
                 "fieldPath": field_path,
             },
@@ -198,20 +198,20 @@ impl Poster {
             "lastTimestamp": whole_seconds(event.at),
             "count": now.count,
         });
-        Call::create(paths::events(&event.namespace), &object)
+        Call::create(paths::events(&event.pod.namespace), &object)
     }
 }
 
 fn counted(waiting: &Waiting, now: &Posted) -> Call {
     let event = &waiting.event;
-    let path = paths::named(&event.namespace, "events", &now.name);
+    let path = paths::named(&event.pod.namespace, "events", &now.name);
     let changes = json!({"count": now.count, "lastTimestamp": whole_seconds(event.at)});
     Call::merge(path, &changes)
 }
 
 fn name(event: &PodEvent) -> String {
     // As upstream names them; two of a pod in the same nanosecond would be refused, and are not missed.
-    format!("{}.{:x}", event.name, event.at.as_nanosecond())
+    format!("{}.{:x}", event.pod.name, event.at.as_nanosecond())
 }
 
 fn whole_seconds(at: Timestamp) -> String {

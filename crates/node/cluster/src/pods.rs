@@ -10,8 +10,9 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pulselet_agent::{AddError, Feed, Gone, News, NodeHandle, Origin, PodEvent, PodView};
+use pulselet_agent::{AddError, Feed, Gone, News, NodeHandle, Origin, PodEvent, PodView, pod_name_of};
 use pulselet_model::{Pod, PodStatus};
+use pulselet_vocabulary::PodName;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -28,9 +29,6 @@ use crate::{mirror, paths, status};
 const RESYNC: Duration = Duration::from_secs(10);
 /// Requests under way at a time; the others wait their turn.
 const MAX_REQUESTS: usize = 16;
-
-/// namespace/name
-type Label = Arc<str>;
 
 /// What is known about a name, besides what the node says when asked.
 #[derive(Debug, Default)]
@@ -52,7 +50,7 @@ struct Entry {
 
 /// A request that was answered.
 struct Done {
-    label: Label,
+    name: PodName,
     uid: String,
     what: Sent,
     answer: Result<Option<Box<Pod>>, ClientError>,
@@ -72,12 +70,12 @@ pub(crate) struct Pods {
     feed: Feed,
     registered: watch::Receiver<Option<Registered>>,
     events: mpsc::Sender<PodEvent>,
-    entries: BTreeMap<Label, Entry>,
+    entries: BTreeMap<PodName, Entry>,
     listed: bool,
     /// To be looked at as soon as a request may be sent.
-    waiting: BTreeSet<Label>,
+    waiting: BTreeSet<PodName>,
     /// To be looked at again when the pause after a failure is over.
-    failed: BTreeSet<Label>,
+    failed: BTreeSet<PodName>,
     backoff: Backoff,
     pause: Option<Instant>,
     flights: JoinSet<Done>,
@@ -139,12 +137,12 @@ impl Pods {
         match seen {
             Seen::Listed(pods) => {
                 self.listed = true;
-                let mut missing: BTreeSet<Label> = self.entries.keys().cloned().collect();
+                let mut missing: BTreeSet<PodName> = self.entries.keys().cloned().collect();
                 for pod in pods {
                     missing.remove(&self.note(pod));
                 }
-                for label in missing {
-                    if let Some(entry) = self.entries.get_mut(&label) {
+                for name in missing {
+                    if let Some(entry) = self.entries.get_mut(&name) {
                         entry.api = None;
                     }
                 }
@@ -154,30 +152,30 @@ impl Pods {
                 self.look_at_all().await
             }
             Seen::Changed(pod) => {
-                let label = self.note(*pod);
-                self.look(&label).await
+                let name = self.note(*pod);
+                self.look(&name).await
             }
             Seen::Gone(pod) => {
-                let label = label(&pod);
-                let entry = self.entries.entry(Arc::clone(&label)).or_default();
+                let name = pod_name_of(&pod);
+                let entry = self.entries.entry(name.clone()).or_default();
                 if entry.api.as_ref().is_some_and(|api| uid(api) == uid(&pod)) {
                     entry.api = None;
                 }
                 entry.vanished = Some(uid(&pod).to_owned());
-                self.look(&label).await
+                self.look(&name).await
             }
         }
     }
 
     /// Remembers a pod of the API, unless a newer version of it is known.
-    fn note(&mut self, pod: Pod) -> Label {
-        let label = label(&pod);
-        let entry = self.entries.entry(Arc::clone(&label)).or_default();
+    fn note(&mut self, pod: Pod) -> PodName {
+        let name = pod_name_of(&pod);
+        let entry = self.entries.entry(name.clone()).or_default();
         let older = |known: &Arc<Pod>| uid(known) == uid(&pod) && version(&pod) < version(known);
         if !entry.api.as_ref().is_some_and(older) {
             entry.api = Some(Arc::new(pod));
         }
-        label
+        name
     }
 
     async fn news(&mut self, news: News) -> Result<(), Gone> {
@@ -185,61 +183,59 @@ impl Pods {
             // Events are a courtesy: when too many wait, new ones are left out.
             let _ = self.events.try_send(event);
         }
-        let mut labels = news.changed;
+        let mut names = news.changed;
         for last in news.departed {
-            labels.insert(self.remember(last));
+            names.insert(self.remember(last));
         }
-        for label in labels {
-            self.look(&label).await?;
+        for name in names {
+            self.look(&name).await?;
         }
         Ok(())
     }
 
     /// Keeps how a pod was last until the API knows.
-    fn remember(&mut self, last: PodView) -> Label {
-        let label: Label = format!("{}/{}", last.namespace, last.name).into();
-        if let Some(entry) = self.entries.get_mut(&label) {
+    fn remember(&mut self, last: PodView) -> PodName {
+        let name = last.pod_name();
+        if let Some(entry) = self.entries.get_mut(&name) {
             entry.last_words = Some((last.uid, last.status));
         }
-        label
+        name
     }
 
     async fn retry(&mut self) -> Result<(), Gone> {
         self.pause = None;
-        for label in std::mem::take(&mut self.failed) {
-            self.look(&label).await?;
+        for name in std::mem::take(&mut self.failed) {
+            self.look(&name).await?;
         }
         Ok(())
     }
 
     async fn look_at_all(&mut self) -> Result<(), Gone> {
         let views = self.node.pods().await?;
-        let mut here: BTreeMap<Label, PodView> = views
-            .into_iter()
-            .map(|view| (format!("{}/{}", view.namespace, view.name).into(), view))
-            .collect();
-        let labels: BTreeSet<Label> = self.entries.keys().chain(here.keys()).cloned().collect();
-        for label in labels {
-            let view = here.remove(&label);
-            self.act(&label, view).await?;
+        let mut here: BTreeMap<PodName, PodView> =
+            views.into_iter().map(|view| (view.pod_name(), view)).collect();
+        let names: BTreeSet<PodName> = self.entries.keys().chain(here.keys()).cloned().collect();
+        for name in names {
+            let view = here.remove(&name);
+            self.act(&name, view).await?;
         }
         Ok(())
     }
 
-    async fn look(&mut self, label: &Label) -> Result<(), Gone> {
-        let view = self.node.pod(label).await?;
-        self.act(label, view).await
+    async fn look(&mut self, name: &PodName) -> Result<(), Gone> {
+        let view = self.node.pod(name).await?;
+        self.act(name, view).await
     }
 
     /// Decides about one pod and does what follows.
-    async fn act(&mut self, label: &Label, here: Option<PodView>) -> Result<(), Gone> {
+    async fn act(&mut self, name: &PodName, here: Option<PodView>) -> Result<(), Gone> {
         if here.is_none() {
             // It may have gone after the last news were read; the API must not forget it before it knows how.
             for last in self.feed.take_departed() {
                 self.remember(last);
             }
         }
-        let entry = self.entries.entry(Arc::clone(label)).or_default();
+        let entry = self.entries.entry(name.clone()).or_default();
         if here.is_none() {
             entry.asked = None;
             entry.handed = None;
@@ -258,11 +254,11 @@ impl Pods {
             vanished: entry.vanished.as_deref(),
         });
         if api.is_none() && here.is_none() && !entry.flight {
-            self.entries.remove(label);
+            self.entries.remove(name);
         }
         for step in steps {
             // A request under way or one that was just sent: the rest follows from its answer.
-            if self.step(label, step, api.as_ref(), here.as_ref()).await? {
+            if self.step(name, step, api.as_ref(), here.as_ref()).await? {
                 break;
             }
         }
@@ -272,33 +268,33 @@ impl Pods {
     /// Carries out a step; true if it sends a request, or would if it could.
     async fn step(
         &mut self,
-        label: &Label,
+        name: &PodName,
         step: Step,
         api: Option<&Arc<Pod>>,
         here: Option<&PodView>,
     ) -> Result<bool, Gone> {
         match (step, api, here) {
-            (Step::Run, Some(api), _) => self.add(label, api).await,
-            (Step::Refresh, Some(api), _) => self.refresh(label, api).await.map(|()| false),
-            (Step::End(grace), _, Some(here)) => self.end(label, here, grace).await.map(|()| false),
-            (Step::Report(status), Some(api), _) => Ok(self.report(label, api, status)),
+            (Step::Run, Some(api), _) => self.add(name, api).await,
+            (Step::Refresh, Some(api), _) => self.refresh(name, api).await.map(|()| false),
+            (Step::End(grace), _, Some(here)) => self.end(name, here, grace).await.map(|()| false),
+            (Step::Report(status), Some(api), _) => Ok(self.report(name, api, status)),
             (Step::Release, Some(api), _) => {
                 let call = Call::remove(paths::pod(api.namespace(), api.name()), uid(api));
-                self.send(label, uid(api), Sent::Removal, call);
+                self.send(name, uid(api), Sent::Removal, call);
                 Ok(true)
             }
-            (Step::Publish, _, Some(here)) => self.publish(label, here).await,
+            (Step::Publish, _, Some(here)) => self.publish(name, here).await,
             (Step::Run | Step::Refresh | Step::Report(_) | Step::Release, None, _)
             | (Step::End(_) | Step::Publish, _, None) => Ok(false),
         }
     }
 
-    async fn add(&mut self, label: &Label, api: &Arc<Pod>) -> Result<bool, Gone> {
+    async fn add(&mut self, name: &PodName, api: &Arc<Pod>) -> Result<bool, Gone> {
         let pod = for_the_node(api);
         let handed = (uid(api).to_owned(), fingerprint(&pod));
         let (reason, error) = match self.node.add_pod(pod, Origin::Api).await? {
             Ok(_) => {
-                if let Some(entry) = self.entries.get_mut(label) {
+                if let Some(entry) = self.entries.get_mut(name) {
                     entry.handed = Some(handed);
                     entry.asked = None;
                 }
@@ -307,41 +303,41 @@ impl Pods {
             Err(AddError::ShuttingDown) => return Ok(false),
             Err(error @ AddError::NameTaken { .. }) => {
                 // It goes away or it does not; that is looked at again and again.
-                tracing::warn!(pod = &**label, %error, "the API's pod cannot be run");
+                tracing::warn!(pod = %name, %error, "the API's pod cannot be run");
                 return Ok(false);
             }
             Err(error @ AddError::Full) => ("OutOfPods", error),
             Err(error @ AddError::Plan(_)) => ("UnexpectedAdmissionError", error),
         };
-        tracing::warn!(pod = &**label, %error, "the API's pod is rejected");
+        tracing::warn!(pod = %name, %error, "the API's pod is rejected");
         let status = status::rejected(api, reason, error.to_string());
-        Ok(self.report(label, api, Box::new(status)))
+        Ok(self.report(name, api, Box::new(status)))
     }
 
     /// Gives the node the API's manifest where that has changed.
-    async fn refresh(&mut self, label: &Label, api: &Arc<Pod>) -> Result<(), Gone> {
+    async fn refresh(&mut self, name: &PodName, api: &Arc<Pod>) -> Result<(), Gone> {
         let pod = for_the_node(api);
         let wanted = (uid(api).to_owned(), fingerprint(&pod));
-        let mut known = self.entries.get(label).and_then(|entry| entry.handed.clone());
+        let mut known = self.entries.get(name).and_then(|entry| entry.handed.clone());
         if known.is_none() {
             // An earlier agent took it.
-            let kept = self.node.manifest(label).await?;
+            let kept = self.node.manifest(name).await?;
             known = kept.map(|kept| (uid(&kept).to_owned(), fingerprint(&for_the_node(&kept))));
         }
         if known.as_ref() != Some(&wanted)
             && let Err(error) = self.node.update_pod(pod).await?
         {
-            tracing::warn!(pod = &**label, %error, "the changed manifest is not used");
+            tracing::warn!(pod = %name, %error, "the changed manifest is not used");
         }
-        if let Some(entry) = self.entries.get_mut(label) {
+        if let Some(entry) = self.entries.get_mut(name) {
             entry.handed = Some(wanted);
         }
         Ok(())
     }
 
-    async fn end(&mut self, label: &Label, here: &PodView, grace: Option<Duration>) -> Result<(), Gone> {
+    async fn end(&mut self, name: &PodName, here: &PodView, grace: Option<Duration>) -> Result<(), Gone> {
         let asked = Some((here.uid.clone(), grace));
-        let Some(entry) = self.entries.get_mut(label) else {
+        let Some(entry) = self.entries.get_mut(name) else {
             return Ok(());
         };
         if entry.asked == asked {
@@ -354,8 +350,8 @@ impl Pods {
     }
 
     /// Reports a status unless the API has it; true if that is under way.
-    fn report(&mut self, label: &Label, api: &Arc<Pod>, status: Box<PodStatus>) -> bool {
-        let entry = self.entries.get(label);
+    fn report(&mut self, name: &PodName, api: &Arc<Pod>, status: Box<PodStatus>) -> bool {
+        let entry = self.entries.get(name);
         let acknowledged = entry.and_then(|entry| entry.acknowledged.as_ref());
         if acknowledged.is_some_and(|(of, known)| of == uid(api) && *known == *status) {
             return false;
@@ -363,44 +359,44 @@ impl Pods {
         let Some(call) = status::report(api, &status) else {
             return false;
         };
-        self.send(label, uid(api), Sent::Status(status), call);
+        self.send(name, uid(api), Sent::Status(status), call);
         true
     }
 
-    async fn publish(&mut self, label: &Label, here: &PodView) -> Result<bool, Gone> {
+    async fn publish(&mut self, name: &PodName, here: &PodView) -> Result<bool, Gone> {
         let Some(registered) = self.registered.borrow().clone() else {
             return Ok(false);
         };
-        let Some(pod) = self.node.manifest(label).await? else {
+        let Some(pod) = self.node.manifest(name).await? else {
             return Ok(false);
         };
         let object: Value = mirror::object(&pod, here, &registered);
         let call = Call::create(paths::pods(&here.namespace), &object);
-        self.send(label, &here.uid, Sent::Mirror, call);
+        self.send(name, &here.uid, Sent::Mirror, call);
         Ok(true)
     }
 
     /// Sends a request, or lets the pod wait for its turn.
-    fn send(&mut self, label: &Label, uid: &str, what: Sent, call: Call) {
-        let Some(entry) = self.entries.get_mut(label) else {
+    fn send(&mut self, name: &PodName, uid: &str, what: Sent, call: Call) {
+        let Some(entry) = self.entries.get_mut(name) else {
             return;
         };
-        if self.failed.contains(label) {
+        if self.failed.contains(name) {
             return;
         }
         if entry.flight || self.flights.len() >= MAX_REQUESTS {
-            self.waiting.insert(Arc::clone(label));
+            self.waiting.insert(name.clone());
             return;
         }
         entry.flight = true;
-        let (client, label, uid) = (self.client.clone(), Arc::clone(label), uid.to_owned());
+        let (client, name, uid) = (self.client.clone(), name.clone(), uid.to_owned());
         self.flights.spawn(async move {
             let answer = match what {
                 Sent::Removal => client.tell(call).await.map(|()| None),
                 Sent::Status(_) | Sent::Mirror => client.ask(call).await.map(Some),
             };
             Done {
-                label,
+                name,
                 uid,
                 what,
                 answer,
@@ -410,12 +406,12 @@ impl Pods {
 
     async fn done(&mut self, done: Done) -> Result<(), Gone> {
         let Done {
-            label,
+            name,
             uid: of,
             what,
             answer,
         } = done;
-        let entry = self.entries.entry(Arc::clone(&label)).or_default();
+        let entry = self.entries.entry(name.clone()).or_default();
         entry.flight = false;
         match answer {
             Ok(pod) => {
@@ -428,20 +424,20 @@ impl Pods {
                 if let Some(pod) = pod {
                     self.note(*pod);
                 }
-                self.waiting.insert(label);
+                self.waiting.insert(name);
             }
             // It is gone, or another by now: the watch says so, too.
             Err(error) if error.is_not_found() && matches!(what, Sent::Removal) => {
                 forget(entry, &of);
-                self.waiting.insert(label);
+                self.waiting.insert(name);
             }
             Err(error) if error.is_conflict() || error.is_not_found() => {
-                tracing::debug!(pod = &*label, %error, "the API's pod is another by now");
+                tracing::debug!(pod = %name, %error, "the API's pod is another by now");
             }
             Err(error) => {
                 let pause = self.backoff.next();
-                tracing::warn!(pod = &*label, %error, ?pause, "the API was not told, trying again");
-                self.failed.insert(label);
+                tracing::warn!(pod = %name, %error, ?pause, "the API was not told, trying again");
+                self.failed.insert(name);
                 self.pause.get_or_insert_with(|| Instant::now() + pause);
             }
         }
@@ -451,11 +447,11 @@ impl Pods {
     /// Looks at pods that waited for a request to end.
     async fn next_in_turn(&mut self) -> Result<(), Gone> {
         let waiting = std::mem::take(&mut self.waiting);
-        for label in waiting {
+        for name in waiting {
             if self.flights.len() >= MAX_REQUESTS {
-                self.waiting.insert(label);
+                self.waiting.insert(name);
             } else {
-                self.look(&label).await?;
+                self.look(&name).await?;
             }
         }
         Ok(())
@@ -475,10 +471,6 @@ fn is_shown(origin: &Origin) -> bool {
         Origin::Api | Origin::Manifest { .. } => true,
         Origin::Run | Origin::Detached => false,
     }
-}
-
-fn label(pod: &Pod) -> Label {
-    format!("{}/{}", pod.namespace(), pod.name()).into()
 }
 
 fn uid(pod: &Pod) -> &str {

@@ -14,6 +14,7 @@ use hyper::body::Frame;
 use jiff::Timestamp;
 use pulselet_agent::{LogFile, LogPlace, NodeHandle};
 use pulselet_runtime::log::{LogEntry, LogStream};
+use pulselet_vocabulary::PodName;
 use thiserror::Error;
 
 use crate::body::Body;
@@ -110,8 +111,7 @@ fn invalid(name: &'static str, value: &str, rule: &'static str) -> OptionError {
 #[derive(Debug, Clone)]
 pub(crate) struct Source {
     pub(crate) node: NodeHandle,
-    pub(crate) namespace: String,
-    pub(crate) pod: String,
+    pub(crate) pod: PodName,
     pub(crate) place: LogPlace,
 }
 
@@ -119,7 +119,7 @@ impl Source {
     /// Whether the life that is followed is over: it ended, another has begun, or the pod is gone.
     async fn has_ended(&self) -> bool {
         let container = Some(self.place.container.clone());
-        let now = self.node.log(&self.namespace, &self.pod, container, false).await;
+        let now = self.node.log(&self.pod, container, false).await;
         !matches!(now, Ok(Ok(now)) if now.running && now.attempt == self.place.attempt)
     }
 }

@@ -8,6 +8,7 @@ use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
 use pulselet_agent::{Gone, LogError, NodeHandle, StreamError};
 use pulselet_runtime::{AttachOptions, ExecOptions, Runtime};
+use pulselet_vocabulary::PodName;
 use serde_json::json;
 use thiserror::Error;
 
@@ -162,14 +163,14 @@ impl Routes {
     ) -> Result<Response<Body>, RouteError> {
         let options = LogOptions::parse(query, Timestamp::now())?;
         let (name, previous) = (Some(container.to_owned()), options.previous);
-        let place = match self.node.log(namespace, pod, name, previous).await? {
+        let pod_name = PodName::new(namespace, pod);
+        let place = match self.node.log(&pod_name, name, previous).await? {
             Ok(place) => place,
             Err(error) => return Err(self.no_log(namespace, pod, container, error).await),
         };
         let source = Source {
             node: self.node.clone(),
-            namespace: namespace.to_owned(),
-            pod: pod.to_owned(),
+            pod: pod_name,
             place,
         };
         let body = logs::read(source, options)
@@ -232,7 +233,10 @@ impl Routes {
         if command.is_empty() {
             return Err(RouteError::NoCommand);
         }
-        let found = self.node.container(namespace, pod, container).await?;
+        let found = self
+            .node
+            .container(&PodName::new(namespace, pod), container)
+            .await?;
         let located = found.map_err(|error| no_stream(pod, container, &error))?;
         let (agreement, place) = self.agree(&request, Purpose::Command)?;
         let runtime = Arc::clone(&self.runtime);
@@ -266,7 +270,10 @@ impl Routes {
         request: Request<Incoming>,
     ) -> Result<Response<Body>, RouteError> {
         let wanted = wanted(query)?;
-        let found = self.node.container(namespace, pod, container).await?;
+        let found = self
+            .node
+            .container(&PodName::new(namespace, pod), container)
+            .await?;
         let located = found.map_err(|error| no_stream(pod, container, &error))?;
         let (agreement, place) = self.agree(&request, Purpose::Command)?;
         let runtime = Arc::clone(&self.runtime);
@@ -298,7 +305,7 @@ impl Routes {
         query: &Query,
         request: Request<Incoming>,
     ) -> Result<Response<Body>, RouteError> {
-        let sandbox = self.node.sandbox(namespace, pod).await?;
+        let sandbox = self.node.sandbox(&PodName::new(namespace, pod)).await?;
         let sandbox = sandbox.map_err(|error| no_stream(pod, "", &error))?;
         let (agreement, place) = self.agree(&request, Purpose::PortForward)?;
         let ports = match agreement.speech {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use pulselet_agent::{DataDir, LogPlace, Node, NodeHandle, NodeOptions, Origin};
 use pulselet_node_server::{NodeServer, Options, Tls};
 use pulselet_runtime_fake::{FakeRuntime, RuntimeFaults};
+use pulselet_vocabulary::PodName;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -120,7 +121,7 @@ impl Cluster {
         let admitted = serde_json::from_value(stored.clone()).expect("a pod");
         let added = self.node.add_pod(admitted, Origin::Run).await;
         added.expect("the node is there").expect("the pod is taken");
-        while !matches!(self.node.container("default", "web", "app").await, Ok(Ok(_))) {
+        while !matches!(self.node.container(&web(), "app").await, Ok(Ok(_))) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let objects = self.node.objects().await.expect("the node is there");
@@ -131,7 +132,7 @@ impl Cluster {
     }
 
     async fn log_place(&self) -> LogPlace {
-        let place = self.node.log("default", "web", None, false).await;
+        let place = self.node.log(&web(), None, false).await;
         place.expect("the node is there").expect("a log")
     }
 
@@ -300,4 +301,9 @@ async fn the_python_client_lists_watches_creates_and_executes() {
         String::from_utf8_lossy(&output.stderr)
     );
     assert_eq!(output.stdout, b"done\n");
+}
+
+/// The pod of every test.
+fn web() -> PodName {
+    PodName::new("default", "web")
 }

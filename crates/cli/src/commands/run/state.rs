@@ -1,4 +1,4 @@
-//! What has become of the pods of a run, folded from their event lines.
+//! What people see of the pods of a run, folded from their event lines.
 //!
 //! Lines of other pods are ignored, also those of a pod that had the same name before: a pod is known by its uid.
 
@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use pulselet_agent::{PodLine, PodView, uid_of};
+use pulselet_agent::{PodLine, PodView, pod_name_of, uid_of};
 use pulselet_engine::line::{LineBody, Phase};
-use pulselet_engine::plan::Kind;
+use pulselet_engine::plan::ProbeKind;
 use pulselet_engine::time::Span;
 use pulselet_model::Pod;
 use pulselet_sim::timeline::ProbeResult;
+use pulselet_vocabulary::PodName;
 
 /// Results kept per probe: what a terminal has room for.
 const STRIP: usize = 16;
@@ -23,8 +24,7 @@ pub(crate) struct Pods(Vec<PodState>);
 
 #[derive(Clone, Debug)]
 pub(crate) struct PodState {
-    /// namespace/name
-    pub(crate) label: Arc<str>,
+    pub(crate) name: PodName,
     uid: Arc<str>,
     pub(crate) phase: Phase,
     pub(crate) ready: bool,
@@ -39,7 +39,7 @@ pub(crate) struct ContainerState {
     pub(crate) started: bool,
     pub(crate) ready: bool,
     pub(crate) restarts: u32,
-    /// The last results of each probe, the newest last, in the order of [`Kind::ALL`].
+    /// The last results of each probe, the newest last, in the order of [`ProbeKind::ALL`].
     strips: [VecDeque<ProbeResult>; 3],
     /// What the newest probe that did not succeed said.
     pub(crate) complaint: Option<String>,
@@ -65,8 +65,8 @@ impl Pods {
         self.0.iter()
     }
 
-    pub(crate) fn has(&self, label: &str) -> bool {
-        self.0.iter().any(|pod| *pod.label == *label)
+    pub(crate) fn has(&self, name: &PodName) -> bool {
+        self.0.iter().any(|pod| pod.name == *name)
     }
 
     /// Fills in what was so before the first line: the pod may have been adopted.
@@ -82,19 +82,6 @@ impl Pods {
         }
     }
 
-    /// Every pod has ended or was deleted.
-    pub(crate) fn all_finished(&self) -> bool {
-        self.0.iter().all(|pod| pod.deleted || pod.phase.is_terminal())
-    }
-
-    pub(crate) fn all_ready(&self) -> bool {
-        self.0.iter().all(|pod| pod.ready)
-    }
-
-    pub(crate) fn any_failed(&self) -> bool {
-        self.0.iter().any(|pod| pod.phase == Phase::Failed)
-    }
-
     /// Why the pods that are not ready are not, a line each.
     pub(crate) fn missing(&self) -> Vec<String> {
         let unready = self.0.iter().filter(|pod| !pod.ready);
@@ -106,7 +93,7 @@ impl PodState {
     fn new(pod: &Pod) -> Self {
         let names = pod.spec.init_containers.iter().chain(&pod.spec.containers);
         Self {
-            label: format!("{}/{}", pod.namespace(), pod.name()).into(),
+            name: pod_name_of(pod),
             uid: uid_of(pod).into(),
             phase: Phase::Pending,
             ready: false,
@@ -118,13 +105,8 @@ impl PodState {
     }
 
     fn recall(&mut self, view: &PodView) {
-        let phases = [Phase::Pending, Phase::Running, Phase::Succeeded, Phase::Failed];
-        let phase = phases
-            .into_iter()
-            .find(|phase| phase.as_str() == view.status.phase);
-        self.phase = phase.unwrap_or(self.phase);
-        let ready = view.status.conditions.iter().find(|it| it.type_ == "Ready");
-        self.ready = ready.is_some_and(|condition| condition.status == "True");
+        self.phase = super::progress::phase(view).unwrap_or(self.phase);
+        self.ready = super::progress::is_ready(view);
         let statuses = view.status.init_container_statuses.iter();
         for status in statuses.chain(&view.status.container_statuses) {
             if let Some(container) = self.containers.iter_mut().find(|it| *it.name == *status.name) {
@@ -170,11 +152,11 @@ impl PodState {
             } else {
                 self.phase.as_str()
             };
-            return vec![format!("pod {} is {end}", self.label)];
+            return vec![format!("pod {} is {end}", self.name)];
         }
         let unready = self.containers.iter().filter(|container| !container.ready);
         unready
-            .map(|container| format!("pod {}: {}", self.label, container.missing()))
+            .map(|container| format!("pod {}: {}", self.name, container.missing()))
             .collect()
     }
 }
@@ -193,7 +175,7 @@ impl ContainerState {
     }
 
     /// The last results of a probe, the newest last.
-    pub(crate) fn strip(&self, kind: Kind) -> impl Iterator<Item = ProbeResult> {
+    pub(crate) fn strip(&self, kind: ProbeKind) -> impl Iterator<Item = ProbeResult> {
         self.strips[index(kind)].iter().copied()
     }
 
@@ -275,7 +257,7 @@ impl ContainerState {
         };
     }
 
-    fn probed(&mut self, kind: Kind, result: ProbeResult, detail: &str) {
+    fn probed(&mut self, kind: ProbeKind, result: ProbeResult, detail: &str) {
         let strip = &mut self.strips[index(kind)];
         if strip.len() == STRIP {
             strip.pop_front();
@@ -305,11 +287,11 @@ impl ContainerState {
     }
 }
 
-const fn index(kind: Kind) -> usize {
+const fn index(kind: ProbeKind) -> usize {
     match kind {
-        Kind::Startup => 0,
-        Kind::Liveness => 1,
-        Kind::Readiness => 2,
+        ProbeKind::Startup => 0,
+        ProbeKind::Liveness => 1,
+        ProbeKind::Readiness => 2,
     }
 }
 
@@ -335,7 +317,7 @@ pub(crate) mod tests {
     pub(crate) fn line(pods: &Pods, second: i64, container: bool, body: LineBody) -> PodLine {
         let pod = &pods.0[0];
         PodLine {
-            pod: Arc::clone(&pod.label),
+            pod: pod.name.clone(),
             uid: Arc::clone(&pod.uid),
             t: Span::from_secs(u64::try_from(second).unwrap()),
             time: Timestamp::from_second(second).unwrap(),
@@ -347,7 +329,7 @@ pub(crate) mod tests {
         }
     }
 
-    pub(crate) fn probe(kind: Kind, outcome: LineOutcome, run: u32) -> LineBody {
+    pub(crate) fn probe(kind: ProbeKind, outcome: LineOutcome, run: u32) -> LineBody {
         LineBody::Probe {
             kind,
             outcome,
@@ -381,7 +363,7 @@ pub(crate) mod tests {
             &mut pods,
             [
                 (true, running(0)),
-                (true, probe(Kind::Startup, LineOutcome::Failure, 1)),
+                (true, probe(ProbeKind::Startup, LineOutcome::Failure, 1)),
             ],
         );
         assert_eq!(
@@ -396,7 +378,7 @@ pub(crate) mod tests {
                 (false, LineBody::Ready),
             ],
         );
-        assert!(pods.all_ready() && pods.missing().is_empty());
+        assert!(pods.0[0].ready && pods.missing().is_empty());
     }
 
     #[test]
@@ -427,16 +409,16 @@ pub(crate) mod tests {
         for _ in 0..100 {
             play(
                 &mut pods,
-                [(true, probe(Kind::Liveness, LineOutcome::Success, 1))],
+                [(true, probe(ProbeKind::Liveness, LineOutcome::Success, 1))],
             );
         }
-        assert_eq!(pods.0[0].containers[0].strip(Kind::Liveness).count(), STRIP);
+        assert_eq!(pods.0[0].containers[0].strip(ProbeKind::Liveness).count(), STRIP);
         let phase = Phase::Failed;
         let mut other = line(&pods, 0, false, LineBody::Phase { phase });
         other.uid = "another".into();
         pods.apply(&other);
-        assert!(!pods.any_failed());
+        assert_eq!(pods.0[0].phase, Phase::Pending);
         pods.apply(&line(&pods, 0, false, LineBody::Phase { phase }));
-        assert!(pods.any_failed() && pods.all_finished());
+        assert_eq!(pods.0[0].phase, Phase::Failed);
     }
 }

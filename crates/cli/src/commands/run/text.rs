@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use pulselet_agent::PodLine;
 use pulselet_engine::line::LineBody;
-use pulselet_engine::plan::Kind;
+use pulselet_engine::plan::ProbeKind;
 use pulselet_sim::timeline::ProbeResult;
 use pulselet_sim::timeline::wording::{clock, describe, style};
+use pulselet_vocabulary::PodName;
 
 use super::state::Pods;
 
@@ -20,7 +21,7 @@ pub(crate) struct Teller {
     several: bool,
     every_probe: bool,
     /// The last result told of each probe: at most three per container.
-    told: HashMap<(Arc<str>, Arc<str>, Kind), ProbeResult>,
+    told: HashMap<(Arc<str>, Arc<str>, ProbeKind), ProbeResult>,
 }
 
 impl Teller {
@@ -33,7 +34,7 @@ impl Teller {
                 .map(|container| Some(container.name.as_ref()));
             containers
                 .chain([None])
-                .map(move |name| subject(several, &pod.label, name))
+                .map(move |name| subject(several, &pod.name, name))
         });
         Self {
             width: names.map(|name| name.chars().count()).max().unwrap_or_default(),
@@ -101,11 +102,11 @@ impl Teller {
     }
 }
 
-fn subject(several: bool, pod: &str, container: Option<&str>) -> String {
+fn subject(several: bool, pod: &PodName, container: Option<&str>) -> String {
     match (several, container) {
         (false, None) => "pod".to_owned(),
         (false, Some(container)) => container.to_owned(),
-        (true, None) => pod.to_owned(),
+        (true, None) => pod.to_string(),
         (true, Some(container)) => format!("{pod}/{container}"),
     }
 }
@@ -137,8 +138,8 @@ mod tests {
 
     #[test]
     fn equal_successes_are_told_once_and_failures_each_time() {
-        let success = || probe(Kind::Readiness, LineOutcome::Success, 1);
-        let failure = |run| probe(Kind::Readiness, LineOutcome::Failure, run);
+        let success = || probe(ProbeKind::Readiness, LineOutcome::Success, 1);
+        let failure = |run| probe(ProbeKind::Readiness, LineOutcome::Failure, run);
         let story = || [success(), success(), failure(1), failure(2), success()];
         assert_eq!(
             told(false, story()),
@@ -154,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_new_life_tells_its_first_success_again() {
-        let success = || probe(Kind::Readiness, LineOutcome::Success, 1);
+        let success = || probe(ProbeKind::Readiness, LineOutcome::Success, 1);
         let running = LineBody::Running {
             id: "c".into(),
             restart_count: 1,

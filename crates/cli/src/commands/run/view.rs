@@ -1,7 +1,7 @@
 //! The table of the live view: a pure function of what is known, the time and the size of the terminal.
 
 use jiff::Timestamp;
-use pulselet_engine::plan::Kind;
+use pulselet_engine::plan::ProbeKind;
 use pulselet_sim::timeline::ProbeResult;
 use pulselet_sim::timeline::wording::style::{BOLD, DIM, GREEN, RED, RESET, YELLOW};
 
@@ -64,7 +64,7 @@ fn cells(pod: &PodState, container: &ContainerState, now: Timestamp) -> [Cell; C
     };
     let restarts = if container.restarts == 0 { "" } else { YELLOW };
     [
-        (pod.label.to_string(), ""),
+        (pod.name.to_string(), ""),
         (container.name.to_string(), ""),
         (phase, shown),
         yes(container.started),
@@ -88,8 +88,8 @@ fn phase(container: &ContainerState, now: Timestamp) -> Cell {
 
 /// The last results of each probe the container has shown, `|` for a success. They share the room there is.
 fn strips(container: &ContainerState, room: usize) -> Vec<Cell> {
-    let shown = |kind: &Kind| container.strip(*kind).next().is_some();
-    let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(shown).collect();
+    let shown = |kind: &ProbeKind| container.strip(*kind).next().is_some();
+    let kinds: Vec<ProbeKind> = ProbeKind::ALL.into_iter().filter(shown).collect();
     let names: usize = kinds.iter().map(|kind| kind.as_str().len() + 1 + GAP.len()).sum();
     let each = room
         .saturating_sub(names)
@@ -200,9 +200,9 @@ mod tests {
             &mut pods,
             [
                 (true, running),
-                (true, probe(Kind::Liveness, LineOutcome::Success, 1)),
-                (true, probe(Kind::Liveness, LineOutcome::Failure, 1)),
-                (true, probe(Kind::Readiness, LineOutcome::Warning, 1)),
+                (true, probe(ProbeKind::Liveness, LineOutcome::Success, 1)),
+                (true, probe(ProbeKind::Liveness, LineOutcome::Failure, 1)),
+                (true, probe(ProbeKind::Readiness, LineOutcome::Warning, 1)),
                 (true, LineBody::Started),
             ],
         );
@@ -241,12 +241,12 @@ mod tests {
         for _ in 0..20 {
             play(
                 &mut pods,
-                [(true, probe(Kind::Liveness, LineOutcome::Success, 1))],
+                [(true, probe(ProbeKind::Liveness, LineOutcome::Success, 1))],
             );
         }
         play(
             &mut pods,
-            [(true, probe(Kind::Liveness, LineOutcome::Failure, 1))],
+            [(true, probe(ProbeKind::Liveness, LineOutcome::Failure, 1))],
         );
         let table = plain(&pods, None, 65, (98, 24));
         assert!(table[1].ends_with("liveness ||||x  readiness !"), "{table:?}");

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use pulselet_engine::io::{Outcome, ProbeReport, Pulled};
-use pulselet_engine::plan::{ContainerPlan, Handler, Kind, ProbePlan, RestartPolicy, Role};
+use pulselet_engine::io::{ProbeOutcome, ProbeReport, Pulled};
+use pulselet_engine::plan::{ContainerPlan, Handler, ProbeKind, ProbePlan, RestartPolicy, Role};
 use pulselet_engine::{
-    Action, Identity, Input, LifeKey, Outbox, Pod, PodKey, PodPlan, Pods, Settings, Span, Time,
+    Action, Identity, Input, LifeKey, Outbox, PodKey, PodMachine, PodPlan, Pods, Settings, Span, Time,
 };
 
 /// By then every container is ready and in its rhythm.
@@ -65,9 +65,9 @@ fn answer(action: &Action, now: Time) -> Option<Input> {
     })
 }
 
-fn success(life: LifeKey, kind: Kind) -> Input {
+fn success(life: LifeKey, kind: ProbeKind) -> Input {
     let report = ProbeReport {
-        outcome: Outcome::Success,
+        outcome: ProbeOutcome::Success,
         detail: String::new(),
         latency: Span::ZERO,
         exit_code: None,
@@ -104,7 +104,7 @@ impl Node {
                 name: "pod".into(),
                 uid: number.to_string().into(),
             };
-            let pod = Pod::new(
+            let pod = PodMachine::new(
                 identity,
                 Arc::clone(&plan),
                 Settings::default(),

@@ -2,24 +2,25 @@
 
 use std::sync::Arc;
 
+use pulselet_vocabulary::{Signal, exit_code};
+
 use super::{Container, Ended, Life, Running, Stage};
 use crate::backoff::{BackOff, Decided, Ends};
 use crate::hook::HookRun;
-use crate::io::{Action, CreateError, ImageError, LifeKey, Pulled};
+use crate::io::{Action, CreateError, ImageFailure, LifeKey, Pulled};
 use crate::line::{ExitReason, LineBody};
-use crate::plan::{Hook, Kind};
-use crate::prober::Prober;
+use crate::plan::{Hook, ProbeKind};
+use crate::probe_runner::ProbeRunner;
 use crate::scope::Scope;
 use crate::status::Terminated;
 use crate::time::{Span, Time};
+use crate::transition::Transition;
 
 /// A creation that failed is tried again after this long.
 const CREATE_AGAIN_AFTER: Span = Span::from_secs(10);
 /// A pull that failed is tried again after this long, then after twice as long, and so on up to the greatest.
 const PULL_AGAIN_AFTER: Span = Span::from_secs(10);
 const PULL_AGAIN_AT_MOST: Span = Span::from_secs(300);
-/// What a life that the runtime could not start counts as.
-const START_ERROR_CODE: i32 = 128;
 
 impl Container {
     /// Begins the next life.
@@ -65,21 +66,21 @@ impl Container {
         self.create(scope);
     }
 
-    pub(crate) fn image_failed(&mut self, scope: &mut Scope<'_>, error: ImageError, message: String) {
+    pub(crate) fn image_failed(&mut self, scope: &mut Scope<'_>, error: ImageFailure, message: String) {
         if self.stage != Stage::Pulling {
             return;
         }
         let image = &self.plan.image;
         match error {
-            ImageError::ErrImagePull => {
+            ImageFailure::ErrImagePull => {
                 scope.warning("Failed", format!("Failed to pull image \"{image}\": {message}"));
                 scope.warning("Failed", "Error: ErrImagePull");
             }
-            ImageError::ErrImageNeverPull => {
+            ImageFailure::ErrImageNeverPull => {
                 scope.warning("ErrImageNeverPull", message.clone());
                 scope.warning("Failed", "Error: ErrImageNeverPull");
             }
-            ImageError::InvalidImageName => {
+            ImageFailure::InvalidImageName => {
                 scope.warning("InspectFailed", message.clone());
                 scope.warning("Failed", "Error: InvalidImageName");
             }
@@ -97,7 +98,7 @@ impl Container {
         scope.line(LineBody::Backoff {
             seconds: until.since(scope.now),
         });
-        if error == ImageError::ErrImagePull {
+        if error == ImageFailure::ErrImagePull {
             scope.normal("BackOff", format!("Back-off pulling image \"{image}\""));
             scope.warning("Failed", "Error: ImagePullBackOff");
         }
@@ -133,7 +134,7 @@ impl Container {
     }
 
     /// The container is there. A creation that was given up, or lost with an agent, may turn up late.
-    pub(crate) fn created(&mut self, scope: &mut Scope<'_>, id: Arc<str>, stop_signal: Option<Arc<str>>) {
+    pub(crate) fn created(&mut self, scope: &mut Scope<'_>, id: Arc<str>, stop_signal: Option<Signal>) {
         let attempt = scope.life.attempt;
         let awaited = matches!(self.stage, Stage::Creating | Stage::CreateBackOff { .. });
         if !awaited || attempt != self.next_attempt {
@@ -145,11 +146,14 @@ impl Container {
             id: Arc::clone(&id),
             restart_count: attempt,
         });
-        self.warn_of_unknown_signal(scope, stop_signal.as_ref());
+        scope.transition(Transition::Created { life: scope.life });
+        self.warn_of_unknown_signal(scope, stop_signal);
         forget_old_life(scope);
         let plan = Arc::clone(&self.plan);
-        self.probers =
-            Kind::ALL.map(|kind| plan.probe(kind).map(|probe| Prober::new(kind, Arc::clone(probe))));
+        self.probers = ProbeKind::ALL.map(|kind| {
+            plan.probe(kind)
+                .map(|probe| ProbeRunner::new(kind, Arc::clone(probe)))
+        });
         self.stage = Stage::Starting(Life {
             attempt,
             id,
@@ -158,8 +162,8 @@ impl Container {
         });
     }
 
-    pub(super) fn warn_of_unknown_signal(&mut self, scope: &mut Scope<'_>, effective: Option<&Arc<str>>) {
-        let Some(wanted) = &self.plan.stop_signal else {
+    pub(super) fn warn_of_unknown_signal(&mut self, scope: &mut Scope<'_>, effective: Option<Signal>) {
+        let Some(wanted) = self.plan.stop_signal else {
             return;
         };
         // A runtime that does not know the field may still be known to go by the image.
@@ -167,7 +171,7 @@ impl Container {
             return;
         }
         self.told.stop_signal_unknown = true;
-        let by = effective.map_or("its image's signal or the runtime's default", |signal| &**signal);
+        let by = effective.map_or("its image's signal or the runtime's default", Signal::name);
         let message = format!(
             "The runtime does not know stop signals: container {} asks for {wanted} and is stopped by {by}",
             scope.name
@@ -196,6 +200,10 @@ impl Container {
             id: Arc::clone(&life.id),
             restart_count: life.attempt,
         });
+        scope.transition(Transition::Running {
+            life: scope.life,
+            since: at,
+        });
         let started = life.plan.startup.is_none().then_some(at);
         let post_start = life
             .plan
@@ -206,6 +214,7 @@ impl Container {
             life,
             started_at: at,
             started,
+            succeeded: false,
             post_start,
             termination: None,
         });
@@ -220,13 +229,17 @@ impl Container {
             message: message.clone(),
         });
         scope.line(LineBody::Exited {
-            exit_code: START_ERROR_CODE,
+            exit_code: exit_code::START_ERROR,
             reason: ExitReason::StartError,
             seconds: None,
         });
+        scope.transition(Transition::Ended {
+            life: scope.life,
+            stop: None,
+        });
         let terminated = Terminated {
             id: Arc::clone(&life.id),
-            exit_code: START_ERROR_CODE,
+            exit_code: exit_code::START_ERROR,
             reason: ExitReason::StartError,
             message: Some(message),
             started_at: None,
@@ -239,7 +252,7 @@ impl Container {
     pub(super) fn bury(&mut self, terminated: Terminated, life: &Life) {
         let ended = Ended {
             terminated,
-            stop_signal: life.stop_signal.clone(),
+            stop_signal: life.stop_signal,
             attempt: life.attempt,
         };
         self.earlier = self.newest.replace(ended);

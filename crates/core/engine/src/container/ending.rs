@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 
+use pulselet_vocabulary::Signal;
+
 use super::{Container, Running, Stage};
 use crate::backoff::{Decided, Ends};
 use crate::io::{Action, Exit};
 use crate::line::{ExitReason, KillReason, LineBody};
-use crate::plan::{Kind, RestartPolicy, Role};
+use crate::plan::{ProbeKind, RestartPolicy, Role};
 use crate::scope::Scope;
 use crate::status::Terminated;
 use crate::termination::{KillOrder, Termination};
 use crate::time::{Span, Time};
+use crate::transition::Transition;
 
 impl Container {
     /// Begins to end the life, or makes an end under way shorter. False if there is no running life.
@@ -29,11 +32,11 @@ impl Container {
     }
 
     /// The grace period that the life's own probe sets.
-    pub(crate) fn probe_grace(&self, kind: Kind) -> Option<Span> {
+    pub(crate) fn probe_grace(&self, kind: ProbeKind) -> Option<Span> {
         self.running()?.life.plan.probe(kind)?.grace
     }
 
-    pub(crate) fn signalled(&mut self, scope: &mut Scope<'_>, signal: &Arc<str>, at: Time) {
+    pub(crate) fn signalled(&mut self, scope: &mut Scope<'_>, signal: Signal, at: Time) {
         let attempt = scope.life.attempt;
         if let Some(Running {
             termination: Some(termination),
@@ -57,17 +60,21 @@ impl Container {
         }
         let termination = running.termination.take();
         let cause = termination.as_ref().map(Termination::reason);
-        let signalled_at = termination.and_then(|termination| termination.exited(scope, exit));
+        let stopped = termination.map(|termination| termination.exited(scope, exit));
         let reason = match exit.code {
             _ if exit.oom_killed => ExitReason::OOMKilled,
             0 => ExitReason::Completed,
             _ => ExitReason::Error,
         };
-        let seconds = signalled_at.map(|at| exit.at.since(at));
+        let signalled_at = stopped.and_then(|(_, signalled_at)| signalled_at);
         scope.line(LineBody::Exited {
             exit_code: exit.code,
             reason,
-            seconds,
+            seconds: signalled_at.map(|at| exit.at.since(at)),
+        });
+        scope.transition(Transition::Ended {
+            life: scope.life,
+            stop: stopped.map(|(stop, _)| stop),
         });
         let terminated = Terminated {
             id: Arc::clone(&running.life.id),

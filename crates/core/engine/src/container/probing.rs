@@ -1,12 +1,13 @@
 //! What happens beside a running life: its hooks and its probes.
 
 use super::{Container, PodView, Stage};
-use crate::io::{Action, Outcome, ProbeReport};
+use crate::io::{Action, ProbeOutcome, ProbeReport};
 use crate::line::{HookOutcome, LineBody};
-use crate::plan::{Hook, Kind};
-use crate::prober::Finding;
+use crate::plan::{Hook, ProbeKind};
+use crate::probe_runner::Finding;
 use crate::scope::Scope;
 use crate::time::{Span, Time};
+use crate::transition::Transition;
 use crate::worker::{LifeState, LifeView, Next, Published, View};
 
 impl Container {
@@ -87,11 +88,14 @@ impl Container {
         for slot in &mut self.probers {
             let Some(prober) = slot else { continue };
             let gate = match prober.kind() {
-                Kind::Startup => started.is_none().then_some(started_at),
-                Kind::Liveness | Kind::Readiness => started,
+                ProbeKind::Startup => started.is_none().then_some(started_at),
+                ProbeKind::Liveness | ProbeKind::Readiness => started,
             };
             if prober.sync(&view, started_at, gate, scope.settings) == Next::Stop {
-                scope.out.retired.push((scope.life.container, prober.kind()));
+                scope.transition(Transition::WorkerRetired {
+                    container: scope.life.container,
+                    kind: prober.kind(),
+                });
                 *slot = None;
             }
         }
@@ -101,7 +105,7 @@ impl Container {
     pub(crate) fn probe_done(
         &mut self,
         scope: &mut Scope<'_>,
-        kind: Kind,
+        kind: ProbeKind,
         report: ProbeReport,
     ) -> Option<(Finding, Option<Condemned>)> {
         let now = scope.now;
@@ -111,18 +115,31 @@ impl Container {
         let prober = self.probers[kind as usize].as_mut()?;
         let finding = prober.complete(now, &report, scope.settings)?;
         tell_probe(scope, kind, report, &finding);
+        self.note_first_success(scope, &finding);
         let condemned = match (kind, finding.published) {
-            (Kind::Startup, Some(Published::Success)) => {
+            (ProbeKind::Startup, Some(Published::Success)) => {
                 self.running_mut(attempt)?.started = Some(now);
                 self.was_started = true;
                 None
             }
-            (Kind::Startup | Kind::Liveness, Some(Published::Failure)) if !already_ending => {
+            (ProbeKind::Startup | ProbeKind::Liveness, Some(Published::Failure)) if !already_ending => {
                 Some(Condemned::By(kind))
             }
-            (Kind::Startup | Kind::Liveness | Kind::Readiness, _) => None,
+            (ProbeKind::Startup | ProbeKind::Liveness | ProbeKind::Readiness, _) => None,
         };
         Some((finding, condemned))
+    }
+
+    fn note_first_success(&mut self, scope: &mut Scope<'_>, finding: &Finding) {
+        let (now, life) = (scope.now, scope.life);
+        let Some(running) = self.running_mut(life.attempt) else {
+            return;
+        };
+        if finding.outcome.is_success() && !running.succeeded {
+            running.succeeded = true;
+            let after = now.since(running.started_at);
+            scope.transition(Transition::FirstSuccess { life, after });
+        }
     }
 
     /// Begins the probes that are due. They change nothing but their own clock.
@@ -141,24 +158,26 @@ impl Container {
 /// What a published probe result asks the pod to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Condemned {
-    By(Kind),
+    By(ProbeKind),
 }
 
 /// The hook that should have run beside the start did not do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FailedPostStart;
 
-fn tell_probe(scope: &mut Scope<'_>, kind: Kind, report: ProbeReport, finding: &Finding) {
+fn tell_probe(scope: &mut Scope<'_>, kind: ProbeKind, report: ProbeReport, finding: &Finding) {
     let title = kind.title();
     if finding.counted {
         let detail = &report.detail;
         match finding.outcome {
-            Outcome::Success => {}
-            Outcome::Warning => scope.warning("ProbeWarning", format!("{title} probe warning: {detail}")),
-            Outcome::Failure | Outcome::Unknown => {
+            ProbeOutcome::Success => {}
+            ProbeOutcome::Warning => {
+                scope.warning("ProbeWarning", format!("{title} probe warning: {detail}"))
+            }
+            ProbeOutcome::Failure | ProbeOutcome::Unknown => {
                 scope.warning("Unhealthy", format!("{title} probe failed: {detail}"));
             }
-            Outcome::Error => scope.warning("Unhealthy", format!("{title} probe errored: {detail}")),
+            ProbeOutcome::Error => scope.warning("Unhealthy", format!("{title} probe errored: {detail}")),
         }
     }
     #[expect(clippy::cast_precision_loss, reason = "a probe's latency is small")]

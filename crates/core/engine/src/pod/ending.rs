@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use super::{End, Pod, Sandbox, tell};
+use super::{End, PodMachine, Sandbox, tell};
 use crate::container::Container;
 use crate::io::{Action, ContainerIx, Outbox};
 use crate::line::{KillReason, LineBody};
 use crate::plan::Role;
 use crate::termination::{Grace, GraceSources, KillOrder};
 use crate::time::Time;
+use crate::transition::Transition;
 
-impl Pod {
+impl PodMachine {
     /// Begins the end of the pod, or brings it nearer.
     pub(super) fn begin_end(&mut self, now: Time, reason: KillReason, grace: Grace, out: &mut Outbox) {
         let until = now + grace.span;
@@ -119,6 +120,7 @@ impl Pod {
         if end.deleted {
             self.over = true;
             tell(now, out, LineBody::Deleted);
+            out.transitions.push(Transition::StatusChanged);
         }
     }
 }

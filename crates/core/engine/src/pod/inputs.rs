@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use super::{Failure, Identity, Pod, Sandbox, tell, tell_event};
+use pulselet_vocabulary::{Severity, Signal};
+
+use super::{Failure, Identity, PodMachine, Sandbox, tell, tell_event};
 use crate::container::{Condemned, EndedBy, Stage, start};
-use crate::event::Severity;
 use crate::io::{ContainerIx, Exit, Input, LifeKey, Outbox, ProbeReport};
 use crate::line::{KillReason, LineBody};
-use crate::plan::{Kind, Role};
+use crate::plan::{ProbeKind, Role};
 use crate::termination::{GraceSources, KillOrder};
 use crate::time::{Span, Time};
 
@@ -16,7 +17,7 @@ const SANDBOX_AGAIN_AFTER: Span = Span::from_secs(10);
 /// Volumes that could not be filled are tried again after this long: somebody is about to make what is missing.
 const VOLUMES_AGAIN_AFTER: Span = Span::from_secs(2);
 
-impl Pod {
+impl PodMachine {
     pub(super) fn take(&mut self, now: Time, input: Input, out: &mut Outbox) {
         match input {
             Input::SandboxReady => self.sandbox_ready(),
@@ -85,7 +86,7 @@ impl Pod {
                 }
             }
             Input::Signalled { life, signal, at } => {
-                self.with_life(now, life, out, |it, scope| it.signalled(scope, &signal, at));
+                self.with_life(now, life, out, |it, scope| it.signalled(scope, signal, at));
             }
             Input::Delete { grace } => self.delete(now, grace, out),
             Input::Evict { grace, message } => self.evict(now, grace, message, out),
@@ -169,7 +170,7 @@ impl Pod {
         now: Time,
         life: LifeKey,
         id: &Arc<str>,
-        stop_signal: Option<Arc<str>>,
+        stop_signal: Option<Signal>,
         out: &mut Outbox,
     ) {
         let ending = self.end.is_some();
@@ -219,7 +220,7 @@ impl Pod {
         &mut self,
         now: Time,
         life: LifeKey,
-        kind: Kind,
+        kind: ProbeKind,
         report: ProbeReport,
         out: &mut Outbox,
     ) -> bool {
@@ -234,11 +235,11 @@ impl Pod {
         finding.published.is_none() || finding.routine
     }
 
-    pub(super) fn condemn(&mut self, now: Time, ix: ContainerIx, kind: Kind, out: &mut Outbox) {
+    pub(super) fn condemn(&mut self, now: Time, ix: ContainerIx, kind: ProbeKind, out: &mut Outbox) {
         let container = &self.containers[ix];
         let reason = match kind {
-            Kind::Startup => KillReason::StartupProbe,
-            Kind::Liveness | Kind::Readiness => KillReason::LivenessProbe,
+            ProbeKind::Startup => KillReason::StartupProbe,
+            ProbeKind::Liveness | ProbeKind::Readiness => KillReason::LivenessProbe,
         };
         let sources = GraceSources {
             probe: container.probe_grace(kind),
@@ -255,7 +256,7 @@ impl Pod {
         self.with(now, ix, out, |it, scope| it.kill(scope, order));
     }
 
-    pub(super) fn condemned_message(&self, ix: ContainerIx, kind: Kind) -> String {
+    pub(super) fn condemned_message(&self, ix: ContainerIx, kind: ProbeKind) -> String {
         let container = &self.containers[ix];
         let (name, probe) = (&container.plan().name, kind.as_str());
         if container.role() != Role::Main {

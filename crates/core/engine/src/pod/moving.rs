@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::{Pod, Sandbox, tell};
+use super::{PodMachine, Sandbox, tell};
 use crate::container::{Container, PodView, Stage};
 use crate::io::{Action, Outbox};
 use crate::line::{KillReason, LineBody};
 use crate::plan::{PodPlan, Role, Settings};
 use crate::time::Time;
 
-impl Pod {
+impl PodMachine {
     /// Takes every step that the state allows, then tells what has changed.
     pub(super) fn settle(&mut self, now: Time, out: &mut Outbox) {
         out.dirty = true;

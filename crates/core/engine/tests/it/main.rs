@@ -1,4 +1,5 @@
 //! The engine against its driver's protocol and against recorded answers of the upstream worker.
 
 mod pod;
+mod transitions;
 mod worker_vectors;

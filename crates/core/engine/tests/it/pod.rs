@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use pulselet_engine::io::{Exit, ImageError, Outcome, ProbeReport, Pulled};
-use pulselet_engine::plan::{ContainerPlan, Handler, HookPlan, Kind, ProbePlan, RestartPolicy, Role};
-use pulselet_engine::status::ContainerState;
+use pulselet_engine::io::{Exit, ImageFailure, ProbeOutcome, ProbeReport, Pulled};
+use pulselet_engine::plan::{ContainerPlan, Handler, HookPlan, ProbeKind, ProbePlan, RestartPolicy, Role};
+use pulselet_engine::status::ReportedState;
 use pulselet_engine::{
-    Action, Identity, Input, LifeKey, LineBody, Outbox, Pod, PodPlan, Settings, Span, Time,
+    Action, Identity, Input, LifeKey, LineBody, Outbox, PodMachine, PodPlan, Settings, Span, Time,
 };
+use pulselet_vocabulary::{Signal, exit_code};
 
-const APP: usize = 0;
-const FIRST: LifeKey = LifeKey {
+pub(crate) const APP: usize = 0;
+pub(crate) const FIRST: LifeKey = LifeKey {
     container: APP,
     attempt: 0,
 };
@@ -19,7 +20,7 @@ const SECOND: LifeKey = LifeKey {
     attempt: 1,
 };
 
-fn container() -> ContainerPlan {
+pub(crate) fn container() -> ContainerPlan {
     ContainerPlan {
         name: "app".into(),
         image: "image".into(),
@@ -35,7 +36,7 @@ fn container() -> ContainerPlan {
     }
 }
 
-fn probe() -> Arc<ProbePlan> {
+pub(crate) fn probe() -> Arc<ProbePlan> {
     Arc::new(ProbePlan {
         handler: Handler::Http,
         initial_delay: Span::ZERO,
@@ -49,18 +50,18 @@ fn probe() -> Arc<ProbePlan> {
     })
 }
 
-fn at(secs: u64) -> Time {
+pub(crate) fn at(secs: u64) -> Time {
     Time::ZERO + Span::from_secs(secs)
 }
 
 /// A pod of one container and what its last step asked for and told.
-struct Driven {
-    pod: Pod,
-    out: Outbox,
+pub(crate) struct Driven {
+    pub(crate) pod: PodMachine,
+    pub(crate) out: Outbox,
 }
 
 impl Driven {
-    fn new(container: ContainerPlan) -> Self {
+    pub(crate) fn new(container: ContainerPlan) -> Self {
         let plan = PodPlan {
             grace: Some(Span::from_secs(30)),
             active_deadline: None,
@@ -72,7 +73,7 @@ impl Driven {
             uid: "1".into(),
         };
         let mut out = Outbox::default();
-        let pod = Pod::new(
+        let pod = PodMachine::new(
             identity,
             Arc::new(plan),
             Settings::default(),
@@ -84,7 +85,7 @@ impl Driven {
     }
 
     /// With its container running since second 0.
-    fn running(container: ContainerPlan) -> Self {
+    pub(crate) fn running(container: ContainerPlan) -> Self {
         let mut driven = Self::new(container);
         driven.give(0, Input::SandboxReady);
         driven.give(
@@ -105,7 +106,7 @@ impl Driven {
         driven
     }
 
-    fn give(&mut self, secs: u64, input: Input) {
+    pub(crate) fn give(&mut self, secs: u64, input: Input) {
         self.out.clear();
         self.pod.handle(at(secs), input, &mut self.out);
     }
@@ -120,15 +121,15 @@ impl Driven {
     }
 }
 
-fn created(life: LifeKey) -> Input {
+pub(crate) fn created(life: LifeKey) -> Input {
     Input::Created {
         life,
         id: format!("id-{}", life.attempt).into(),
-        stop_signal: Some("SIGTERM".into()),
+        stop_signal: Some(Signal::TERM),
     }
 }
 
-fn exited(life: LifeKey, secs: u64, code: i32) -> Input {
+pub(crate) fn exited(life: LifeKey, secs: u64, code: i32) -> Input {
     Input::Exited {
         life,
         exit: Exit {
@@ -141,7 +142,7 @@ fn exited(life: LifeKey, secs: u64, code: i32) -> Input {
     }
 }
 
-fn reported(outcome: Outcome) -> ProbeReport {
+fn reported(outcome: ProbeOutcome) -> ProbeReport {
     ProbeReport {
         outcome,
         detail: String::new(),
@@ -152,15 +153,15 @@ fn reported(outcome: Outcome) -> ProbeReport {
     }
 }
 
-fn probed(life: LifeKey, kind: Kind, outcome: Outcome) -> Input {
+pub(crate) fn probed(life: LifeKey, kind: ProbeKind, outcome: ProbeOutcome) -> Input {
     let report = reported(outcome);
     Input::ProbeDone { life, kind, report }
 }
 
 /// Warnings that a container's stop signal is not used, over two lives that the runtime gives these signals.
-fn signal_warnings(wanted: &str, effective: [Option<&str>; 2]) -> usize {
+fn signal_warnings(wanted: Signal, effective: [Option<Signal>; 2]) -> usize {
     let mut driven = Driven::new(ContainerPlan {
-        stop_signal: Some(wanted.into()),
+        stop_signal: Some(wanted),
         ..container()
     });
     driven.give(0, Input::SandboxReady);
@@ -169,7 +170,7 @@ fn signal_warnings(wanted: &str, effective: [Option<&str>; 2]) -> usize {
         let pulled = Pulled::NotNeeded;
         let container = APP;
         driven.give(0, Input::ImageReady { container, pulled });
-        let (id, stop_signal) = (format!("id-{}", life.attempt).into(), signal.map(Into::into));
+        let (id, stop_signal) = (format!("id-{}", life.attempt).into(), signal);
         driven.give(
             0,
             Input::Created {
@@ -188,9 +189,10 @@ fn signal_warnings(wanted: &str, effective: [Option<&str>; 2]) -> usize {
 
 #[test]
 fn a_stop_signal_that_is_not_used_is_told_once() {
-    assert_eq!(signal_warnings("SIGUSR1", [Some("SIGUSR1"); 2]), 0);
-    assert_eq!(signal_warnings("SIGUSR1", [Some("SIGTERM"); 2]), 1);
-    assert_eq!(signal_warnings("SIGUSR1", [None; 2]), 1);
+    let wanted: Signal = "SIGUSR1".parse().expect("a signal");
+    assert_eq!(signal_warnings(wanted, [Some(wanted); 2]), 0);
+    assert_eq!(signal_warnings(wanted, [Some(Signal::TERM); 2]), 1);
+    assert_eq!(signal_warnings(wanted, [None; 2]), 1);
 }
 
 #[test]
@@ -223,7 +225,7 @@ fn each_step_asks_for_the_next() {
 fn each_way_of_having_no_image_has_its_reason_and_events() {
     for (error, reason, message, events) in [
         (
-            ImageError::ErrImagePull,
+            ImageFailure::ErrImagePull,
             "ImagePullBackOff",
             "Back-off pulling image \"image\": ErrImagePull: why",
             &[
@@ -234,13 +236,13 @@ fn each_way_of_having_no_image_has_its_reason_and_events() {
             ][..],
         ),
         (
-            ImageError::ErrImageNeverPull,
+            ImageFailure::ErrImageNeverPull,
             "ErrImageNeverPull",
             "why",
             &["ErrImageNeverPull: why", "Failed: Error: ErrImageNeverPull"],
         ),
         (
-            ImageError::InvalidImageName,
+            ImageFailure::InvalidImageName,
             "InvalidImageName",
             "why",
             &["InspectFailed: why", "Failed: Error: InvalidImageName"],
@@ -261,7 +263,7 @@ fn each_way_of_having_no_image_has_its_reason_and_events() {
             .map(|event| format!("{}: {}", event.reason, event.message))
             .collect();
         assert_eq!(told, events);
-        let expected = ContainerState::Waiting {
+        let expected = ReportedState::Waiting {
             reason,
             message: Some(message.into()),
         };
@@ -330,14 +332,14 @@ fn an_answer_about_another_life_changes_nothing() {
         driven.out.actions[..],
         [Action::Probe {
             life: FIRST,
-            kind: Kind::Liveness,
+            kind: ProbeKind::Liveness,
             ..
         }]
     ));
     let before = driven.pod.clone();
     for stale in [
-        probed(SECOND, Kind::Liveness, Outcome::Failure),
-        probed(FIRST, Kind::Readiness, Outcome::Failure),
+        probed(SECOND, ProbeKind::Liveness, ProbeOutcome::Failure),
+        probed(FIRST, ProbeKind::Readiness, ProbeOutcome::Failure),
         exited(SECOND, 10, 1),
         Input::Running {
             life: FIRST,
@@ -351,7 +353,7 @@ fn an_answer_about_another_life_changes_nothing() {
         },
         Input::Signalled {
             life: FIRST,
-            signal: "SIGTERM".into(),
+            signal: Signal::TERM,
             at: at(10),
         },
         Input::ImageReady {
@@ -373,9 +375,9 @@ fn a_probe_answered_twice_counts_once() {
         ..container()
     });
     driven.advance(10);
-    driven.give(10, probed(FIRST, Kind::Liveness, Outcome::Success));
+    driven.give(10, probed(FIRST, ProbeKind::Liveness, ProbeOutcome::Success));
     let before = driven.pod.clone();
-    driven.give(10, probed(FIRST, Kind::Liveness, Outcome::Failure));
+    driven.give(10, probed(FIRST, ProbeKind::Liveness, ProbeOutcome::Failure));
     assert_eq!(driven.pod, before);
 }
 
@@ -390,9 +392,9 @@ fn an_exit_code_is_told_in_the_line_and_not_in_the_event() {
         let report = ProbeReport {
             detail: detail.to_owned(),
             exit_code: Some(3),
-            ..reported(Outcome::Failure)
+            ..reported(ProbeOutcome::Failure)
         };
-        let (life, kind) = (FIRST, Kind::Liveness);
+        let (life, kind) = (FIRST, ProbeKind::Liveness);
         driven.give(10, Input::ProbeDone { life, kind, report });
         let said = driven.out.lines.iter().find_map(|line| match &line.body {
             LineBody::Probe { detail, .. } => Some(detail.as_str()),
@@ -412,11 +414,11 @@ fn a_steady_success_does_not_need_the_disk() {
     });
     for (secs, dirty) in [(10, true), (20, false), (30, false)] {
         driven.advance(secs);
-        driven.give(secs, probed(FIRST, Kind::Liveness, Outcome::Success));
+        driven.give(secs, probed(FIRST, ProbeKind::Liveness, ProbeOutcome::Success));
         assert_eq!(driven.out.dirty, dirty, "at {secs}");
     }
     driven.advance(40);
-    driven.give(40, probed(FIRST, Kind::Liveness, Outcome::Failure));
+    driven.give(40, probed(FIRST, ProbeKind::Liveness, ProbeOutcome::Failure));
     assert!(driven.out.dirty);
 }
 
@@ -435,7 +437,7 @@ fn an_unanswered_stop_is_asked_for_again() {
         105,
         Input::Signalled {
             life: FIRST,
-            signal: "SIGTERM".into(),
+            signal: Signal::TERM,
             at: at(105),
         },
     );
@@ -443,7 +445,7 @@ fn an_unanswered_stop_is_asked_for_again() {
     assert_eq!(driven.out.actions, [], "the grace period counts from the signal");
     driven.advance(135);
     assert_eq!(driven.out.actions, [Action::Kill { life: FIRST }]);
-    assert!(driven.tells(&LineBody::GraceExceeded { signal: "SIGKILL" }));
+    assert!(driven.tells(&LineBody::GraceExceeded { signal: Signal::KILL }));
 }
 
 #[test]
@@ -456,25 +458,23 @@ fn what_the_runtime_did_alone_is_told_at_the_exit() {
         },
     );
     let stop = pulselet_engine::io::StopRecord {
-        signal: "SIGTERM".into(),
+        signal: Signal::TERM,
         at: at(100),
         forced: true,
     };
     let exit = Exit {
-        code: 137,
+        code: exit_code::KILLED,
         at: at(105),
         oom_killed: false,
         message: None,
         stop: Some(stop),
     };
     driven.give(200, Input::Exited { life: FIRST, exit });
-    assert!(driven.tells(&LineBody::Signal {
-        signal: "SIGTERM".into()
-    }));
-    assert!(driven.tells(&LineBody::GraceExceeded { signal: "SIGKILL" }));
+    assert!(driven.tells(&LineBody::Signal { signal: Signal::TERM }));
+    assert!(driven.tells(&LineBody::GraceExceeded { signal: Signal::KILL }));
     assert!(driven.out.lines.iter().any(|line| matches!(
         line.body,
-        LineBody::Exited { exit_code: 137, seconds: Some(seconds), .. } if seconds == Span::from_secs(5)
+        LineBody::Exited { exit_code: exit_code::KILLED, seconds: Some(seconds), .. } if seconds == Span::from_secs(5)
     )));
 }
 
@@ -485,14 +485,14 @@ fn killed_before_its_signal() -> Driven {
     let grace = Some(Span::ZERO);
     driven.give(100, Input::Delete { grace });
     assert_eq!(driven.out.actions, [Action::Kill { life: FIRST }]);
-    assert!(!driven.tells(&LineBody::GraceExceeded { signal: "SIGKILL" }));
+    assert!(!driven.tells(&LineBody::GraceExceeded { signal: Signal::KILL }));
     driven
 }
 
-fn signalled(signal: &str) -> Input {
+fn signalled(signal: Signal) -> Input {
     Input::Signalled {
         life: FIRST,
-        signal: signal.into(),
+        signal,
         at: at(100),
     }
 }
@@ -500,20 +500,20 @@ fn signalled(signal: &str) -> Input {
 #[test]
 fn a_kill_that_overtakes_its_stop_signal_exceeds_nothing() {
     let mut driven = killed_before_its_signal();
-    driven.give(100, signalled("SIGKILL"));
-    let signal = "SIGKILL".into();
+    driven.give(100, signalled(Signal::KILL));
+    let signal = Signal::KILL;
     assert!(driven.tells(&LineBody::Signal { signal }));
-    assert!(!driven.tells(&LineBody::GraceExceeded { signal: "SIGKILL" }));
+    assert!(!driven.tells(&LineBody::GraceExceeded { signal: Signal::KILL }));
 }
 
 #[test]
 fn a_kill_that_follows_a_stop_signal_on_its_way_exceeds_the_grace_period() {
     let mut driven = killed_before_its_signal();
-    driven.give(100, signalled("SIGTERM"));
-    let signal = "SIGTERM".into();
+    driven.give(100, signalled(Signal::TERM));
+    let signal = Signal::TERM;
     assert!(driven.tells(&LineBody::Signal { signal }));
-    assert!(driven.tells(&LineBody::GraceExceeded { signal: "SIGKILL" }));
-    driven.give(101, signalled("SIGKILL"));
+    assert!(driven.tells(&LineBody::GraceExceeded { signal: Signal::KILL }));
+    driven.give(101, signalled(Signal::KILL));
     assert_eq!(driven.out.lines, [], "told already");
 }
 
@@ -581,12 +581,12 @@ fn the_whole_state_can_be_written_down_and_read_back() {
         ..container()
     };
     let mut driven = Driven::running(plan);
-    driven.give(0, probed(FIRST, Kind::Readiness, Outcome::Success));
+    driven.give(0, probed(FIRST, ProbeKind::Readiness, ProbeOutcome::Success));
     driven.advance(10);
-    driven.give(10, probed(FIRST, Kind::Liveness, Outcome::Failure));
+    driven.give(10, probed(FIRST, ProbeKind::Liveness, ProbeOutcome::Failure));
     let text = serde_json::to_string(&driven.pod).expect("it serialises");
     assert_eq!(
-        serde_json::from_str::<Pod>(&text).expect("it reads back"),
+        serde_json::from_str::<PodMachine>(&text).expect("it reads back"),
         driven.pod
     );
 }

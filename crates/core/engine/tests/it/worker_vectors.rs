@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use pulselet_engine::io::Outcome;
-use pulselet_engine::plan::{Handler, Kind, ProbePlan};
+use pulselet_engine::io::ProbeOutcome;
+use pulselet_engine::plan::{Handler, ProbeKind, ProbePlan};
 use pulselet_engine::time::Span;
 use pulselet_engine::worker::{LifeState, LifeView, Next, Published, View, Worker};
 use serde_json::Value;
@@ -40,9 +40,9 @@ fn worker_vectors() {
 
 fn replay(trace: &Value) -> Result<(), String> {
     let kind = match text(trace, "probeType") {
-        "Startup" => Kind::Startup,
-        "Liveness" => Kind::Liveness,
-        "Readiness" => Kind::Readiness,
+        "Startup" => ProbeKind::Startup,
+        "Liveness" => ProbeKind::Liveness,
+        "Readiness" => ProbeKind::Readiness,
         other => panic!("probe type {other}"),
     };
     let plan = ProbePlan {
@@ -121,13 +121,13 @@ fn view(step: &Value, restart_policy: &str, lives: &mut Vec<String>) -> View {
     }
 }
 
-fn outcome(name: &str) -> Outcome {
+fn outcome(name: &str) -> ProbeOutcome {
     match name {
-        "success" => Outcome::Success,
-        "warning" => Outcome::Warning,
-        "failure" => Outcome::Failure,
-        "unknown" => Outcome::Unknown,
-        "error" => Outcome::Error,
+        "success" => ProbeOutcome::Success,
+        "warning" => ProbeOutcome::Warning,
+        "failure" => ProbeOutcome::Failure,
+        "unknown" => ProbeOutcome::Unknown,
+        "error" => ProbeOutcome::Error,
         other => panic!("outcome {other}"),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use pulselet_engine::plan::Kind;
+use pulselet_engine::plan::ProbeKind;
 use pulselet_engine::time::Span;
 
 use super::{Advice, SHORT_GRACE_SECONDS, StartRemedy, StartupProbe};
@@ -102,8 +102,8 @@ impl fmt::Display for Advice {
                 gone_by_then,
             } => {
                 let (subject, probe) = match kind {
-                    Kind::Startup => ("a container that never comes up", "startup"),
-                    Kind::Liveness | Kind::Readiness => ("a wedged container", "liveness"),
+                    ProbeKind::Startup => ("a container that never comes up", "startup"),
+                    ProbeKind::Liveness | ProbeKind::Readiness => ("a wedged container", "liveness"),
                 };
                 write!(
                     f,

@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use pulselet_engine::plan::{Hook, HookPlan, Kind};
+use pulselet_engine::plan::{Hook, HookPlan, ProbeKind};
 use pulselet_model::GateSet;
 use pulselet_plan::{
     HookTarget, HostPort, MessagePolicy, PodBlueprint, ProbeTarget, PullPolicy, RefusalReason, VolumeKind,
@@ -53,8 +53,11 @@ fn everything_a_node_needs_is_there() {
         host: None,
         port: 8080,
     });
-    assert_eq!(app.probe(Kind::Readiness).map(|target| &**target), Some(&tcp));
-    assert_eq!(app.probe(Kind::Liveness), None);
+    assert_eq!(
+        app.probe(ProbeKind::Readiness).map(|target| &**target),
+        Some(&tcp)
+    );
+    assert_eq!(app.probe(ProbeKind::Liveness), None);
     let drain = HookTarget::Exec(["drain".to_owned()].into());
     assert_eq!(app.hook(Hook::PreStop).map(|target| &**target), Some(&drain));
     assert_eq!((debug.pull_policy, debug.stdin), (PullPolicy::Never, true));
@@ -65,7 +68,7 @@ fn a_closed_gate_takes_a_probe_from_the_plan_and_not_from_lives_that_have_it() {
     let spec = json!({"containers": [{"name": "app", "startupProbe": {"grpc": {"port": 80}}}]});
     let blueprint = blueprint(&spec, GateSet::NONE);
     assert_eq!(blueprint.plan.containers[0].startup, None);
-    assert!(blueprint.containers[0].probe(Kind::Startup).is_some());
+    assert!(blueprint.containers[0].probe(ProbeKind::Startup).is_some());
 }
 
 /// Handlers as another API server may have let them through: none, one or several.
@@ -116,7 +119,7 @@ proptest! {
         };
         if let Ok(blueprint) = convert(&pod(&spec), GateSet::ALL) {
             let (plan, container) = (&blueprint.plan.containers[0], &blueprint.containers[0]);
-            let handler = container.probe(Kind::Liveness).map(|target| target.handler());
+            let handler = container.probe(ProbeKind::Liveness).map(|target| target.handler());
             prop_assert_eq!(plan.liveness.as_ref().map(|probe| probe.handler), handler);
             let sleeps = container.hook(Hook::PreStop).map(|it| matches!(&**it, HookTarget::Sleep(_)));
             let planned = plan.pre_stop.map(|hook| matches!(hook, HookPlan::Sleep(_)));

@@ -2,7 +2,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use pulselet_engine::plan::{
-    ContainerPlan, ExitCodeMatch, Handler, HookPlan, Kind, PodPlan, ProbePlan, RestartPolicy, Role, Settings,
+    ContainerPlan, ExitCodeMatch, Handler, HookPlan, PodPlan, ProbeKind, ProbePlan, RestartPolicy, Role,
+    Settings,
 };
 use pulselet_engine::time::Span;
 use pulselet_model::{Gate, GateSet};
@@ -19,7 +20,7 @@ fn one_container(container: &Value) -> Value {
     json!({"containers": [full]})
 }
 
-fn probe_of(kind: Kind, probe: &Value, gates: GateSet) -> ProbePlan {
+fn probe_of(kind: ProbeKind, probe: &Value, gates: GateSet) -> ProbePlan {
     let field = format!("{}Probe", kind.as_str());
     let plan = plan(&one_container(&json!({ field: probe })), gates);
     ProbePlan::clone(plan.containers[0].probe(kind).expect("a probe"))
@@ -27,7 +28,11 @@ fn probe_of(kind: Kind, probe: &Value, gates: GateSet) -> ProbePlan {
 
 #[test]
 fn an_empty_probe_gets_the_defaults() {
-    let probe = probe_of(Kind::Liveness, &json!({"httpGet": {"port": 80}}), GateSet::ALL);
+    let probe = probe_of(
+        ProbeKind::Liveness,
+        &json!({"httpGet": {"port": 80}}),
+        GateSet::ALL,
+    );
     assert_eq!(
         probe,
         ProbePlan {
@@ -49,7 +54,7 @@ fn milliseconds_are_an_offset_and_only_fast_periods_fall_back() {
     let periods = |seconds: i32, offset: i32| {
         let probe =
             json!({"tcpSocket": {"port": 80}, "periodSeconds": seconds, "periodMilliseconds": offset});
-        let probe = probe_of(Kind::Readiness, &probe, GateSet::ALL);
+        let probe = probe_of(ProbeKind::Readiness, &probe, GateSet::ALL);
         (
             probe.period.as_micros() / 1000,
             probe.period_after.as_micros() / 1000,
@@ -66,7 +71,7 @@ fn milliseconds_are_an_offset_and_only_fast_periods_fall_back() {
 fn the_initial_threshold_is_never_below_the_other() {
     let threshold = |initial: i32| {
         let probe = json!({"exec": {"command": ["true"]}, "failureThreshold": 5, "initializationFailureThreshold": initial});
-        probe_of(Kind::Liveness, &probe, GateSet::ALL).initial_failure_threshold
+        probe_of(ProbeKind::Liveness, &probe, GateSet::ALL).initial_failure_threshold
     };
     assert_eq!([threshold(0), threshold(2), threshold(20)], [5, 5, 20]);
 }
@@ -183,7 +188,7 @@ fn what_has_no_sensible_reading_is_an_error() {
         error(one_container(&json!({"readinessProbe": {}}))),
         PlanError::FindHandler {
             container: "app".into(),
-            kind: Kind::Readiness
+            kind: ProbeKind::Readiness
         }
     );
     assert_eq!(
@@ -247,7 +252,7 @@ proptest! {
         for gates in GateSet::combinations() {
             let plan = plan(&spec, gates);
             let container = &plan.containers[0];
-            for probe in Kind::ALL.into_iter().filter_map(|kind| container.probe(kind)) {
+            for probe in ProbeKind::ALL.into_iter().filter_map(|kind| container.probe(kind)) {
                 let floor = if probe.handler == Handler::Exec { 500 } else { 200 };
                 prop_assert!(probe.period >= Span::from_millis(floor));
                 prop_assert!(probe.period_after >= Span::from_secs(1) && probe.period_after >= probe.period);
@@ -257,7 +262,7 @@ proptest! {
             }
             prop_assert_eq!(container.startup.is_some(), gates.enabled(Gate::StartupProbeEnabled));
             let settings = Settings::default();
-            for kind in Kind::ALL {
+            for kind in ProbeKind::ALL {
                 if let Some(timing) = pulselet_plan::timing::probe_timing(&plan, container, kind, &settings) {
                     prop_assert!(timing.detect.min <= timing.detect.max && timing.never_up.min <= timing.never_up.max);
                 }

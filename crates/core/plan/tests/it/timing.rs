@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use pulselet_engine::io::Outcome;
+use pulselet_engine::io::ProbeOutcome;
 use pulselet_engine::line::GraceFrom;
-use pulselet_engine::plan::{Handler, HookPlan, Kind, ProbePlan, Settings, SubSecondPolicy};
+use pulselet_engine::plan::{Handler, HookPlan, ProbeKind, ProbePlan, Settings, SubSecondPolicy};
 use pulselet_engine::schedule::{LookPolicy, Schedule, Turn};
 use pulselet_engine::time::{Span, Time};
 use pulselet_engine::worker::{LifeState, LifeView, Published, View, Worker};
@@ -17,12 +17,12 @@ use crate::plan;
 
 const SECOND: Span = Span::from_secs(1);
 
-fn timing_of(spec: &Value, kind: Kind, settings: &Settings) -> ProbeTiming {
+fn timing_of(spec: &Value, kind: ProbeKind, settings: &Settings) -> ProbeTiming {
     let plan = plan(spec, GateSet::ALL);
     probe_timing(&plan, &plan.containers[0], kind, settings).expect("a probe")
 }
 
-fn timing(container: &Value, kind: Kind) -> ProbeTiming {
+fn timing(container: &Value, kind: ProbeKind) -> ProbeTiming {
     let mut full = container.clone();
     full["name"] = "app".into();
     let spec = json!({"terminationGracePeriodSeconds": 30, "containers": [full]});
@@ -37,7 +37,7 @@ fn seconds(bounds: Bounds) -> (f64, f64) {
 fn liveness_alone_limits_the_start() {
     let container = json!({"livenessProbe": {"tcpSocket": {"port": 80}, "initialDelaySeconds": 5,
         "initializationFailureThreshold": 20}});
-    let timing = timing(&container, Kind::Liveness);
+    let timing = timing(&container, ProbeKind::Liveness);
     assert_eq!(timing.startup_budget, Some(Span::from_secs(205)));
     assert_eq!(seconds(timing.never_up), (200.0, 201.0));
     assert_eq!(seconds(timing.detect), (20.0, 31.0));
@@ -50,7 +50,7 @@ fn behind_a_startup_probe_liveness_does_not() {
         "startupProbe": {"tcpSocket": {"port": 80}, "failureThreshold": 30, "terminationGracePeriodSeconds": 0},
         "livenessProbe": {"tcpSocket": {"port": 80}},
     });
-    let startup = timing(&container, Kind::Startup);
+    let startup = timing(&container, ProbeKind::Startup);
     assert_eq!(startup.startup_budget, Some(Span::from_secs(300)));
     assert_eq!(seconds(startup.detect), (300.0, 301.0));
     assert_eq!(
@@ -58,14 +58,14 @@ fn behind_a_startup_probe_liveness_does_not() {
         Some(Span::from_secs(301)),
         "grace 0 kills at once"
     );
-    assert_eq!(timing(&container, Kind::Liveness).startup_budget, None);
+    assert_eq!(timing(&container, ProbeKind::Liveness).startup_budget, None);
 }
 
 #[test]
 fn readiness_kills_nothing_and_is_fast_until_it_succeeds() {
     let container = json!({"readinessProbe": {"tcpSocket": {"port": 80}, "periodSeconds": 1,
         "periodMilliseconds": -500, "failureThreshold": 1}});
-    let timing = timing(&container, Kind::Readiness);
+    let timing = timing(&container, ProbeKind::Readiness);
     assert_eq!(
         (timing.period, timing.period_after),
         (Span::from_millis(500), SECOND)
@@ -86,7 +86,7 @@ fn the_sub_second_policy_decides_the_period_of_detection() {
             sub_second_policy,
             ..Settings::default()
         };
-        timing_of(&spec, Kind::Readiness, &settings).detect.min
+        timing_of(&spec, ProbeKind::Readiness, &settings).detect.min
     };
     assert_eq!(detect_min(SubSecondPolicy::OnlyFirstTime), SECOND * 2);
     assert_eq!(
@@ -100,7 +100,7 @@ fn the_sub_second_policy_decides_the_period_of_detection() {
 fn probes_that_time_out_beyond_the_period_follow_each_other() {
     let container =
         json!({"livenessProbe": {"tcpSocket": {"port": 80}, "periodSeconds": 2, "timeoutSeconds": 5}});
-    let timing = timing(&container, Kind::Liveness);
+    let timing = timing(&container, ProbeKind::Liveness);
     assert_eq!(seconds(timing.detect), (4.0, 20.0));
     assert_eq!(seconds(timing.never_up), (6.0, 17.0));
 }
@@ -133,7 +133,7 @@ fn the_grace_comes_from_the_probe_then_the_pod() {
             "livenessProbe": {"tcpSocket": {"port": 80}, "terminationGracePeriodSeconds": probe}}]})
     };
     let stop = |pod, probe| {
-        let stop = timing_of(&spec(pod, probe), Kind::Liveness, &Settings::default())
+        let stop = timing_of(&spec(pod, probe), ProbeKind::Liveness, &Settings::default())
             .stop
             .expect("it kills");
         (stop.grace.as_secs_f64(), stop.from)
@@ -145,7 +145,7 @@ fn the_grace_comes_from_the_probe_then_the_pod() {
 
 /// One probe on a virtual clock that starts at zero: the engine's schedule and worker, with answers from a script.
 struct Bench<'a> {
-    kind: Kind,
+    kind: ProbeKind,
     probe: &'a ProbePlan,
     settings: Settings,
     latencies: std::iter::Cycle<std::slice::Iter<'a, u64>>,
@@ -170,13 +170,15 @@ impl Bench<'_> {
     /// whether a probe succeeds, given its start and the first success so far.
     fn failure_at(&mut self, works: impl Fn(Time, Option<Time>) -> bool) -> (Option<Time>, Time) {
         let policy = match self.kind {
-            Kind::Liveness => LookPolicy::None,
-            Kind::Startup | Kind::Readiness if self.settings.looks => LookPolicy::All(self.probe.handler),
-            Kind::Startup | Kind::Readiness => LookPolicy::FirstOnly,
+            ProbeKind::Liveness => LookPolicy::None,
+            ProbeKind::Startup | ProbeKind::Readiness if self.settings.looks => {
+                LookPolicy::All(self.probe.handler)
+            }
+            ProbeKind::Startup | ProbeKind::Readiness => LookPolicy::FirstOnly,
         };
         let mut schedule = Schedule::new(Time::ZERO, self.probe.period, policy);
         let mut worker = Worker::new(self.kind, Arc::new(self.probe.clone()));
-        let started = self.kind != Kind::Startup;
+        let started = self.kind != ProbeKind::Startup;
         let life = LifeView {
             attempt: 0,
             state: LifeState::Running,
@@ -200,7 +202,11 @@ impl Bench<'_> {
             if !good && due.turn == Turn::Look {
                 continue;
             }
-            let outcome = if good { Outcome::Success } else { Outcome::Failure };
+            let outcome = if good {
+                ProbeOutcome::Success
+            } else {
+                ProbeOutcome::Failure
+            };
             match worker.record(outcome).published {
                 Some(Published::Failure) => return (first_success, now),
                 Some(Published::Success) if first_success.is_none() => {
@@ -258,16 +264,16 @@ fn latencies() -> impl Strategy<Value = Vec<u64>> {
     ]
 }
 
-fn bounds_of(probe: &ProbePlan, kind: Kind, settings: &Settings) -> ProbeTiming {
+fn bounds_of(probe: &ProbePlan, kind: ProbeKind, settings: &Settings) -> ProbeTiming {
     let spec = json!({"containers": [{"name": "app", "startupProbe": {"tcpSocket": {"port": 80}},
         "livenessProbe": {"tcpSocket": {"port": 80}}, "readinessProbe": {"tcpSocket": {"port": 80}}}]});
     let pod = plan(&spec, GateSet::ALL);
     let mut container = (*pod.containers[0]).clone();
     let probe = Some(Arc::new(probe.clone()));
     match kind {
-        Kind::Startup => container.startup = probe,
-        Kind::Liveness => container.liveness = probe,
-        Kind::Readiness => container.readiness = probe,
+        ProbeKind::Startup => container.startup = probe,
+        ProbeKind::Liveness => container.liveness = probe,
+        ProbeKind::Readiness => container.readiness = probe,
     }
     probe_timing(&pod, &container, kind, settings).expect("a probe")
 }
@@ -276,7 +282,7 @@ proptest! {
     #[test]
     fn a_container_that_never_comes_up_is_condemned_within_the_bounds(
         probe in any_plan(), settings in any_settings(), latencies in latencies(),
-        kind in prop_oneof![Just(Kind::Startup), Just(Kind::Liveness), Just(Kind::Readiness)],
+        kind in prop_oneof![Just(ProbeKind::Startup), Just(ProbeKind::Liveness), Just(ProbeKind::Readiness)],
     ) {
         let bounds = bounds_of(&probe, kind, &settings).never_up;
         let mut bench = Bench { kind, probe: &probe, settings, latencies: latencies.iter().cycle() };
@@ -290,7 +296,7 @@ proptest! {
     #[test]
     fn a_deadlock_is_detected_within_the_bounds(
         probe in any_plan(), settings in any_settings(), latencies in latencies(),
-        kind in prop_oneof![Just(Kind::Liveness), Just(Kind::Readiness)],
+        kind in prop_oneof![Just(ProbeKind::Liveness), Just(ProbeKind::Readiness)],
         up_at in 0_u64..3000, after in 0_u64..30_000,
     ) {
         let timing = bounds_of(&probe, kind, &settings);

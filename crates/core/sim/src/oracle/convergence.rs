@@ -1,12 +1,12 @@
 //! Where a pod must have come to rest once the world behaves.
 
 use pulselet_engine::line::Phase;
-use pulselet_engine::plan::{ContainerPlan, Kind, RestartPolicy, Role};
-use pulselet_engine::status::{ContainerState, ContainerStatus};
+use pulselet_engine::plan::{ContainerPlan, ProbeKind, RestartPolicy, Role};
+use pulselet_engine::status::{ContainerReport, ReportedState};
 use pulselet_engine::time::{Span, Time};
 
 use super::{Oracles, Verdict};
-use crate::scenario::{Life, Scenario};
+use crate::scenario::{Scenario, ScriptedLife};
 use crate::simulation::Simulation;
 
 const RULE: &str = "after faults end, the pod converges to what its policy says";
@@ -52,14 +52,14 @@ pub(super) fn check(
 fn check_container(
     oracles: &Oracles,
     plan: &ContainerPlan,
-    status: &ContainerStatus,
+    status: &ContainerReport,
     scenario: &Scenario,
     now: Time,
     finished: bool,
 ) -> Verdict {
     let name = &plan.name;
     match &status.state {
-        ContainerState::Running { started_at } => {
+        ReportedState::Running { started_at } => {
             oracles.ensure(!finished, RULE, || format!("{name} runs on in a finished pod"))?;
             let life = scenario.life(name, status.restart_count);
             let settled = *started_at + SETTLED_AFTER <= now && is_well(plan, &life, now.since(*started_at));
@@ -73,7 +73,7 @@ fn check_container(
                 *started_at + SETTLED_AFTER <= now && is_condemned(plan, &life, now.since(*started_at));
             oracles.ensure(!never_up, RULE, || format!("{name} is broken and runs on"))
         }
-        ContainerState::Terminated(ended) => {
+        ReportedState::Terminated(ended) => {
             let again = match plan.restart {
                 RestartPolicy::Always => true,
                 RestartPolicy::OnFailure => ended.exit_code != 0,
@@ -84,12 +84,12 @@ fn check_container(
                 format!("{name} exited with {} and is not restarted", ended.exit_code)
             })
         }
-        ContainerState::Waiting { .. } => Ok(()),
+        ReportedState::Waiting { .. } => Ok(()),
     }
 }
 
 /// Whether probes of this life have been good for a while.
-fn is_well(plan: &ContainerPlan, life: &Life, age: Span) -> bool {
+fn is_well(plan: &ContainerPlan, life: &ScriptedLife, age: Span) -> bool {
     let good = |kind| {
         let Some(probe) = plan.probe(kind) else {
             return true;
@@ -101,11 +101,11 @@ fn is_well(plan: &ContainerPlan, life: &Life, age: Span) -> bool {
         };
         health.latency < probe.timeout && health.starts_after + SETTLED_AFTER <= age && recovered
     };
-    life.exit.is_none() && Kind::ALL.into_iter().all(good)
+    life.exit.is_none() && ProbeKind::ALL.into_iter().all(good)
 }
 
 /// Whether this life can never satisfy a probe that kills.
-fn is_condemned(plan: &ContainerPlan, life: &Life, age: Span) -> bool {
+fn is_condemned(plan: &ContainerPlan, life: &ScriptedLife, age: Span) -> bool {
     let bad = |kind| {
         let Some(probe) = plan.probe(kind) else {
             return false;
@@ -117,5 +117,5 @@ fn is_condemned(plan: &ContainerPlan, life: &Life, age: Span) -> bool {
                 .is_some_and(|window| window.from.is_zero() && window.until.is_none_or(|until| until > age))
     };
     // The stop itself may take as long as the grace period, which random manifests keep short.
-    bad(Kind::Startup) || (plan.startup.is_none() && bad(Kind::Liveness))
+    bad(ProbeKind::Startup) || (plan.startup.is_none() && bad(ProbeKind::Liveness))
 }

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use pulselet_engine::line::{KillReason, Line, LineBody};
-use pulselet_engine::plan::{ContainerPlan, Kind};
+use pulselet_engine::plan::{ContainerPlan, ProbeKind};
 use pulselet_engine::time::{Span, Time};
 use pulselet_plan::timing;
+use pulselet_vocabulary::Signal;
 
 #[derive(Debug)]
 #[expect(
@@ -24,7 +25,7 @@ pub(super) struct Record {
     started_since: Option<Time>,
     pub(super) ready: bool,
     pub(super) kill: Option<Kill>,
-    pub(super) signal: Option<Arc<str>>,
+    pub(super) signal: Option<Signal>,
     pub(super) stop_asked: bool,
     /// No new life before this.
     pub(super) not_before: Option<Time>,
@@ -39,7 +40,7 @@ pub(super) struct Kill {
     pub(super) deadline: Time,
     pub(super) at_once: bool,
     /// The probe that decided it.
-    pub(super) by: Option<Kind>,
+    pub(super) by: Option<ProbeKind>,
 }
 
 /// What one probe has shown in this life.
@@ -79,11 +80,11 @@ impl Record {
     }
 
     /// When a probe's clock started in this life; none while its gate is closed.
-    pub(super) fn clock_start(&self, kind: Kind) -> Option<Time> {
+    pub(super) fn clock_start(&self, kind: ProbeKind) -> Option<Time> {
         let since = self.running_since?;
         let gate = match kind {
-            Kind::Startup => since,
-            Kind::Liveness | Kind::Readiness => self.started_since?,
+            ProbeKind::Startup => since,
+            ProbeKind::Liveness | ProbeKind::Readiness => self.started_since?,
         };
         Some(timing::clock_start(self.plan.probe(kind)?, since, gate))
     }
@@ -112,7 +113,7 @@ impl Record {
             } => {
                 self.condemn(line.at, *reason, *grace_period_seconds);
             }
-            LineBody::Signal { signal } => self.signal = Some(Arc::clone(signal)),
+            LineBody::Signal { signal } => self.signal = Some(*signal),
             LineBody::Exited { .. } => {
                 self.exists = false;
                 self.running = false;
@@ -154,8 +155,8 @@ impl Record {
         let deadline = now + grace;
         let earlier = self.kill.as_ref().map(|kill| kill.deadline);
         let by = match reason {
-            KillReason::StartupProbe => Some(Kind::Startup),
-            KillReason::LivenessProbe => Some(Kind::Liveness),
+            KillReason::StartupProbe => Some(ProbeKind::Startup),
+            KillReason::LivenessProbe => Some(ProbeKind::Liveness),
             KillReason::Deleted
             | KillReason::Evicted
             | KillReason::Deadline

@@ -3,15 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::Arc;
 
-use pulselet_engine::plan::{Kind, PodPlan};
+use pulselet_engine::plan::{PodPlan, ProbeKind};
 use pulselet_engine::time::{Span, Time};
 use pulselet_vocabulary::Signal;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_saphyr::{Location, MessageFormatter, Spanned, UserMessageFormatter};
 
-use crate::scenario::{Ending, Health, Hooks, Life, OwnExit, ProbeScript, Scenario, Window};
+use crate::scenario::{Ending, Hooks, OwnExit, ProbeScript, Scenario, ScriptedHealth, ScriptedLife, Window};
 use pulselet_plan::duration::{DurationError, parse_duration};
 
 /// Bytes of a scenario file. A thousand lives need less than a tenth of it.
@@ -200,9 +199,9 @@ fn unknown_container(name: Text, plan: &PodPlan) -> ScenarioError {
 }
 
 impl ContainerFile {
-    fn resolve(self, name: &Text) -> Result<Vec<Life>, ScenarioError> {
+    fn resolve(self, name: &Text) -> Result<Vec<ScriptedLife>, ScenarioError> {
         let Some(lives) = self.lives else {
-            return Ok(vec![Life::default()]);
+            return Ok(vec![ScriptedLife::default()]);
         };
         if lives.value.is_empty() {
             let message = format!("container {:?} has an empty list of lives", name.value);
@@ -216,14 +215,14 @@ impl ContainerFile {
 }
 
 impl LifeFile {
-    fn resolve(self) -> Result<Life, ScenarioError> {
+    fn resolve(self) -> Result<ScriptedLife, ScenarioError> {
         let fails = window(self.fails_at.as_ref(), self.recovers_at.as_ref(), None)?;
         let mut probes = BTreeMap::new();
         for (kind, script) in self.probes.map(|entries| entries.0).unwrap_or_default() {
             probes.insert(probe_kind(&kind)?, script.unwrap_or_default().resolve(fails)?);
         }
-        Ok(Life {
-            health: Health {
+        Ok(ScriptedLife {
+            health: ScriptedHealth {
                 starts_after: span_or_zero(self.starts_after.as_ref())?,
                 fails,
                 latency: span_or_zero(self.probe_latency.as_ref())?,
@@ -363,8 +362,10 @@ fn moment(text: &Text) -> Result<Time, ScenarioError> {
     Ok(Time::ZERO + span(text)?)
 }
 
-fn probe_kind(kind: &Text) -> Result<Kind, ScenarioError> {
-    let found = Kind::ALL.into_iter().find(|known| known.as_str() == kind.value);
+fn probe_kind(kind: &Text) -> Result<ProbeKind, ScenarioError> {
+    let found = ProbeKind::ALL
+        .into_iter()
+        .find(|known| known.as_str() == kind.value);
     found.ok_or_else(|| ScenarioError::UnknownProbeKind {
         at: place(kind),
         kind: kind.value.clone(),
@@ -374,19 +375,20 @@ fn probe_kind(kind: &Text) -> Result<Kind, ScenarioError> {
 /// Signals that no process can handle.
 const UNCATCHABLE: [&str; 2] = ["SIGKILL", "SIGSTOP"];
 
-fn signal(name: Text) -> Result<Arc<str>, ScenarioError> {
-    let known = name.value.parse::<Signal>().is_ok();
-    if known && !UNCATCHABLE.contains(&&*name.value) {
-        return Ok(name.value.into());
-    }
-    Err(ScenarioError::UnknownSignal {
-        at: place(&name),
-        signal: name.value,
-    })
+fn signal(name: Text) -> Result<Signal, ScenarioError> {
+    let signal = name.value.parse().ok();
+    signal
+        .filter(|signal: &Signal| !UNCATCHABLE.contains(&signal.name()))
+        .ok_or_else(|| ScenarioError::UnknownSignal {
+            at: place(&name),
+            signal: name.value,
+        })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::scenario::Ailment;
     use pulselet_engine::plan::{ContainerPlan, RestartPolicy, Role};
@@ -452,18 +454,24 @@ evictionGracePeriodSeconds: 0
             })
         );
         assert_eq!(
-            life.health(Kind::Readiness).ailment(Span::from_secs(75)),
+            life.health(ProbeKind::Readiness).ailment(Span::from_secs(75)),
             Some(Ailment::Deadlocked)
         );
-        assert_eq!(life.health(Kind::Readiness).ailment(Span::from_secs(90)), None);
-        assert_eq!(life.health(Kind::Liveness).ailment(Span::from_secs(75)), None);
         assert_eq!(
-            life.health(Kind::Liveness).ailment(Span::from_secs(41)),
+            life.health(ProbeKind::Readiness).ailment(Span::from_secs(90)),
+            None
+        );
+        assert_eq!(
+            life.health(ProbeKind::Liveness).ailment(Span::from_secs(75)),
+            None
+        );
+        assert_eq!(
+            life.health(ProbeKind::Liveness).ailment(Span::from_secs(41)),
             Some(Ailment::NotUpYet)
         );
-        assert_eq!(life.health(Kind::Startup).ailment(Span::from_secs(41)), None);
-        assert_eq!(scenario.life("app", 7), Life::default());
-        assert_eq!(scenario.life("proxy", 0), Life::default());
+        assert_eq!(life.health(ProbeKind::Startup).ailment(Span::from_secs(41)), None);
+        assert_eq!(scenario.life("app", 7), ScriptedLife::default());
+        assert_eq!(scenario.life("proxy", 0), ScriptedLife::default());
         assert_eq!(
             scenario.agent_restarts,
             [60, 120].map(|s| Time::ZERO + Span::from_secs(s))

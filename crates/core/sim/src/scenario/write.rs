@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
-use crate::scenario::{Ending, Health, Hooks, Life, ProbeScript, Scenario, Window};
+use crate::scenario::{Ending, Hooks, ProbeScript, Scenario, ScriptedHealth, ScriptedLife, Window};
 use pulselet_engine::time::{Span, Time};
 use pulselet_plan::duration::format_duration;
 
@@ -71,8 +71,8 @@ impl Fields {
     }
 }
 
-fn life_fields(life: &Life) -> String {
-    let Health {
+fn life_fields(life: &ScriptedLife) -> String {
+    let ScriptedHealth {
         starts_after,
         fails,
         latency,
@@ -86,7 +86,8 @@ fn life_fields(life: &Life) -> String {
     }
     fields.span("stopsIn", life.stops_in);
     if let Some(signals) = &life.handles {
-        fields.push("handles", format_args!("[{}]", signals.join(", ")));
+        let names: Vec<_> = signals.iter().map(|signal| signal.name()).collect();
+        fields.push("handles", format_args!("[{}]", names.join(", ")));
     }
     fields.span("probeLatency", *latency);
     if !life.probes.is_empty() {

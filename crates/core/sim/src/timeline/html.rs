@@ -25,7 +25,7 @@ pub fn html(timeline: &Timeline) -> String {
          <main>\n<p class=\"help\">Wheel or + and - to zoom, drag or arrow keys to move, double click or 0 for all. \
          Hover for details.</p>\n{drawing}\n</main>\n<div id=\"tip\" role=\"tooltip\"></div>\n\
          <script>\n{script}</script>\n</body>\n</html>\n",
-        pod = Escaped(&timeline.pod),
+        pod = Escaped(&timeline.pod.to_string()),
     )
 }
 

@@ -5,7 +5,7 @@
 
 use std::fmt::{self, Write as _};
 
-use pulselet_engine::plan::Kind;
+use pulselet_engine::plan::ProbeKind;
 use pulselet_engine::time::{Span, Time};
 
 use super::{Lane, LaneState, Mark, MarkSort, ProbeResult, ProbeRun, Segment, Timeline};
@@ -112,7 +112,7 @@ pub(super) fn draw(timeline: &Timeline, detail: Detail) -> String {
          <text class=\"title\" x=\"14\" y=\"22\">{pod}</text>\n\
          <text class=\"dim\" x=\"{RIGHT}\" y=\"22\" text-anchor=\"end\">{} simulated</text>\n",
         format_duration(end),
-        pod = Escaped(&timeline.pod),
+        pod = Escaped(&timeline.pod.to_string()),
     );
     drawing.push_str(&canvas.body);
     drawing.push_str("</svg>");
@@ -175,7 +175,7 @@ impl Canvas {
             self.segment(segment, bar);
         }
         let mut y = bar + BAR_HEIGHT + 2.0;
-        for kind in Kind::ALL {
+        for kind in ProbeKind::ALL {
             let mut runs = lane.probes.iter().filter(|run| run.kind == kind).peekable();
             if runs.peek().is_some() {
                 self.probe_row(kind, runs, y);
@@ -237,7 +237,7 @@ impl Canvas {
         put!(self, "</g>");
     }
 
-    fn probe_row<'a>(&mut self, kind: Kind, runs: impl Iterator<Item = &'a ProbeRun>, top: f64) {
+    fn probe_row<'a>(&mut self, kind: ProbeKind, runs: impl Iterator<Item = &'a ProbeRun>, top: f64) {
         let y = top + PROBE_ROW_HEIGHT / 2.0;
         put!(
             self,

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use pulselet_engine::line::{Line, LineBody};
-use pulselet_engine::plan::Kind;
+use pulselet_engine::plan::ProbeKind;
 use pulselet_engine::time::Time;
 
 use super::ProbeResult;
@@ -18,7 +18,7 @@ pub struct TextTimeline<W> {
     out: W,
     /// The width of the widest container name.
     width: usize,
-    folds: BTreeMap<(Arc<str>, Kind), Fold>,
+    folds: BTreeMap<(Arc<str>, ProbeKind), Fold>,
 }
 
 #[derive(Debug)]
@@ -119,7 +119,7 @@ impl<W: Write> TextTimeline<W> {
 }
 
 impl Fold {
-    fn describe(&self, kind: Kind) -> String {
+    fn describe(&self, kind: ProbeKind) -> String {
         let mut text = describe_probe(kind, self.result, self.count, self.run, &self.detail);
         if self.count > 1 {
             // Writing to a String does not fail.

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use pulselet_engine::line::{GraceFrom, HookOutcome, KillReason, LineBody};
-use pulselet_engine::plan::{Hook, Kind};
+use pulselet_engine::plan::{Hook, ProbeKind};
 use pulselet_engine::time::Span;
 use pulselet_plan::duration::format_duration;
 
@@ -63,7 +63,7 @@ pub fn clock(elapsed: Span) -> String {
 }
 
 /// `count` equal probes, the last of them number `run` in a row.
-pub fn describe_probe(kind: Kind, result: ProbeResult, count: u64, run: u32, detail: &str) -> String {
+pub fn describe_probe(kind: ProbeKind, result: ProbeResult, count: u64, run: u32, detail: &str) -> String {
     let mut text = format!("probe {} {}", kind.as_str(), result.as_str());
     // Writing to a String does not fail.
     if count > 1 {

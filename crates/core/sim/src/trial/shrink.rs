@@ -6,8 +6,8 @@ use pulselet_model::Container;
 
 use super::{Broken, Covered};
 use crate::case::Case;
-use crate::faults::{Faults, Rates};
-use crate::scenario::{Hooks, Life};
+use crate::faults::{FaultPlan, Rates};
+use crate::scenario::{Hooks, ScriptedLife};
 
 /// Trials spent on one case. Each takes about a millisecond.
 const MAX_TRIALS: usize = 3_000;
@@ -52,7 +52,7 @@ fn candidates(case: &Case) -> Vec<Case> {
             found.push(simpler);
         }
     };
-    add(&|it| it.faults = Faults::default());
+    add(&|it| it.faults = FaultPlan::default());
     add(&|it| it.settings = Settings::default());
     for place in 0..case.pod.spec.init_containers.len() {
         add(&|it| {
@@ -164,11 +164,11 @@ fn probes(container: &mut Container, change: fn(&mut pulselet_model::Probe)) {
 }
 
 fn simpler_lives(case: &Case, add: &mut Add<'_>) {
-    let changes: [fn(&mut Life); 9] = [
+    let changes: [fn(&mut ScriptedLife); 9] = [
         |it| {
-            *it = Life {
+            *it = ScriptedLife {
                 exit: it.exit,
-                ..Life::default()
+                ..ScriptedLife::default()
             }
         },
         |it| it.health.starts_after = Span::ZERO,
@@ -182,7 +182,7 @@ fn simpler_lives(case: &Case, add: &mut Add<'_>) {
     ];
     for (name, lives) in &case.scenario.containers {
         for place in 0..lives.len() {
-            let lives_of = |it: &mut Case, change: &dyn Fn(&mut Vec<Life>)| {
+            let lives_of = |it: &mut Case, change: &dyn Fn(&mut Vec<ScriptedLife>)| {
                 it.scenario.containers.get_mut(name).into_iter().for_each(change);
             };
             if lives.len() > 1 {

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use pulselet_engine::io::{Exit, Input, LifeKey, StopRecord};
-use pulselet_engine::plan::{Hook, Kind};
+use pulselet_engine::plan::{Hook, ProbeKind};
 use pulselet_engine::time::{Span, Time};
+use pulselet_vocabulary::{Signal, exit_code};
 
-use super::{KILLED, SIGKILL};
-use crate::scenario::{Health, HookScript, Life};
+use crate::scenario::{HookScript, ScriptedHealth, ScriptedLife};
 
 #[derive(Debug)]
 pub(crate) struct Process {
     id: Arc<str>,
-    stop_signal: Arc<str>,
-    script: Life,
+    stop_signal: Signal,
+    script: ScriptedLife,
     state: State,
 }
 
@@ -56,7 +56,7 @@ pub(crate) enum Signalling {
 }
 
 impl Process {
-    pub(crate) fn new(id: Arc<str>, stop_signal: Arc<str>, script: Life) -> Self {
+    pub(crate) fn new(id: Arc<str>, stop_signal: Signal, script: ScriptedLife) -> Self {
         Self {
             id,
             stop_signal,
@@ -81,7 +81,7 @@ impl Process {
         }
     }
 
-    pub(crate) fn health(&self, kind: Kind) -> Health {
+    pub(crate) fn health(&self, kind: ProbeKind) -> ScriptedHealth {
         self.script.health(kind)
     }
 
@@ -114,14 +114,14 @@ impl Process {
 
     /// Sends the stop signal, once; a later call can only bring the kill forward.
     pub(crate) fn stop(&mut self, now: Time, grace: Span) -> Signalling {
-        let handled = self.handles(&self.stop_signal);
+        let handled = self.handles(self.stop_signal);
         let State::Running { leaves, stop, .. } = &mut self.state else {
             return Signalling::Gone(self.kill(now));
         };
         let first = stop.is_none();
         let stopping = stop.get_or_insert_with(|| Stopping {
             record: StopRecord {
-                signal: self.stop_signal.clone(),
+                signal: self.stop_signal,
                 at: now,
                 forced: false,
             },
@@ -134,10 +134,10 @@ impl Process {
                 *leaves = Some(Leaving { at, code: 0 });
             }
         }
-        if *self.stop_signal == *SIGKILL {
+        if self.stop_signal.is_kill() {
             *leaves = Some(Leaving {
                 at: now,
-                code: KILLED,
+                code: exit_code::KILLED,
             });
         }
         Signalling::Sent {
@@ -147,10 +147,10 @@ impl Process {
         }
     }
 
-    fn handles(&self, signal: &str) -> bool {
+    fn handles(&self, signal: Signal) -> bool {
         match &self.script.handles {
             None => true,
-            Some(signals) => signals.iter().any(|handled| **handled == *signal),
+            Some(signals) => signals.contains(&signal),
         }
     }
 
@@ -158,7 +158,7 @@ impl Process {
     pub(crate) fn kill(&mut self, now: Time) -> Exit {
         match &self.state {
             State::Exited { exit, .. } => exit.clone(),
-            State::Created => self.end(now, None, KILLED, None),
+            State::Created => self.end(now, None, exit_code::KILLED, None),
             State::Running { since, stop, .. } => {
                 let since = Some(*since);
                 let record = match stop.clone() {
@@ -167,12 +167,12 @@ impl Process {
                         ..record
                     },
                     None => StopRecord {
-                        signal: SIGKILL.into(),
+                        signal: Signal::KILL,
                         at: now,
                         forced: false,
                     },
                 };
-                self.end(now, since, KILLED, Some(record))
+                self.end(now, since, exit_code::KILLED, Some(record))
             }
         }
     }
@@ -224,7 +224,7 @@ impl Process {
         Input::Created {
             life,
             id: self.id.clone(),
-            stop_signal: Some(self.stop_signal.clone()),
+            stop_signal: Some(self.stop_signal),
         }
     }
 

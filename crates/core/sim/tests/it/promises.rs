@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use proptest::prelude::*;
 use pulselet_engine::line::{KillReason, LineBody};
-use pulselet_engine::plan::Kind;
+use pulselet_engine::plan::ProbeKind;
 use pulselet_plan::timing::{ProbeTiming, probe_timing};
 
 use crate::stage::{Stage, first};
@@ -12,7 +12,7 @@ use crate::stage::{Stage, first};
 /// A random probe and how long its answers take.
 #[derive(Clone, Debug)]
 struct Manifest {
-    kind: Kind,
+    kind: ProbeKind,
     exec: bool,
     period: u32,
     offset: i32,
@@ -25,13 +25,17 @@ struct Manifest {
     latency: u32,
 }
 
-fn manifests(kind: Kind) -> impl Strategy<Value = Manifest> {
-    let offsets = if kind == Kind::Liveness {
+fn manifests(kind: ProbeKind) -> impl Strategy<Value = Manifest> {
+    let offsets = if kind == ProbeKind::Liveness {
         vec![0]
     } else {
         vec![0, -500, 250]
     };
-    let initial = if kind == Kind::Startup { 0..1_u32 } else { 0..8 };
+    let initial = if kind == ProbeKind::Startup {
+        0..1_u32
+    } else {
+        0..8
+    };
     let shape = (
         any::<bool>(),
         1..12_u32,
@@ -48,7 +52,7 @@ fn manifests(kind: Kind) -> impl Strategy<Value = Manifest> {
     );
     (shape, limits).prop_map(move |((exec, period, offset, timeout, delay), limits)| {
         let (failures, initial_failures, grace, pre_stop, latency) = limits;
-        let grace = if kind == Kind::Readiness { None } else { grace };
+        let grace = if kind == ProbeKind::Readiness { None } else { grace };
         Manifest {
             kind,
             exec,
@@ -128,7 +132,7 @@ proptest! {
 
     #[test]
     fn never_up_is_killed_and_gone_in_time(
-        manifest in prop_oneof![manifests(Kind::Startup), manifests(Kind::Liveness)],
+        manifest in prop_oneof![manifests(ProbeKind::Startup), manifests(ProbeKind::Liveness)],
     ) {
         let stage = manifest.stage(0);
         let timing = manifest.timing(&stage);
@@ -144,7 +148,7 @@ proptest! {
 
     #[test]
     fn a_deadlock_is_noticed_in_time(
-        manifest in prop_oneof![manifests(Kind::Liveness), manifests(Kind::Readiness)],
+        manifest in prop_oneof![manifests(ProbeKind::Liveness), manifests(ProbeKind::Readiness)],
         after in 0..40_000_u32,
     ) {
         // Answers must come in time, or nothing ever works.
@@ -155,8 +159,8 @@ proptest! {
         let timing = manifest.timing(&stage);
         let lines = stage.lines("20m");
         let noticed = match manifest.kind {
-            Kind::Readiness => first(&lines, |body| *body == LineBody::Unready),
-            Kind::Startup | Kind::Liveness => first(&lines, is_probe_kill),
+            ProbeKind::Readiness => first(&lines, |body| *body == LineBody::Unready),
+            ProbeKind::Startup | ProbeKind::Liveness => first(&lines, is_probe_kill),
         };
         let noticed = noticed.expect("it is noticed");
         let deadlock = f64::from(up + after) / 1000.0;

@@ -1,7 +1,7 @@
 //! What random worlds once found, kept as small as it was shrunk. The oracles are the judges.
 
 use pulselet_engine::time::{Span, Time};
-use pulselet_sim::faults::{Crash, CrashMoment, Faults, Stall};
+use pulselet_sim::faults::{Crash, CrashMoment, FaultPlan, Stall};
 
 use crate::stage::Stage;
 
@@ -9,10 +9,10 @@ fn at(millis: u64) -> Time {
     Time::ZERO + Span::from_millis(millis)
 }
 
-fn faults() -> Faults {
-    Faults {
+fn faults() -> FaultPlan {
+    FaultPlan {
         until: at(150_000),
-        ..Faults::default()
+        ..FaultPlan::default()
     }
 }
 
@@ -28,7 +28,7 @@ fn a_probe_is_not_asked_twice_after_a_crash() {
 containers:
 - {name: web, image: x, readinessProbe: {tcpSocket: {port: 80}, periodSeconds: 10, successThreshold: 2}}";
     Stage::new(spec, "{}")
-        .with_faults(Faults {
+        .with_faults(FaultPlan {
             crashes: vec![crash],
             ..faults()
         })
@@ -44,7 +44,7 @@ containers:
     let scenario =
         "{containers: {app: {lives: [{failsAt: 15s, handles: []}]}}, deleteAt: 21s, gracePeriodSeconds: 2}";
     for seed in 0..200 {
-        let faults = Faults {
+        let faults = FaultPlan {
             seed,
             report_delay: Span::from_secs(3),
             ..faults()
@@ -65,7 +65,7 @@ containers: [{name: app, image: x, lifecycle: {stopSignal: SIGKILL}}]";
             at: at(49_500),
             lasts: Span::from_secs(6),
         };
-        let faults = Faults {
+        let faults = FaultPlan {
             seed,
             report_delay: Span::from_secs(1),
             stalls: vec![stall],

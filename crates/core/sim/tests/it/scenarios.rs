@@ -418,7 +418,7 @@ scenario!(
     "containers: [{name: app, image: x, lifecycle: {postStart: {exec: {command: [warm]}}}}]",
     "{}",
     |scenario| {
-        let mut life = pulselet_sim::scenario::Life::default();
+        let mut life = pulselet_sim::scenario::ScriptedLife::default();
         life.hooks.post_start = HookScript {
             takes: Span::ZERO,
             fails: true,

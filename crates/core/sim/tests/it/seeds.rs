@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pulselet_engine::plan::{ContainerPlan, PodPlan, ProbePlan, Role};
 use pulselet_engine::time::{Span, Time};
 use pulselet_sim::case::Case;
-use pulselet_sim::faults::Faults;
+use pulselet_sim::faults::FaultPlan;
 use pulselet_sim::oracle::{Oracles, Punctuality, Violation};
 use pulselet_sim::trial::{self, Broken, event_lines, shrink, try_case};
 use pulselet_sim::{Scenario, Simulation};
@@ -168,5 +168,5 @@ fn a_failing_case_is_cut_down_to_its_core() {
     assert_eq!(small.pod.spec.containers.len(), 1);
     assert!(small.pod.spec.init_containers.is_empty() && small.pod.spec.containers[0].lifecycle.is_none());
     assert_eq!((small.scenario.deletes.len(), &small.scenario.evict), (1, &None));
-    assert_eq!(small.faults, Faults::default());
+    assert_eq!(small.faults, FaultPlan::default());
 }

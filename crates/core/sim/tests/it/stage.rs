@@ -8,9 +8,10 @@ use pulselet_engine::time::{Span, Time};
 use pulselet_model::{GateSet, Pod, Profile, admit_create, decode_documents};
 use pulselet_plan::PodBlueprint;
 use pulselet_plan::duration::parse_duration;
-use pulselet_sim::faults::Faults;
+use pulselet_sim::faults::FaultPlan;
 use pulselet_sim::oracle::{Oracles, Punctuality};
 use pulselet_sim::{Scenario, Setup, Simulation};
+use pulselet_vocabulary::PodName;
 use serde_json::Value;
 
 /// A pod and its world, ready to be run.
@@ -20,7 +21,7 @@ pub(crate) struct Stage {
     pub(crate) blueprint: PodBlueprint,
     pub(crate) settings: Settings,
     pub(crate) scenario: Scenario,
-    pub(crate) faults: Faults,
+    pub(crate) faults: FaultPlan,
 }
 
 impl Stage {
@@ -50,11 +51,11 @@ impl Stage {
             blueprint,
             settings: Settings::default(),
             scenario,
-            faults: Faults::default(),
+            faults: FaultPlan::default(),
         }
     }
 
-    pub(crate) fn with_faults(self, faults: Faults) -> Self {
+    pub(crate) fn with_faults(self, faults: FaultPlan) -> Self {
         Self { faults, ..self }
     }
 
@@ -76,7 +77,7 @@ impl Stage {
     /// All lines up to and including the limit, under the oracles.
     pub(crate) fn lines(&self, limit: &str) -> Vec<Line> {
         let limit = Time::ZERO + parse_duration(limit).expect("a limit");
-        let calm = self.scenario.agent_restarts.is_empty() && self.faults == Faults::default();
+        let calm = self.scenario.agent_restarts.is_empty() && self.faults == FaultPlan::default();
         let punctuality = if calm {
             Punctuality::Exact
         } else {
@@ -150,7 +151,7 @@ pub(crate) fn trace(lines: &[Line]) -> String {
         let record = LineRecord {
             t: line.at.since(Time::ZERO).as_secs_f64(),
             time: None,
-            pod: "",
+            pod: &PodName::new("default", "web"),
             container: line.container.as_deref(),
             body: &line.body,
         };

@@ -3,17 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pulselet_engine::io::{Action, Outcome, ProbeReport};
-use pulselet_engine::plan::{Hook, Kind};
+use pulselet_engine::io::{Action, ProbeOutcome, ProbeReport};
+use pulselet_engine::plan::{Hook, ProbeKind};
 use pulselet_engine::{Input, LifeKey, PodKey, Span, Time};
 use pulselet_plan::PullPolicy;
+use pulselet_vocabulary::Signal;
 
 use super::Agent;
 use super::entry::{Entry, Todo};
 use crate::jobs::{CreateJob, HookJob, ImageJob, ProbeJob, RemoveJob, StopJob, Tools};
-
-/// What a stop is sent as when the runtime does not say.
-const DEFAULT_SIGNAL: &str = "SIGTERM";
 
 /// The runtime counts a grace period from the signal itself, which comes a moment after we asked for it. Our SIGKILL
 /// backs up the runtime's, so it comes this much later: never before the grace period is over.
@@ -66,7 +64,7 @@ impl Agent {
         }
     }
 
-    fn probe(&mut self, key: PodKey, life: LifeKey, kind: Kind, timeout: Span, due: Time) {
+    fn probe(&mut self, key: PodKey, life: LifeKey, kind: ProbeKind, timeout: Span, due: Time) {
         let entry = self.entries.get(&key);
         let known = entry.and_then(|entry| {
             let known = entry.life(life)?;
@@ -75,7 +73,7 @@ impl Agent {
         });
         let Some((id, target, address)) = known else {
             let report = ProbeReport {
-                outcome: Outcome::Error,
+                outcome: ProbeOutcome::Error,
                 detail: "the probe is not in the pod's manifest".to_owned(),
                 latency: Span::ZERO,
                 exit_code: None,
@@ -133,10 +131,10 @@ impl Agent {
         };
         known.killed_by_runtime_at = (!grace.is_zero()).then(|| now + grace.into());
         let signal = if grace.is_zero() {
-            "SIGKILL".into()
+            Signal::KILL
         } else {
-            let known = known.stop_signal.clone();
-            known.unwrap_or_else(|| DEFAULT_SIGNAL.into())
+            // What runtimes send when they do not say.
+            known.stop_signal.unwrap_or(Signal::TERM)
         };
         let job = StopJob {
             pod: key,
@@ -213,6 +211,6 @@ fn create_job(entry: &Entry, key: PodKey, life: LifeKey) -> CreateJob {
         life,
         name: plan.map(|plan| Arc::clone(&plan.name)).unwrap_or_default(),
         image_id: entry.image_ids.get(life.container).cloned().unwrap_or_default(),
-        stop_signal: plan.and_then(|plan| plan.stop_signal.clone()),
+        stop_signal: plan.and_then(|plan| plan.stop_signal),
     }
 }

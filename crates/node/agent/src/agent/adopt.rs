@@ -4,10 +4,11 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use pulselet_engine::status::ContainerState;
+use pulselet_engine::status::ReportedState;
 use pulselet_engine::{Input, LifeKey, PodKey};
 use pulselet_model::Pod;
 use pulselet_runtime::{ContainerFilter, ContainerId, ContainerStatus, Runtime, SandboxState, SandboxStatus};
+use pulselet_vocabulary::PodName;
 use pulselet_volume::discard;
 use thiserror::Error;
 
@@ -79,7 +80,7 @@ impl Agent {
             .filter(|sandbox| !uids.contains(&sandbox.pod.uid))
         {
             tracing::warn!(
-                pod = %format!("{}/{}", sandbox.pod.namespace, sandbox.pod.name),
+                pod = %PodName::new(&*sandbox.pod.namespace, &*sandbox.pod.name),
                 sandbox = %sandbox.id,
                 "the runtime has a sandbox of a pod that this node does not know; it is left alone"
             );
@@ -103,7 +104,7 @@ impl Agent {
     }
 
     fn restore(&mut self, stored: &StoredPod) -> Result<PodKey, RestoreError> {
-        let record: Record<pulselet_engine::Pod> =
+        let record: Record<pulselet_engine::PodMachine> =
             serde_json::from_slice(&stored.record).map_err(RestoreError::Record)?;
         let spec = |generation: u32| -> Result<(Manifest, Pod), RestoreError> {
             let found = stored.specs.iter().find(|(number, _)| *number == generation);
@@ -223,24 +224,23 @@ impl Agent {
 }
 
 /// The lives the engine counts on, whether or not the runtime still has them.
-fn learn_lives(entry: &mut Entry, engine: &pulselet_engine::Pod) {
+fn learn_lives(entry: &mut Entry, engine: &pulselet_engine::PodMachine) {
     for (container, status) in engine.status().containers.iter().enumerate() {
         let attempt = status.restart_count;
         let Some(id) = &status.id else { continue };
         let key = LifeKey { container, attempt };
         let id = ContainerId::new(id.to_string());
-        entry.learn(key, &id, status.stop_signal.clone());
+        entry.learn(key, &id, status.stop_signal);
         if let Some(life) = entry.life_mut(key) {
-            life.succeeded = status.started;
             let is_last = status
                 .last
                 .as_ref()
                 .is_some_and(|last| *last.id == *life.id.as_str());
             life.stage = match status.state {
-                ContainerState::Running { started_at } => LifeStage::Running { since: started_at },
-                ContainerState::Terminated(_) => LifeStage::Ended,
-                ContainerState::Waiting { .. } if is_last => LifeStage::Ended,
-                ContainerState::Waiting { .. } => LifeStage::Created,
+                ReportedState::Running { .. } => LifeStage::Running,
+                ReportedState::Terminated(_) => LifeStage::Ended,
+                ReportedState::Waiting { .. } if is_last => LifeStage::Ended,
+                ReportedState::Waiting { .. } => LifeStage::Created,
             };
         }
     }

@@ -4,12 +4,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use pulselet_engine::io::Action;
-use pulselet_engine::line::{KillReason, Line};
+use pulselet_engine::line::Line;
 use pulselet_engine::plan::Hook;
 use pulselet_engine::{Identity, LifeKey, PodKey, PodPlan, Time};
 use pulselet_model::Pod;
 use pulselet_plan::{ContainerBlueprint, PodBlueprint};
 use pulselet_runtime::ContainerId;
+use pulselet_vocabulary::{PodName, Signal};
 use serde::{Deserialize, Serialize};
 use tokio::task::AbortHandle;
 
@@ -21,8 +22,7 @@ use crate::state::history::History;
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) identity: Identity,
-    /// namespace/name
-    pub(super) label: Arc<str>,
+    pub(super) pod_name: PodName,
     pub(super) origin: Origin,
     pub(super) accepted_at: Time,
     /// What the next life is made from.
@@ -44,7 +44,7 @@ pub(super) struct Entry {
     /// Takes this pod's name once it is gone.
     pub(super) successor: Option<Successor>,
     /// The distinct stop signals the manifest asks for, as counted in the metrics.
-    pub(super) signals: Vec<Arc<str>>,
+    pub(super) signals: Vec<Signal>,
     /// Its end needed SIGKILL, which is counted once.
     pub(super) grace_exceeded: bool,
     /// Only what a crash may lose has changed since the last save.
@@ -108,38 +108,25 @@ pub(super) struct Life {
     /// What was made of that manifest.
     pub(super) blueprint: Arc<PodBlueprint>,
     pub(super) generation: u32,
-    pub(super) stop_signal: Option<Arc<str>>,
+    pub(super) stop_signal: Option<Signal>,
     /// The signal that was sent and when.
-    pub(super) signalled: Option<(Arc<str>, Time)>,
+    pub(super) signalled: Option<(Signal, Time)>,
     /// When the runtime, asked to stop it, sends SIGKILL by itself.
     pub(super) killed_by_runtime_at: Option<Time>,
     pub(super) stage: LifeStage,
-    /// Why and since when it is being stopped, and whether SIGKILL was needed.
-    pub(super) stopping: Option<Stopping>,
-    /// One of its probes has succeeded.
-    pub(super) succeeded: bool,
     /// It has ended and nobody saw how.
     pub(super) unseen_end: bool,
     hooks: [Option<AbortHandle>; 2],
 }
 
-/// How much of a life the engine has taken note of.
+/// How far the engine has followed a life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LifeStage {
     /// The runtime has it.
     Found,
     Created,
-    Running {
-        since: Time,
-    },
+    Running,
     Ended,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Stopping {
-    pub(super) reason: KillReason,
-    pub(super) since: Time,
-    pub(super) forced: bool,
 }
 
 /// What is persisted of an entry, with the engine's state.
@@ -164,13 +151,13 @@ impl Entry {
         blueprint: Arc<PodBlueprint>,
         accepted_at: Time,
     ) -> Self {
-        let label = format!("{}/{}", identity.namespace, identity.name).into();
+        let pod_name = identity.pod_name();
         let image_ids = vec![String::new(); blueprint.containers.len()];
         let signals = stop_signals(&blueprint.plan);
         let qos_class = pod.status.qos_class.clone();
         Self {
             identity,
-            label,
+            pod_name,
             origin,
             accepted_at,
             spec,
@@ -191,7 +178,10 @@ impl Entry {
         }
     }
 
-    pub(super) fn record<'e>(&self, engine: &'e pulselet_engine::Pod) -> Record<&'e pulselet_engine::Pod> {
+    pub(super) fn record<'e>(
+        &self,
+        engine: &'e pulselet_engine::PodMachine,
+    ) -> Record<&'e pulselet_engine::PodMachine> {
         let older = self
             .lives
             .iter()
@@ -231,15 +221,8 @@ impl Entry {
         self.lives.iter_mut().find(|life| life.key == key)
     }
 
-    /// The newest life of a container.
-    pub(super) fn newest(&mut self, container: &str) -> Option<&mut Life> {
-        let index = self.index_of(container)?;
-        let of_container = self.lives.iter_mut().filter(|life| life.key.container == index);
-        of_container.max_by_key(|life| life.key.attempt)
-    }
-
     /// Takes note of a life the runtime has; true if it was not known.
-    pub(super) fn learn(&mut self, key: LifeKey, id: &ContainerId, stop_signal: Option<Arc<str>>) -> bool {
+    pub(super) fn learn(&mut self, key: LifeKey, id: &ContainerId, stop_signal: Option<Signal>) -> bool {
         if let Some(life) = self.life_mut(key) {
             life.stop_signal = stop_signal;
             return false;
@@ -254,8 +237,6 @@ impl Entry {
             signalled: None,
             killed_by_runtime_at: None,
             stage: LifeStage::Found,
-            stopping: None,
-            succeeded: false,
             unseen_end: false,
             hooks: [None, None],
         });
@@ -285,11 +266,8 @@ impl Life {
         self.blueprint.containers.get(self.key.container)
     }
 
-    pub(super) fn running_since(&self) -> Option<Time> {
-        match self.stage {
-            LifeStage::Running { since } => Some(since),
-            LifeStage::Found | LifeStage::Created | LifeStage::Ended => None,
-        }
+    pub(super) fn is_running(&self) -> bool {
+        self.stage == LifeStage::Running
     }
 
     pub(super) fn set_hook(&mut self, hook: Hook, task: AbortHandle) {
@@ -303,9 +281,9 @@ impl Life {
     }
 }
 
-fn stop_signals(plan: &PodPlan) -> Vec<Arc<str>> {
+fn stop_signals(plan: &PodPlan) -> Vec<Signal> {
     let containers = plan.containers.iter();
-    let mut signals: Vec<Arc<str>> = containers.filter_map(|it| it.stop_signal.clone()).collect();
+    let mut signals: Vec<Signal> = containers.filter_map(|it| it.stop_signal).collect();
     signals.sort();
     signals.dedup();
     signals

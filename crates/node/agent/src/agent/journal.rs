@@ -194,7 +194,7 @@ fn is_same(a: &EventRow, b: &EventRow) -> bool {
     (&a.uid, &a.container, &a.reason, &a.message) == (&b.uid, &b.container, &b.reason, &b.message)
 }
 
-fn write_pod(entry: &mut Entry, engine: Option<&pulselet_engine::Pod>, writes: &mut Vec<Write>) {
+fn write_pod(entry: &mut Entry, engine: Option<&pulselet_engine::PodMachine>, writes: &mut Vec<Write>) {
     let uid = entry.identity.uid.to_string();
     let Some(engine) = engine.filter(|engine| !engine.is_over()) else {
         writes.push(Write::Forget { uid });

@@ -6,23 +6,21 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use pulselet_engine::io::{Exit, ProbeReport, StopRecord};
-use pulselet_engine::plan::Kind;
+use pulselet_engine::plan::ProbeKind;
 use pulselet_engine::{Input, LifeKey, PodKey, Time};
 use pulselet_plan::MessagePolicy;
 use pulselet_runtime::{
     ContainerEvent, ContainerId, ContainerState, ContainerStatus, EventKind, ExitCause, RuntimeEvent,
     SandboxId, SandboxState, SandboxStatus,
 };
+use pulselet_vocabulary::{Signal, exit_code};
 
 use super::Agent;
 use super::adopt::{Findings, Listing};
 use super::entry::{Entry, Life, LifeStage};
-use super::tell::probe_name;
+use super::transitions::probe_name;
 use crate::jobs::{Answer, Measurement, News, Place};
 use crate::pod::termination;
-
-/// What a life counts as whose end nobody saw.
-const UNSEEN_EXIT_CODE: i32 = 255;
 
 impl Agent {
     pub(super) fn answer(&mut self, answer: Answer) {
@@ -53,7 +51,7 @@ impl Agent {
             News::Signalled { life, signal, at } => {
                 let entry = self.entries.get_mut(&key);
                 if let Some(life) = entry.and_then(|entry| entry.life_mut(life)) {
-                    life.signalled.get_or_insert((Arc::clone(&signal), at));
+                    life.signalled.get_or_insert((signal, at));
                 }
                 self.feed(key, Input::Signalled { life, signal, at });
             }
@@ -89,12 +87,17 @@ impl Agent {
         }
     }
 
-    fn probe_done(&mut self, key: PodKey, life: LifeKey, kind: Kind, mut report: ProbeReport, began: Time) {
+    fn probe_done(
+        &mut self,
+        key: PodKey,
+        life: LifeKey,
+        kind: ProbeKind,
+        mut report: ProbeReport,
+        began: Time,
+    ) {
         if let Some(entry) = self.entries.get(&key)
             && let Some(plan) = entry.plan().containers.get(life.container)
-            && entry
-                .life(life)
-                .is_some_and(|life| life.running_since().is_some())
+            && self.pods.get(key).is_some_and(|pod| pod.has_worker(life, kind))
         {
             let name = probe_name(entry, &plan.name, kind);
             self.metrics.probe(&name, report.outcome, report.latency.into());
@@ -142,11 +145,11 @@ impl Agent {
         let Some(known) = self.entries.get(&key).and_then(|entry| entry.life(life)) else {
             return;
         };
-        // Every input is written down, so what the engine knows is not told again by every listing.
-        let told = known.stage;
-        if told == LifeStage::Found {
+        // Every input is written down, so what the engine knows is not given to it again by every listing.
+        let known_stage = known.stage;
+        if known_stage == LifeStage::Found {
             let id = status.id.as_str().into();
-            let stop_signal = known.stop_signal.clone();
+            let stop_signal = known.stop_signal;
             self.feed(
                 key,
                 Input::Created {
@@ -158,12 +161,14 @@ impl Agent {
         }
         match &status.state {
             ContainerState::Running { started_at }
-                if matches!(told, LifeStage::Found | LifeStage::Created) =>
+                if matches!(known_stage, LifeStage::Found | LifeStage::Created) =>
             {
                 let at = self.tools.clock.engine(*started_at);
                 self.feed(key, Input::Running { life, at });
             }
-            ContainerState::Exited(exit) if told != LifeStage::Ended => self.exited(key, life, status, exit),
+            ContainerState::Exited(exit) if known_stage != LifeStage::Ended => {
+                self.exited(key, life, status, exit);
+            }
             ContainerState::Created
             | ContainerState::Unknown
             | ContainerState::Running { .. }
@@ -179,8 +184,7 @@ impl Agent {
             container,
             attempt: status.attempt,
         };
-        let stop_signal = status.stop_signal.map(|signal| signal.name().into());
-        if entry.learn(life, &status.id, stop_signal) {
+        if entry.learn(life, &status.id, status.stop_signal) {
             self.containers.insert(status.id.clone(), (key, life));
         }
         let newer = |other: &Life| other.key.container == container && other.key.attempt > life.attempt;
@@ -225,10 +229,10 @@ impl Agent {
             .map_or(MessagePolicy::File, |it| it.message_policy);
         let message = termination::message(&self.tools.layout, &uid, policy, status, exit);
         known.unseen_end = exit.reason == ExitCause::Unknown;
-        let signalled = known.signalled.clone().or_else(|| {
+        let signalled = known.signalled.or_else(|| {
             // The agent that stopped it is gone; the runtime remembers that there was a stop.
-            let signal = status.stop_signal.map_or("SIGTERM", |signal| signal.name());
-            forced.map(|_| (signal.into(), at))
+            let signal = status.stop_signal.unwrap_or(Signal::TERM);
+            forced.map(|_| (signal, at))
         });
         let stop = signalled.map(|(signal, at)| StopRecord {
             signal,
@@ -253,7 +257,7 @@ impl Agent {
             known.unseen_end = true;
         }
         let exit = Exit {
-            code: UNSEEN_EXIT_CODE,
+            code: exit_code::UNKNOWN,
             at,
             oom_killed: false,
             message: Some("The container could not be located when the pod was looked at".to_owned()),

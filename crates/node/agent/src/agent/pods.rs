@@ -4,11 +4,12 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pulselet_engine::plan::{Kind, Role};
+use pulselet_engine::plan::{ProbeKind, Role};
 use pulselet_engine::{Identity, Input, PodKey, PodPlan};
 use pulselet_model::Pod;
 use pulselet_plan::PodBlueprint;
 use pulselet_runtime::SandboxId;
+use pulselet_vocabulary::PodName;
 
 use super::Agent;
 use super::entry::{Entry, Manifest, Successor};
@@ -16,9 +17,9 @@ use super::requests::{
     AddError, Added, How, Located, LogError, LogPlace, MAX_PODS, NoSuchPod, PodView, Request, Shutdown,
     StreamError, UpdateError,
 };
-use super::tell::probe_name;
+use super::transitions::probe_name;
 use crate::container_config::log_path;
-use crate::pod::identity::{Origin, uid_of};
+use crate::pod::identity::{Origin, pod_name_of, uid_of};
 use crate::pod::status::{Surroundings, pod_status};
 
 impl Agent {
@@ -40,11 +41,11 @@ impl Agent {
                 let _ = reply.send(self.delete(&pod, uid.as_deref(), grace));
             }
             Request::View { pod, reply } => {
-                let key = self.names.get(pod.as_str());
+                let key = self.names.get(&pod);
                 let _ = reply.send(key.and_then(|key| self.view(*key)));
             }
             Request::Spec { pod, reply } => {
-                let entry = self.names.get(pod.as_str()).and_then(|key| self.entries.get(key));
+                let entry = self.names.get(&pod).and_then(|key| self.entries.get(key));
                 let _ = reply.send(entry.map(|entry| entry.spec.read()));
             }
             Request::List { reply } => {
@@ -81,21 +82,24 @@ impl Agent {
             return Err(AddError::ShuttingDown);
         }
         let blueprint = pulselet_plan::convert(&pod, self.config.gates)?;
-        let label: Arc<str> = format!("{}/{}", pod.namespace(), pod.name()).into();
+        let name = pod_name_of(&pod);
         let uid = uid_of(&pod);
         let added = |how| Added {
             uid: uid.clone(),
-            pod: label.to_string(),
+            pod: name.clone(),
             how,
         };
-        let Some(key) = self.names.get(&label).copied() else {
+        let Some(key) = self.names.get(&name).copied() else {
             if self.entries.len() >= MAX_PODS {
                 return Err(AddError::Full);
             }
             self.accept(&pod, blueprint, origin);
             return Ok(added(How::Created));
         };
-        let leaving = self.pods.get(key).is_none_or(pulselet_engine::Pod::is_deleting);
+        let leaving = self
+            .pods
+            .get(key)
+            .is_none_or(pulselet_engine::PodMachine::is_deleting);
         if let Some(entry) = self.entries.get_mut(&key) {
             check_owner(entry, &origin)?;
             if *entry.identity.uid == *uid && !leaving {
@@ -123,11 +127,11 @@ impl Agent {
         let engine = match &blueprint.refusal {
             None => {
                 let seed = RandomState::new().hash_one(&*identity.uid);
-                pulselet_engine::Pod::new(own, plan, settings, seed, now, &mut self.out)
+                pulselet_engine::PodMachine::new(own, plan, settings, seed, now, &mut self.out)
             }
             Some(refusal) => {
                 let why = (refusal.reason.as_str(), refusal.message.clone());
-                pulselet_engine::Pod::rejected(own, plan, settings, why, now, &mut self.out)
+                pulselet_engine::PodMachine::rejected(own, plan, settings, why, now, &mut self.out)
             }
         };
         let spec = Manifest::new(pod);
@@ -137,12 +141,12 @@ impl Agent {
         self.digest(key, now);
     }
 
-    pub(super) fn insert(&mut self, engine: pulselet_engine::Pod, entry: Entry) -> PodKey {
+    pub(super) fn insert(&mut self, engine: pulselet_engine::PodMachine, entry: Entry) -> PodKey {
         for signal in &entry.signals {
-            self.metrics.signal_asked(signal);
+            self.metrics.signal_asked(*signal);
         }
         let key = self.pods.insert(engine);
-        self.names.insert(Arc::clone(&entry.label), key);
+        self.names.insert(entry.pod_name.clone(), key);
         self.entries.insert(key, entry);
         key
     }
@@ -151,12 +155,12 @@ impl Agent {
     fn update(&mut self, pod: &Pod) -> Result<(), UpdateError> {
         let blueprint = Arc::new(pulselet_plan::convert(pod, self.config.gates)?);
         let plan = Arc::clone(&blueprint.plan);
-        let label = format!("{}/{}", pod.namespace(), pod.name());
-        let key = self.find(&label)?;
+        let name = pod_name_of(pod);
+        let key = self.find(&name)?;
         let settings = self.config.settings;
         let entry = self.entries.get_mut(&key).expect("a name leads to an entry");
         if *entry.identity.uid != *uid_of(pod) {
-            return Err(NoSuchPod { pod: label }.into());
+            return Err(NoSuchPod { pod: name }.into());
         }
         if !only_adds_ephemeral(&plan, entry.plan()) {
             return Err(UpdateError::Containers);
@@ -180,7 +184,7 @@ impl Agent {
         Ok(())
     }
 
-    fn delete(&mut self, pod: &str, uid: Option<&str>, grace: Option<Duration>) -> Result<(), NoSuchPod> {
+    fn delete(&mut self, pod: &PodName, uid: Option<&str>, grace: Option<Duration>) -> Result<(), NoSuchPod> {
         let key = self.find(pod)?;
         if let Some(entry) = self.entries.get_mut(&key) {
             let is_meant = uid.is_none_or(|uid| uid == &*entry.identity.uid);
@@ -191,7 +195,7 @@ impl Agent {
                 return if waited {
                     Ok(())
                 } else {
-                    Err(NoSuchPod { pod: pod.to_owned() })
+                    Err(NoSuchPod { pod: pod.clone() })
                 };
             }
         }
@@ -200,9 +204,9 @@ impl Agent {
         Ok(())
     }
 
-    fn find(&self, pod: &str) -> Result<PodKey, NoSuchPod> {
-        let pod = pod.to_owned();
-        self.names.get(pod.as_str()).copied().ok_or(NoSuchPod { pod })
+    fn find(&self, pod: &PodName) -> Result<PodKey, NoSuchPod> {
+        let key = self.names.get(pod).copied();
+        key.ok_or_else(|| NoSuchPod { pod: pod.clone() })
     }
 
     fn shut_down(&mut self, mode: Shutdown) {
@@ -236,18 +240,18 @@ impl Agent {
         let Some(entry) = self.entries.remove(&key) else {
             return;
         };
-        self.names.remove(&entry.label);
+        self.names.remove(&entry.pod_name);
         if let Some(told) = &self.told {
-            told.changed(&entry.label);
+            told.changed(&entry.pod_name);
         }
         for life in &entry.lives {
             self.containers.remove(&life.id);
         }
         for signal in &entry.signals {
-            self.metrics.signal_gone(signal);
+            self.metrics.signal_gone(*signal);
         }
         for container in &entry.plan().containers {
-            for kind in Kind::ALL {
+            for kind in ProbeKind::ALL {
                 self.metrics
                     .forget_probe(&probe_name(&entry, &container.name, kind));
             }
@@ -258,7 +262,7 @@ impl Agent {
         match pulselet_plan::convert(&pod, self.config.gates) {
             Ok(blueprint) => self.accept(&pod, blueprint, origin),
             Err(error) => {
-                tracing::error!(pod = &*entry.label, %error, "cannot take the pod that was to replace this one");
+                tracing::error!(pod = %entry.pod_name, %error, "cannot take the pod that was to replace this one");
             }
         }
     }
@@ -301,16 +305,16 @@ impl Agent {
         Some(pod)
     }
 
-    fn locate(&self, pod: &str, container: String) -> Result<Located, StreamError> {
+    fn locate(&self, pod: &PodName, container: String) -> Result<Located, StreamError> {
         let key = self.find(pod)?;
         let entry = self.entries.get(&key).expect("a name leads to an entry");
-        let pod = pod.to_owned();
+        let pod = pod.clone();
         let Some(index) = entry.index_of(&container) else {
             return Err(StreamError::NoSuchContainer { pod, container });
         };
         let of_container = entry.lives.iter().filter(|life| life.key.container == index);
         let newest = of_container.max_by_key(|life| life.key.attempt);
-        let Some(life) = newest.filter(|life| life.running_since().is_some()) else {
+        let Some(life) = newest.filter(|life| life.is_running()) else {
             return Err(StreamError::NotRunning { pod, container });
         };
         Ok(Located {
@@ -320,16 +324,16 @@ impl Agent {
         })
     }
 
-    fn sandbox(&self, pod: &str) -> Result<SandboxId, StreamError> {
+    fn sandbox(&self, pod: &PodName) -> Result<SandboxId, StreamError> {
         let key = self.find(pod)?;
         let place = self.entries.get(&key).and_then(|entry| entry.place.as_ref());
-        let pod = pod.to_owned();
+        let pod = pod.clone();
         place
             .map(|place| place.sandbox.clone())
             .ok_or(StreamError::NoSandbox { pod })
     }
 
-    fn log(&self, pod: &str, container: Option<&str>, previous: bool) -> Result<LogPlace, LogError> {
+    fn log(&self, pod: &PodName, container: Option<&str>, previous: bool) -> Result<LogPlace, LogError> {
         let key = self.find(pod)?;
         let entry = self.entries.get(&key).expect("a name leads to an entry");
         let choices = || {
@@ -340,7 +344,7 @@ impl Agent {
                 .map(|plan| plan.name.to_string())
                 .collect()
         };
-        let pod = pod.to_owned();
+        let pod = pod.clone();
         let all = entry.plan().containers.iter().enumerate();
         let mut mains = all.filter(|(_, plan)| plan.role == Role::Main);
         let only_main = mains.next().filter(|_| mains.next().is_none());
@@ -375,7 +379,7 @@ impl Agent {
             path: log_path(&directory, &container, attempt),
             container,
             attempt,
-            running: !previous && life.running_since().is_some(),
+            running: !previous && life.is_running(),
         })
     }
 }
@@ -387,7 +391,7 @@ fn check_owner(entry: &Entry, origin: &Origin) -> Result<(), AddError> {
         (true, false) => "this machine but to the API",
         (false, true) => "the API but to this machine",
     };
-    let pod = entry.label.to_string();
+    let pod = entry.pod_name.clone();
     Err(AddError::NameTaken { pod, whose })
 }
 

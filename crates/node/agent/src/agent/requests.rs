@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use pulselet_model::{Pod, PodStatus};
 use pulselet_plan::PlanError;
 use pulselet_runtime::{ContainerId, SandboxId};
+use pulselet_vocabulary::PodName;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::sync::oneshot;
@@ -33,8 +34,7 @@ pub(crate) enum Request {
         reply: Reply<Result<(), UpdateError>>,
     },
     Delete {
-        /// namespace/name
-        pod: String,
+        pod: PodName,
         /// Only if it is this one; none means whichever has the name.
         uid: Option<String>,
         grace: Option<Duration>,
@@ -44,15 +44,15 @@ pub(crate) enum Request {
         reply: Reply<Vec<PodView>>,
     },
     View {
-        pod: String,
+        pod: PodName,
         reply: Reply<Option<PodView>>,
     },
     Spec {
-        pod: String,
+        pod: PodName,
         reply: Reply<Option<Arc<Pod>>>,
     },
     Log {
-        pod: String,
+        pod: PodName,
         container: Option<String>,
         previous: bool,
         reply: Reply<Result<LogPlace, LogError>>,
@@ -61,12 +61,12 @@ pub(crate) enum Request {
         reply: Reply<Vec<Pod>>,
     },
     Container {
-        pod: String,
+        pod: PodName,
         container: String,
         reply: Reply<Result<Located, StreamError>>,
     },
     Sandbox {
-        pod: String,
+        pod: PodName,
         reply: Reply<Result<SandboxId, StreamError>>,
     },
     Shutdown {
@@ -90,8 +90,7 @@ pub enum Shutdown {
 #[serde(rename_all = "camelCase")]
 pub struct Added {
     pub uid: String,
-    /// namespace/name
-    pub pod: String,
+    pub pod: PodName,
     pub how: How,
 }
 
@@ -115,7 +114,7 @@ pub enum AddError {
     #[error("the node is shutting down")]
     ShuttingDown,
     #[error("pod {pod} is there already, and it does not belong to {whose}")]
-    NameTaken { pod: String, whose: &'static str },
+    NameTaken { pod: PodName, whose: &'static str },
 }
 
 #[derive(Debug, Error)]
@@ -131,7 +130,7 @@ pub enum UpdateError {
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("there is no pod {pod} on this node")]
 pub struct NoSuchPod {
-    pub pod: String,
+    pub pod: PodName,
 }
 
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -140,16 +139,16 @@ pub enum LogError {
     Pod(#[from] NoSuchPod),
     #[error("pod {pod} has no container {container:?}; it has {}", choices.join(", "))]
     NoSuchContainer {
-        pod: String,
+        pod: PodName,
         container: String,
         choices: Vec<String>,
     },
     #[error("pod {pod} has several containers, choose one of {}", choices.join(", "))]
-    Ambiguous { pod: String, choices: Vec<String> },
+    Ambiguous { pod: PodName, choices: Vec<String> },
     #[error("container {container} of pod {pod} has not run yet")]
-    NotYet { pod: String, container: String },
+    NotYet { pod: PodName, container: String },
     #[error("container {container} of pod {pod} has not been restarted, there is no previous log")]
-    NoPrevious { pod: String, container: String },
+    NoPrevious { pod: PodName, container: String },
 }
 
 /// Where a container's log is.
@@ -180,11 +179,11 @@ pub enum StreamError {
     #[error(transparent)]
     Pod(#[from] NoSuchPod),
     #[error("pod {pod} has no container {container:?}")]
-    NoSuchContainer { pod: String, container: String },
+    NoSuchContainer { pod: PodName, container: String },
     #[error("container {container} of pod {pod} does not run")]
-    NotRunning { pod: String, container: String },
+    NotRunning { pod: PodName, container: String },
     #[error("pod {pod} does not run")]
-    NoSandbox { pod: String },
+    NoSandbox { pod: PodName },
 }
 
 /// A pod as others see it.
@@ -199,4 +198,10 @@ pub struct PodView {
     /// It is being deleted.
     pub deleting: bool,
     pub status: PodStatus,
+}
+
+impl PodView {
+    pub fn pod_name(&self) -> PodName {
+        PodName::new(&*self.namespace, &*self.name)
+    }
 }

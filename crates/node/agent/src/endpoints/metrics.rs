@@ -12,10 +12,11 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
-use pulselet_engine::io::Outcome;
+use pulselet_engine::io::ProbeOutcome;
 use pulselet_engine::line::KillReason;
-use pulselet_engine::plan::Kind;
+use pulselet_engine::plan::ProbeKind;
 use pulselet_model::{Gate, GateSet};
+use pulselet_vocabulary::Signal;
 
 /// Seconds; the usual buckets of a Prometheus histogram.
 const PROBE_BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
@@ -25,7 +26,7 @@ type HistogramMaker = fn() -> Histogram;
 /// Which worker a series belongs to.
 #[derive(Clone, Debug)]
 pub(crate) struct ProbeName {
-    pub(crate) kind: Kind,
+    pub(crate) kind: ProbeKind,
     pub(crate) container: Arc<str>,
     pub(crate) pod: Arc<str>,
     pub(crate) namespace: Arc<str>,
@@ -52,7 +53,7 @@ struct DurationLabels {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct SignalLabels {
-    signal: Arc<str>,
+    signal: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -169,12 +170,12 @@ impl Metrics {
     }
 
     /// Counts a probe. An error of the handler says nothing and is not counted.
-    pub(crate) fn probe(&self, name: &ProbeName, outcome: Outcome, latency: Duration) {
+    pub(crate) fn probe(&self, name: &ProbeName, outcome: ProbeOutcome, latency: Duration) {
         let result = match outcome {
-            Outcome::Success | Outcome::Warning => "successful",
-            Outcome::Failure => "failed",
-            Outcome::Unknown => "unknown",
-            Outcome::Error => return,
+            ProbeOutcome::Success | ProbeOutcome::Warning => "successful",
+            ProbeOutcome::Failure => "failed",
+            ProbeOutcome::Unknown => "unknown",
+            ProbeOutcome::Error => return,
         };
         self.probe_total.get_or_create(&name.total(result)).inc();
         self.probe_duration
@@ -217,17 +218,17 @@ impl Metrics {
     }
 
     /// A pod asks for this signal.
-    pub(crate) fn signal_asked(&self, signal: &Arc<str>) {
+    pub(crate) fn signal_asked(&self, signal: Signal) {
         let labels = SignalLabels {
-            signal: Arc::clone(signal),
+            signal: signal.name(),
         };
         self.stop_signals.get_or_create(&labels).inc();
     }
 
     /// A pod that asked for this signal is gone.
-    pub(crate) fn signal_gone(&self, signal: &Arc<str>) {
+    pub(crate) fn signal_gone(&self, signal: Signal) {
         let labels = SignalLabels {
-            signal: Arc::clone(signal),
+            signal: signal.name(),
         };
         if self.stop_signals.get_or_create(&labels).dec() <= 1 {
             self.stop_signals.remove(&labels);
@@ -292,7 +293,7 @@ mod tests {
 
     fn name() -> ProbeName {
         ProbeName {
-            kind: Kind::Liveness,
+            kind: ProbeKind::Liveness,
             container: "app".into(),
             pod: "web".into(),
             namespace: "default".into(),
@@ -303,10 +304,10 @@ mod tests {
     #[test]
     fn names_and_labels_are_upstreams() {
         let metrics = Metrics::new(GateSet::ALL.with(Gate::SubSecondProbes, false));
-        metrics.probe(&name(), Outcome::Failure, Duration::from_millis(7));
-        metrics.probe(&name(), Outcome::Error, Duration::from_millis(7));
+        metrics.probe(&name(), ProbeOutcome::Failure, Duration::from_millis(7));
+        metrics.probe(&name(), ProbeOutcome::Error, Duration::from_millis(7));
         metrics.grace_exceeded();
-        metrics.signal_asked(&"SIGUSR1".into());
+        metrics.signal_asked("SIGUSR1".parse().unwrap());
         metrics.stopped(
             KillReason::LivenessProbe,
             StopOutcome::Killed,
@@ -334,14 +335,14 @@ mod tests {
     #[test]
     fn series_end_with_what_they_are_about() {
         let metrics = Metrics::new(GateSet::ALL);
-        metrics.probe(&name(), Outcome::Success, Duration::ZERO);
+        metrics.probe(&name(), ProbeOutcome::Success, Duration::ZERO);
         metrics.forget_probe(&name());
-        let signal = "SIGINT".into();
-        metrics.signal_asked(&signal);
-        metrics.signal_asked(&signal);
-        metrics.signal_gone(&signal);
+        let signal = "SIGINT".parse().unwrap();
+        metrics.signal_asked(signal);
+        metrics.signal_asked(signal);
+        metrics.signal_gone(signal);
         assert!(metrics.all().contains(r#"{signal="SIGINT"} 1"#));
-        metrics.signal_gone(&signal);
+        metrics.signal_gone(signal);
         let text = metrics.all();
         assert!(!text.contains("u-1") && !text.contains("SIGINT"));
     }

@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pulselet_engine::io::{Outcome, PROBE_TRIES, ProbeReport};
-use pulselet_engine::plan::Kind;
+use pulselet_engine::io::{PROBE_TRIES, ProbeOutcome, ProbeReport};
+use pulselet_engine::plan::ProbeKind;
 use pulselet_engine::{LifeKey, PodKey, Span, Time};
 use pulselet_plan::{HostPort, HttpScheme, HttpTarget, ProbeTarget};
 use pulselet_probe::{Failure, GrpcCheck, HttpRequest, NetworkProbe, Purpose, Scheme, Target};
@@ -69,7 +69,7 @@ pub(super) fn http_request(http: &HttpTarget, address: Option<IpAddr>, purpose: 
 pub(crate) struct ProbeJob {
     pub(crate) pod: PodKey,
     pub(crate) life: LifeKey,
-    pub(crate) kind: Kind,
+    pub(crate) kind: ProbeKind,
     pub(crate) id: ContainerId,
     pub(crate) target: Arc<ProbeTarget>,
     /// The pod's; `None` if it has the host's network.
@@ -91,7 +91,7 @@ impl Tools {
         let late = began.since(job.due).into();
         let mut report = self.run_check(&job, &check).await;
         for _ in 1..PROBE_TRIES {
-            if report.outcome != Outcome::Error {
+            if report.outcome != ProbeOutcome::Error {
                 break;
             }
             report = self.run_check(&job, &check).await;
@@ -111,7 +111,7 @@ impl Tools {
             Check::Network(probe) => network_report(self.prober.run(probe, job.timeout).await),
             Check::Exec(command) => self.exec(&job.id, command, job.timeout).await,
             Check::Impossible(why) => ProbeReport {
-                outcome: Outcome::Error,
+                outcome: ProbeOutcome::Error,
                 detail: (*why).to_owned(),
                 exit_code: None,
                 latency: Span::ZERO,
@@ -134,16 +134,16 @@ impl Tools {
             Ok(output) => {
                 let text = || String::from_utf8_lossy(&output.output).into_owned();
                 match output.outcome {
-                    ExecOutcome::Exited(0) => (Outcome::Success, text(), None),
-                    ExecOutcome::Exited(code) => (Outcome::Failure, text(), Some(code)),
-                    ExecOutcome::TimedOut => (Outcome::Failure, timeout_text(command, timeout), None),
+                    ExecOutcome::Exited(0) => (ProbeOutcome::Success, text(), None),
+                    ExecOutcome::Exited(code) => (ProbeOutcome::Failure, text(), Some(code)),
+                    ExecOutcome::TimedOut => (ProbeOutcome::Failure, timeout_text(command, timeout), None),
                 }
             }
-            Err(error) => (Outcome::Error, exec_error(&error), None),
+            Err(error) => (ProbeOutcome::Error, exec_error(&error), None),
         };
         ProbeReport {
             // A command that fails has either ended or run out of time.
-            timed_out: outcome == Outcome::Failure && exit_code.is_none(),
+            timed_out: outcome == ProbeOutcome::Failure && exit_code.is_none(),
             outcome,
             detail,
             exit_code,
@@ -165,11 +165,11 @@ fn exec_error(error: &Error) -> String {
 fn network_report(report: pulselet_probe::Report) -> ProbeReport {
     use pulselet_probe::Outcome as Seen;
     let (outcome, timed_out) = match report.outcome {
-        Seen::Success => (Outcome::Success, false),
-        Seen::Warning => (Outcome::Warning, false),
-        Seen::Failure(Failure::Timeout(_)) => (Outcome::Failure, true),
-        Seen::Failure(_) => (Outcome::Failure, false),
-        Seen::Error(_) => (Outcome::Error, false),
+        Seen::Success => (ProbeOutcome::Success, false),
+        Seen::Warning => (ProbeOutcome::Warning, false),
+        Seen::Failure(Failure::Timeout(_)) => (ProbeOutcome::Failure, true),
+        Seen::Failure(_) => (ProbeOutcome::Failure, false),
+        Seen::Error(_) => (ProbeOutcome::Error, false),
     };
     ProbeReport {
         outcome,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use pulselet_engine::PodKey;
-use pulselet_engine::io::{ImageError, Input, Pulled};
+use pulselet_engine::io::{ImageFailure, Input, Pulled};
 use pulselet_plan::PullPolicy;
 use pulselet_runtime::{Error, ImageErrorKind, ImageSummary, Operation, RegistryCredentials, Result};
 use pulselet_volume::{Objects, Wanted};
@@ -64,7 +64,7 @@ impl Tools {
     async fn get_image(
         &self,
         job: &ImageJob,
-    ) -> std::result::Result<(ImageSummary, Pulled), (ImageError, String)> {
+    ) -> std::result::Result<(ImageSummary, Pulled), (ImageFailure, String)> {
         let failed = |error: Error| failure(&job.image, &error);
         if job.policy != PullPolicy::Always {
             let there = bounded(Operation::ImageStatus, self.runtime.image_status(&job.image)).await;
@@ -77,7 +77,7 @@ impl Tools {
                 "Container image \"{}\" is not present with pull policy of Never",
                 job.image
             );
-            return Err((ImageError::ErrImageNeverPull, message));
+            return Err((ImageFailure::ErrImageNeverPull, message));
         }
         let container = job.container;
         self.tell(job.pod, Input::ImagePulling { container }).await;
@@ -155,14 +155,14 @@ impl Tools {
 }
 
 /// The reason and message of a container whose image cannot be had, in a kubelet's words.
-fn failure(image: &str, error: &Error) -> (ImageError, String) {
+fn failure(image: &str, error: &Error) -> (ImageFailure, String) {
     match error {
         Error::Image(wrong) if wrong.kind == ImageErrorKind::InvalidName => {
             let message = format!(
                 "Failed to apply default image tag \"{image}\": couldn't parse image name \"{image}\": {error}"
             );
-            (ImageError::InvalidImageName, message)
+            (ImageFailure::InvalidImageName, message)
         }
-        _ => (ImageError::ErrImagePull, error.to_string()),
+        _ => (ImageFailure::ErrImagePull, error.to_string()),
     }
 }

@@ -8,6 +8,7 @@ use pulselet_engine::{Identity, LifeKey, PodKey};
 use pulselet_runtime::{
     ContainerConfig, ContainerFilter, ContainerId, ContainerState, ContainerStatus, Error, Operation, Result,
 };
+use pulselet_vocabulary::{Signal, exit_code};
 use pulselet_volume::{Objects, discard};
 
 use super::{News, PodRef, Retry, Tools, bounded};
@@ -21,7 +22,7 @@ pub(crate) struct CreateJob {
     pub(crate) life: LifeKey,
     pub(crate) name: Arc<str>,
     pub(crate) image_id: String,
-    pub(crate) stop_signal: Option<Arc<str>>,
+    pub(crate) stop_signal: Option<Signal>,
 }
 
 #[derive(Debug)]
@@ -31,7 +32,7 @@ pub(crate) struct StopJob {
     pub(crate) id: ContainerId,
     pub(crate) grace: Duration,
     /// The signal the runtime will send.
-    pub(crate) signal: Arc<str>,
+    pub(crate) signal: Signal,
     /// How long the runtime has to do it by itself.
     pub(crate) delay: Duration,
 }
@@ -94,7 +95,7 @@ impl Tools {
         let tools = Arc::clone(&self);
         // Volumes may be on a disk that does not answer.
         let made = tokio::task::spawn_blocking(move || {
-            let signal = job.stop_signal.as_deref();
+            let signal = job.stop_signal;
             let made = job.pod.with_context(&tools, |context| {
                 let attempt = job.life.attempt;
                 container_config(context, &objects, &job.name, attempt, signal, image)
@@ -213,7 +214,7 @@ impl Tools {
     /// Says that a life is gone that the runtime never had.
     pub(crate) async fn lost(&self, pod: PodKey, life: LifeKey) {
         let exit = Exit {
-            code: 255,
+            code: exit_code::UNKNOWN,
             at: self.clock.now(),
             oom_killed: false,
             message: Some("The container could not be located when the pod was looked at".to_owned()),

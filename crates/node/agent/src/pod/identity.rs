@@ -5,6 +5,7 @@
 use std::fmt::Write as _;
 
 use pulselet_model::Pod;
+use pulselet_vocabulary::PodName;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -29,6 +30,11 @@ impl Origin {
             Self::Run | Self::Manifest { .. } | Self::Detached => false,
         }
     }
+}
+
+/// The name of a pod on its node.
+pub fn pod_name_of(pod: &Pod) -> PodName {
+    PodName::new(pod.namespace(), pod.name())
 }
 
 /// A uid in the usual form; `metadata.uid` wins where there is one.

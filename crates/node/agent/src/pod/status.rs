@@ -27,7 +27,7 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) runtime: &'a str,
 }
 
-pub(crate) fn pod_status(status: &engine::PodStatus, around: &Surroundings<'_>) -> PodStatus {
+pub(crate) fn pod_status(status: &engine::PodReport, around: &Surroundings<'_>) -> PodStatus {
     let of = |wanted: fn(Role) -> bool| {
         let all = status.containers.iter().enumerate();
         all.filter(|(_, container)| wanted(container.role))
@@ -59,7 +59,7 @@ pub(crate) fn pod_status(status: &engine::PodStatus, around: &Surroundings<'_>) 
     }
 }
 
-fn condition(condition: &engine::Condition, clock: Clock) -> core::PodCondition {
+fn condition(condition: &engine::PodCondition, clock: Clock) -> core::PodCondition {
     core::PodCondition {
         type_: condition.kind.as_str().to_owned(),
         status: if condition.status { "True" } else { "False" }.to_owned(),
@@ -72,13 +72,13 @@ fn condition(condition: &engine::Condition, clock: Clock) -> core::PodCondition 
 
 fn container_status(
     index: usize,
-    container: &engine::ContainerStatus,
+    container: &engine::ContainerReport,
     around: &Surroundings<'_>,
 ) -> ContainerStatus {
     let plan = around.plan.containers.get(index);
     let id = |id: &str| format!("{}://{id}", around.runtime);
     let shows_signals = around.gates.enabled(Gate::ContainerStopSignals);
-    let stop_signal = container.stop_signal.as_deref().filter(|_| shows_signals);
+    let stop_signal = container.stop_signal.filter(|_| shows_signals);
     let terminated = |it: &engine::Terminated| core::ContainerStateTerminated {
         container_id: Some(id(&it.id)),
         exit_code: it.exit_code,
@@ -90,18 +90,18 @@ fn container_status(
     };
     let mut state = core::ContainerState::default();
     match &container.state {
-        engine::ContainerState::Waiting { reason, message } => {
+        engine::ReportedState::Waiting { reason, message } => {
             state.waiting = Some(core::ContainerStateWaiting {
                 reason: Some((*reason).to_owned()),
                 message: message.clone(),
             });
         }
-        engine::ContainerState::Running { started_at } => {
+        engine::ReportedState::Running { started_at } => {
             state.running = Some(core::ContainerStateRunning {
                 started_at: Some(wire(*started_at, around.clock)),
             });
         }
-        engine::ContainerState::Terminated(it) => state.terminated = Some(terminated(it)),
+        engine::ReportedState::Terminated(it) => state.terminated = Some(terminated(it)),
     }
     ContainerStatus {
         name: container.name.to_string(),
@@ -116,9 +116,9 @@ fn container_status(
         image_id: around.image_ids.get(index).cloned().unwrap_or_default(),
         container_id: container.id.as_deref().map(id).unwrap_or_default(),
         started: Some(container.started),
-        stop_signal: stop_signal.map(str::to_owned),
+        stop_signal: stop_signal.map(|signal| signal.name().to_owned()),
         lifecycle: stop_signal.map(|signal| ContainerLifecycleStatus {
-            stop_signal: Some(signal.to_owned()),
+            stop_signal: Some(signal.name().to_owned()),
         }),
         ..ContainerStatus::default()
     }
@@ -144,22 +144,22 @@ mod tests {
         .unwrap();
         let plan = pulselet_plan::convert(&pod, gates).unwrap().plan;
         let (clock, _, _) = Clock::resume(None, Time::ZERO);
-        let status = engine::PodStatus {
+        let status = engine::PodReport {
             phase: Phase::Running,
             reason: None,
             message: None,
             accepted_at: clock.now(),
-            conditions: vec![engine::Condition {
+            conditions: vec![engine::PodCondition {
                 kind: engine::ConditionKind::Ready,
                 status: false,
                 reason: Some("ContainersNotReady".into()),
                 message: None,
                 changed_at: clock.now(),
             }],
-            containers: vec![engine::ContainerStatus {
+            containers: vec![engine::ContainerReport {
                 name: "app".into(),
                 role: Role::Main,
-                state: engine::ContainerState::Waiting {
+                state: engine::ReportedState::Waiting {
                     reason: "CrashLoopBackOff",
                     message: None,
                 },
@@ -168,7 +168,7 @@ mod tests {
                 started: false,
                 ready: false,
                 restart_count: 3,
-                stop_signal: Some("SIGUSR1".into()),
+                stop_signal: Some("SIGUSR1".parse().unwrap()),
             }],
         };
         let around = Surroundings {

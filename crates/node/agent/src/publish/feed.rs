@@ -9,6 +9,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
+use pulselet_vocabulary::{PodName, Severity};
 use tokio::sync::Notify;
 
 use crate::agent::PodView;
@@ -22,14 +23,12 @@ const MAX_DEPARTED: usize = 1_024;
 /// An event of a pod, as it happened once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodEvent {
-    pub namespace: Arc<str>,
-    pub name: Arc<str>,
+    pub pod: PodName,
     pub uid: Arc<str>,
     pub origin: Origin,
     /// None where it concerns the pod.
     pub container: Option<Arc<str>>,
-    /// Normal or Warning.
-    pub severity: &'static str,
+    pub severity: Severity,
     pub reason: &'static str,
     pub message: String,
     pub at: Timestamp,
@@ -38,8 +37,8 @@ pub struct PodEvent {
 /// Everything that was told since the last look.
 #[derive(Debug, Default)]
 pub struct News {
-    /// namespace/name of pods that came, changed or went.
-    pub changed: BTreeSet<Arc<str>>,
+    /// Pods that came, changed or went.
+    pub changed: BTreeSet<PodName>,
     /// Pods that have ended, as they were last.
     pub departed: Vec<PodView>,
     pub events: VecDeque<PodEvent>,
@@ -76,9 +75,9 @@ impl Feed {
         self.with(|news| std::mem::take(&mut news.departed))
     }
 
-    pub(crate) fn changed(&self, pod: &Arc<str>) {
+    pub(crate) fn changed(&self, pod: &PodName) {
         self.tell(|news| {
-            news.changed.insert(Arc::clone(pod));
+            news.changed.insert(pod.clone());
         });
     }
 
@@ -125,18 +124,17 @@ mod tests {
     async fn a_pod_that_changed_often_is_told_once_and_events_are_bounded() {
         let feed = Feed::default();
         let event = |number: usize| PodEvent {
-            namespace: "default".into(),
-            name: "web".into(),
+            pod: PodName::new("default", "web"),
             uid: "u".into(),
             origin: Origin::Api,
             container: None,
-            severity: "Normal",
+            severity: Severity::Normal,
             reason: "Pulled",
             message: number.to_string(),
             at: Timestamp::UNIX_EPOCH,
         };
         for number in 0..MAX_EVENTS + 3 {
-            feed.changed(&"default/web".into());
+            feed.changed(&PodName::new("default", "web"));
             feed.event(event(number));
         }
         let news = feed.next().await;
@@ -147,7 +145,7 @@ mod tests {
             async move { feed.next().await }
         });
         tokio::task::yield_now().await;
-        feed.changed(&"default/other".into());
+        feed.changed(&PodName::new("default", "other"));
         assert_eq!(waiting.await.unwrap().changed.len(), 1);
     }
 }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use jiff::Timestamp;
 use pulselet_engine::line::{Line, LineBody, LineRecord};
 use pulselet_engine::time::Span;
+use pulselet_vocabulary::PodName;
 use tokio::sync::mpsc;
 
 /// Lines kept for a reader such as `run`, which shows everything: minutes of a busy node, some megabytes.
@@ -18,8 +19,7 @@ pub const GUEST_BACKLOG: usize = 4_096;
 /// A line, the pod it belongs to, and when it was.
 #[derive(Clone, Debug)]
 pub struct PodLine {
-    /// namespace/name
-    pub pod: Arc<str>,
+    pub pod: PodName,
     pub uid: Arc<str>,
     /// Since the pod was accepted.
     pub t: Span,
@@ -131,7 +131,7 @@ mod tests {
 
     fn line(t: u64) -> Arc<PodLine> {
         Arc::new(PodLine {
-            pod: "default/web".into(),
+            pod: PodName::new("default", "web"),
             uid: "u".into(),
             t: Span::from_secs(t),
             time: Timestamp::UNIX_EPOCH,

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use pulselet_engine::line::{KillReason, Line, LineBody, LineOutcome};
-use pulselet_engine::plan::Kind;
+use pulselet_engine::plan::ProbeKind;
 use pulselet_engine::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 
@@ -38,7 +38,7 @@ enum Told {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Attempts {
     container: Arc<str>,
-    kind: Kind,
+    kind: ProbeKind,
     list: VecDeque<Attempt>,
     /// Texts of attempts that were not successes, by the moment of the attempt.
     details: VecDeque<(Time, Box<str>)>,
@@ -73,7 +73,7 @@ impl History {
         let container = line.container.as_ref()?;
         match &line.body {
             LineBody::Probe {
-                kind: kind @ (Kind::Startup | Kind::Liveness),
+                kind: kind @ (ProbeKind::Startup | ProbeKind::Liveness),
                 ..
             } => {
                 self.attempts_of(container, *kind).push(line);
@@ -94,7 +94,7 @@ impl History {
             | LineBody::Exited { .. }
             | LineBody::Backoff { .. } => self.go_on(container, line, to_json, false),
             LineBody::Probe {
-                kind: Kind::Readiness,
+                kind: ProbeKind::Readiness,
                 ..
             }
             | LineBody::Started
@@ -107,7 +107,7 @@ impl History {
         }
     }
 
-    fn attempts_of(&mut self, container: &Arc<str>, kind: Kind) -> &mut Attempts {
+    fn attempts_of(&mut self, container: &Arc<str>, kind: ProbeKind) -> &mut Attempts {
         let found = |attempts: &Attempts| attempts.kind == kind && attempts.container == *container;
         let index = self.attempts.iter().position(found).unwrap_or_else(|| {
             self.attempts.push(Attempts {
@@ -136,8 +136,8 @@ impl History {
         to_json: ToJson<'_>,
     ) -> KillStory {
         let kind = match reason {
-            KillReason::StartupProbe => Some(Kind::Startup),
-            KillReason::LivenessProbe => Some(Kind::Liveness),
+            KillReason::StartupProbe => Some(ProbeKind::Startup),
+            KillReason::LivenessProbe => Some(ProbeKind::Liveness),
             KillReason::Deleted
             | KillReason::Evicted
             | KillReason::Deadline
@@ -310,7 +310,7 @@ mod tests {
 
     fn probe(second: u64, outcome: LineOutcome, run: u32) -> Line {
         let detail = format!("attempt {second}");
-        let kind = Kind::Liveness;
+        let kind = ProbeKind::Liveness;
         line(
             second,
             LineBody::Probe {
@@ -352,7 +352,7 @@ mod tests {
 
     fn exited() -> LineBody {
         LineBody::Exited {
-            exit_code: 137,
+            exit_code: pulselet_vocabulary::exit_code::KILLED,
             reason: ExitReason::Error,
             seconds: None,
         }

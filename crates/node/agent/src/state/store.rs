@@ -12,6 +12,7 @@ mod writer;
 use std::path::{Path, PathBuf};
 
 use pulselet_engine::time::Time;
+use pulselet_vocabulary::PodName;
 use rusqlite::{Connection, ErrorCode, params};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -238,15 +239,16 @@ impl Reader {
         Ok(connection)
     }
 
-    /// The stories of kills as event lines, those of one kill together, in order of the kills. `pod` is
-    /// namespace/name; none means all pods.
-    pub(crate) fn kills(&self, pod: Option<&str>, container: Option<&str>) -> Result<String, StoreError> {
+    /// The stories of kills as event lines, those of one kill together, in order of the kills. Without
+    /// a name, those of all pods.
+    pub(crate) fn kills(&self, pod: Option<&PodName>, container: Option<&str>) -> Result<String, StoreError> {
         let read = || {
             let connection = self.connect()?;
             let mut statement = connection.prepare(
                 "SELECT lines FROM kills
                  WHERE (?1 IS NULL OR pod = ?1) AND (?2 IS NULL OR container = ?2) ORDER BY at, rowid",
             )?;
+            let pod = pod.map(ToString::to_string);
             let kills = statement.query_map(params![pod, container], |row| row.get::<_, String>(0))?;
             kills.collect::<rusqlite::Result<String>>()
         };
@@ -362,13 +364,20 @@ mod tests {
         writes.extend((1..=KILLS_PER_CONTAINER).map(|n| kill(n, &format!("kill {n}\n"))));
         let (opened, reader) = after(directory.path(), vec![writes, vec![forget]]).await;
         assert!(opened.pods.is_empty());
-        let kills = reader.kills(Some("default/web"), Some("app")).unwrap();
+        let kills = reader
+            .kills(Some(&PodName::new("default", "web")), Some("app"))
+            .unwrap();
         assert_eq!(
             kills.lines().count(),
             usize::try_from(KILLS_PER_CONTAINER).unwrap()
         );
         assert!(kills.starts_with("kill 1\n"));
-        assert_eq!(reader.kills(Some("default/other"), None).unwrap(), "");
+        assert_eq!(
+            reader
+                .kills(Some(&PodName::new("default", "other")), None)
+                .unwrap(),
+            ""
+        );
     }
 
     #[tokio::test]

@@ -6,6 +6,7 @@ use pulselet_agent::{How, PodLine};
 use pulselet_engine::LineBody;
 use pulselet_runtime::{ContainerFilter, Operation, Runtime as _};
 use pulselet_runtime_fake::{ExecAnswer, LifeScript};
+use pulselet_vocabulary::PodName;
 use serde_json::json;
 
 use crate::harness::{Bench, copy_directory, pod, type_of};
@@ -130,7 +131,7 @@ async fn a_kill_under_way_keeps_its_deadline() {
     bench.until_ready().await;
     bench
         .node
-        .delete_pod("default", "slow", Some(Duration::from_secs(3)))
+        .delete_pod(&PodName::new("default", "slow"), Some(Duration::from_secs(3)))
         .await
         .unwrap()
         .unwrap();

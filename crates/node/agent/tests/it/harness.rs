@@ -10,6 +10,7 @@ use pulselet_agent::{
 use pulselet_engine::LineBody;
 use pulselet_model::{GateSet, Pod, Profile, admit_create};
 use pulselet_runtime_fake::{FakeRuntime, RuntimeFaults};
+use pulselet_vocabulary::PodName;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -90,7 +91,7 @@ impl Bench {
 
     /// Deletes a pod of the default namespace with its own grace period.
     pub(crate) async fn delete(&self, name: &str) {
-        let deleted = self.node.delete_pod("default", name, None).await;
+        let deleted = self.node.delete_pod(&PodName::new("default", name), None).await;
         deleted.expect("the node is there").expect("the pod is there");
     }
 

@@ -6,6 +6,7 @@ use pulselet_agent::{How, Shutdown};
 use pulselet_engine::Span;
 use pulselet_runtime::{ContainerFilter, Runtime as _};
 use pulselet_runtime_fake::{ExecAnswer, LifeScript};
+use pulselet_vocabulary::PodName;
 use serde_json::json;
 
 use crate::harness::{Bench, eventually, pod, pod_of, runtime};
@@ -37,7 +38,7 @@ async fn a_pod_runs_becomes_ready_and_is_deleted() {
     }
     bench
         .node
-        .delete_pod("default", "web", None)
+        .delete_pod(&PodName::new("default", "web"), None)
         .await
         .unwrap()
         .unwrap();
@@ -82,7 +83,7 @@ async fn a_failing_liveness_probe_kills_restarts_and_is_told_in_the_history() {
     bench.until_ready().await;
     let history = bench
         .node
-        .history(Some("default/sick".into()), None)
+        .history(Some(PodName::new("default", "sick")), None)
         .await
         .unwrap();
     let lines: Vec<serde_json::Value> = history
@@ -150,7 +151,7 @@ async fn what_cannot_be_made_says_why_and_what_cannot_run_here_fails() {
     bench.add(pod_of("foreign", &foreign)).await;
     bench
         .until("failed pod", |line| {
-            &*line.pod == "default/foreign" && line.to_json().contains("\"Failed\"")
+            line.pod == PodName::new("default", "foreign") && line.to_json().contains("\"Failed\"")
         })
         .await;
     let pods = bench.node.pods().await.unwrap();

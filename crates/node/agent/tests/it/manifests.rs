@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use pulselet_agent::Origin;
+use pulselet_vocabulary::PodName;
 
 use crate::harness::{Bench, eventually, runtime};
 
@@ -36,11 +37,11 @@ async fn files_come_change_and_go_and_so_do_their_pods() {
     bench.until_ready().await;
     write(&manifests, "one.yaml", "one", "b");
     let deleted = bench.until_type("deleted").await;
-    assert_eq!(&*deleted.pod, "default/one");
+    assert_eq!(deleted.pod, PodName::new("default", "one"));
     bench.until_ready().await;
     fs::remove_file(manifests.join("two.yaml")).unwrap();
     let deleted = bench.until_type("deleted").await;
-    assert_eq!(&*deleted.pod, "default/two");
+    assert_eq!(deleted.pod, PodName::new("default", "two"));
 }
 
 #[tokio::test]
@@ -57,7 +58,9 @@ async fn a_broken_file_leaves_the_running_pod_alone() {
     // A second file with the same pod is not used either.
     write(&manifests, "again.yaml", "zero", "b");
     write(&manifests, "zzz.yaml", "last", "a");
-    bench.until("last pod", |line| &*line.pod == "default/last").await;
+    bench
+        .until("last pod", |line| line.pod == PodName::new("default", "last"))
+        .await;
     let node = bench.node.clone();
     eventually("three pods, none leaving", || async {
         let pods = node.pods().await.unwrap();

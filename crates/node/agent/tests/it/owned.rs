@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use pulselet_agent::{AddError, Feed, How, Origin, UpdateError};
+use pulselet_vocabulary::PodName;
 use serde_json::json;
 
 use crate::harness::{Bench, eventually, pod, runtime, type_of};
@@ -11,7 +12,11 @@ async fn bench() -> (Bench, Feed) {
     let feed = Feed::default();
     let told = feed.clone();
     let directory = tempfile::tempdir().expect("a directory");
-    let bench = Bench::on(directory, runtime(), |options| options.feed = Some(told)).await;
+    let bench = Bench::on(directory, runtime(), |options| {
+        options.feed = Some(told);
+        options.joined = true;
+    })
+    .await;
     (bench, feed)
 }
 
@@ -73,9 +78,19 @@ async fn a_changed_manifest_is_for_the_next_life_and_outlives_the_agent() {
     );
     let (directory, runtime) = bench.leave().await;
     let bench = Bench::on(directory, runtime, |_| {}).await;
-    let kept = bench.node.manifest("default/web").await.unwrap().unwrap();
+    let kept = bench
+        .node
+        .manifest(&PodName::new("default", "web"))
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(kept.spec.containers[0].image, "app:2");
-    let view = bench.node.pod("default/web").await.unwrap().unwrap();
+    let view = bench
+        .node
+        .pod(&PodName::new("default", "web"))
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(view.status.container_statuses[0].restart_count, 0);
 }
 
@@ -89,7 +104,12 @@ async fn the_one_that_waits_for_a_name_is_not_meant_by_the_deletion_of_the_other
         .unwrap()
         .unwrap();
     bench.until_ready().await;
-    let old = bench.node.pod("default/web").await.unwrap().unwrap();
+    let old = bench
+        .node
+        .pod(&PodName::new("default", "web"))
+        .await
+        .unwrap()
+        .unwrap();
     let added = bench
         .node
         .add_pod(with_uid("b", "app:1"), Origin::Api)
@@ -105,7 +125,7 @@ async fn the_one_that_waits_for_a_name_is_not_meant_by_the_deletion_of_the_other
         .unwrap();
     let node = bench.node.clone();
     eventually("the new pod is there", || async {
-        node.pod("default/web")
+        node.pod(&PodName::new("default", "web"))
             .await
             .unwrap()
             .is_some_and(|view| view.uid == "b")
@@ -123,7 +143,12 @@ async fn the_last_words_of_a_pod_and_its_events_are_told() {
         .unwrap()
         .unwrap();
     bench.until_ready().await;
-    let view = bench.node.pod("default/web").await.unwrap().unwrap();
+    let view = bench
+        .node
+        .pod(&PodName::new("default", "web"))
+        .await
+        .unwrap()
+        .unwrap();
     bench.node.delete_exactly(&view, None).await.unwrap().unwrap();
     let (mut reasons, mut last) = (Vec::new(), None);
     let listen = async {
@@ -164,11 +189,15 @@ async fn an_ephemeral_container_runs_once_and_nothing_depends_on_it() {
         .await;
     let config = bench.runtime.config("debugger", 0).expect("a container");
     assert_eq!((config.command, config.stdin), (vec!["sh".to_owned()], true));
-    let log = node.log("default", "web", None, false).await.unwrap().unwrap();
+    let log = node
+        .log(&PodName::new("default", "web"), None, false)
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(log.container, "app", "the only one that is meant without a name");
 
     let id = node
-        .container("default", "web", "debugger")
+        .container(&PodName::new("default", "web"), "debugger")
         .await
         .unwrap()
         .unwrap()
@@ -179,7 +208,12 @@ async fn an_ephemeral_container_runs_once_and_nothing_depends_on_it() {
             line.line.container.as_deref() == Some("debugger") && type_of(line) == "exited"
         })
         .await;
-    let status = node.pod("default/web").await.unwrap().unwrap().status;
+    let status = node
+        .pod(&PodName::new("default", "web"))
+        .await
+        .unwrap()
+        .unwrap()
+        .status;
     let ended = &status.ephemeral_container_statuses[0];
     assert_eq!(ended.state.terminated.as_ref().unwrap().exit_code, 3);
     assert!(!ended.ready);
@@ -192,7 +226,13 @@ async fn an_ephemeral_container_runs_once_and_nothing_depends_on_it() {
     assert!(matches!(refused, Err(UpdateError::Containers)), "{refused:?}");
     let (directory, runtime) = bench.leave().await;
     let bench = Bench::on(directory, runtime, |_| {}).await;
-    let status = bench.node.pod("default/web").await.unwrap().unwrap().status;
+    let status = bench
+        .node
+        .pod(&PodName::new("default", "web"))
+        .await
+        .unwrap()
+        .unwrap()
+        .status;
     assert!(status.ephemeral_container_statuses[0].state.terminated.is_some());
     bench.leave().await;
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use pulselet_agent::control::{Client, ClientError};
 use pulselet_runtime_fake::LifeScript;
+use pulselet_vocabulary::PodName;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -23,24 +24,36 @@ async fn the_socket_is_its_owners_and_does_what_the_commands_need() {
     assert_eq!(mode & 0o777, 0o600);
     let mut lines = client.lines().await.unwrap();
     let added = client.add(&pod("web", &json!({}))).await.unwrap();
-    assert_eq!(added.pod, "default/web");
+    assert_eq!(added.pod, PodName::new("default", "web"));
     let first = lines.next().await.unwrap().unwrap();
     assert!(first.contains("\"phase\":\"Pending\""), "{first}");
     bench.until_ready().await;
     let pods = client.pods().await.unwrap();
     assert_eq!((pods.len(), pods[0].uid.as_str()), (1, added.uid.as_str()));
-    let log = client.log("default", "web", None, false).await.unwrap();
+    let log = client
+        .log(&PodName::new("default", "web"), None, false)
+        .await
+        .unwrap();
     assert!(log.running && log.path.ends_with(format!("default_web_{}/app/0.log", added.uid)));
     let events = client.events(&added.uid).await.unwrap();
     assert!(events.iter().any(|event| event.reason == "Started"));
     client
-        .delete("default", "web", Some(Duration::ZERO))
+        .delete(&PodName::new("default", "web"), Some(Duration::ZERO))
         .await
         .unwrap();
     bench.until_type("deleted").await;
-    let history = client.history(Some("default/web"), Some("app")).await.unwrap();
+    let history = client
+        .history(Some(&PodName::new("default", "web")), Some("app"))
+        .await
+        .unwrap();
     assert!(history.contains("\"reason\":\"deleted\""), "{history}");
-    assert_eq!(client.history(Some("default/other"), None).await.unwrap(), "");
+    assert_eq!(
+        client
+            .history(Some(&PodName::new("default", "other")), None)
+            .await
+            .unwrap(),
+        ""
+    );
 }
 
 #[tokio::test]
@@ -51,13 +64,18 @@ async fn refusals_say_why() {
         ClientError::Refused { status, error } => (status, error),
         other => panic!("{other}"),
     };
-    let (status, error) = refused(client.delete("default", "none", None).await);
+    let (status, error) = refused(client.delete(&PodName::new("default", "none"), None).await);
     assert_eq!(
         (status, error.as_str()),
         (404, "there is no pod default/none on this node")
     );
     client.add(&pod("web", &json!({}))).await.unwrap();
-    let (status, error) = refused(client.log("default", "web", Some("x"), false).await.map(drop));
+    let (status, error) = refused(
+        client
+            .log(&PodName::new("default", "web"), Some("x"), false)
+            .await
+            .map(drop),
+    );
     assert_eq!(status, 400);
     assert!(error.ends_with("it has app"), "{error}");
     let nobody = Client::new(bench.data().join("none.sock"));
@@ -125,7 +143,7 @@ async fn metrics_and_health_are_served() {
     assert!(get(address, "/nothing").await.starts_with("HTTP/1.1 404"));
     bench
         .node
-        .delete_pod("default", "web", None)
+        .delete_pod(&PodName::new("default", "web"), None)
         .await
         .unwrap()
         .unwrap();

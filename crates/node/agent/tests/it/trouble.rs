@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use pulselet_agent::{DataDir, How, LayoutError};
 use pulselet_runtime::{ContainerFilter, Features, PodIdentity, Runtime as _, SandboxConfig};
 use pulselet_runtime_fake::{FakeRuntime, RuntimeFaults};
+use pulselet_vocabulary::PodName;
 use serde_json::json;
 
 use crate::harness::{Bench, eventually, pod, pod_of, runtime};
@@ -110,7 +111,7 @@ async fn a_full_disk_stops_nothing_that_runs_and_starts_nothing_new() {
     assert!(warning.contains("make room on the disk"), "{warning}");
     bench
         .until("one more probe", |line| {
-            &*line.pod == "default/first" && line.to_json().contains("probe")
+            line.pod == PodName::new("default", "first") && line.to_json().contains("probe")
         })
         .await;
     assert_eq!(bench.runtime.list_sandboxes().await.unwrap().len(), 1);

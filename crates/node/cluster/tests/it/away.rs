@@ -2,6 +2,7 @@
 
 use http::Method;
 use pulselet_runtime::{ContainerFilter, Runtime as _};
+use pulselet_vocabulary::PodName;
 use serde_json::json;
 
 use crate::harness::{PODS, World, eventually, pod};
@@ -19,7 +20,7 @@ async fn while_the_api_is_away_pods_live_on_and_are_reported_when_it_is_back() {
         .unwrap();
     world.runtime.exit(&containers[0].id, 3);
     eventually("the container is restarted without the API", || async {
-        let here = world.node().pod("default/web").await.unwrap()?;
+        let here = world.node().pod(&PodName::new("default", "web")).await.unwrap()?;
         (here.status.container_statuses[0].restart_count == 1).then_some(())
     })
     .await;
@@ -68,7 +69,7 @@ async fn an_agent_that_starts_without_the_api_ends_nothing() {
         .unwrap();
     world.runtime.exit(&containers[0].id, 0);
     eventually("the agent restarts what has exited", || async {
-        let here = world.node().pod("default/web").await.unwrap()?;
+        let here = world.node().pod(&PodName::new("default", "web")).await.unwrap()?;
         (here.status.container_statuses[0].restart_count == 1 && !here.deleting).then_some(())
     })
     .await;
@@ -95,7 +96,11 @@ async fn an_agent_that_comes_back_goes_on_with_its_pods() {
         .request(Method::PATCH, &format!("{PODS}/web"), Some(&patch))
         .await;
     eventually("the new agent knows the pod", || async {
-        let manifest = world.node().manifest("default/web").await.unwrap()?;
+        let manifest = world
+            .node()
+            .manifest(&PodName::new("default", "web"))
+            .await
+            .unwrap()?;
         manifest.metadata.annotations.as_ref()?.get("seen").cloned()
     })
     .await;
@@ -132,5 +137,8 @@ async fn what_has_ended_is_not_run_again_by_an_agent_without_memory() {
     // The next pod runs, so the first was looked at.
     world.run(&pod("next", &json!({}))).await;
     world.api().until_ready("next").await;
-    assert_eq!(world.node().pod("default/job").await.unwrap(), None);
+    assert_eq!(
+        world.node().pod(&PodName::new("default", "job")).await.unwrap(),
+        None
+    );
 }

@@ -223,6 +223,7 @@ impl World {
         let mut options = NodeOptions::new(data, Arc::clone(&runtime) as _);
         options.facts = facts.clone();
         options.feed = Some(feed.clone());
+        options.joined = true;
         options.manifests = Some(self.manifests());
         options.static_suffix = format!("-{NODE}");
         options.objects = Arc::new(ApiObjects::new(client.clone()));

@@ -1,5 +1,6 @@
 //! Static pods as the API shows them.
 
+use pulselet_vocabulary::PodName;
 use serde_json::{Value, json};
 
 use crate::harness::{NODE, PODS, World, condition, eventually};
@@ -39,7 +40,12 @@ async fn a_static_pod_is_shown_put_back_replaced_and_removed() {
         })
         .await;
     assert_eq!(hash(&second), hash(&first));
-    let here = world.node().pod("default/web-n1").await.unwrap().unwrap();
+    let here = world
+        .node()
+        .pod(&PodName::new("default", "web-n1"))
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(here.status.container_statuses[0].restart_count, 0);
 
     write(&world, "app:2");

@@ -2,6 +2,7 @@
 
 use http::Method;
 use pulselet_runtime_fake::LifeScript;
+use pulselet_vocabulary::PodName;
 use serde_json::json;
 
 use crate::harness::{NODE, PODS, World, condition, eventually, pod};
@@ -64,11 +65,19 @@ async fn a_pod_runs_is_reported_and_goes_when_it_has_ended() {
     );
     assert_eq!(status["containerStatuses"][0]["stopSignal"], "SIGUSR1");
     assert_eq!(condition(&ready, "ContainersReady"), "True");
-    let here = world.node().pod("default/web").await.unwrap().unwrap();
+    let here = world
+        .node()
+        .pod(&PodName::new("default", "web"))
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(json!(here.uid), created["metadata"]["uid"]);
     world.api().delete(&format!("{PODS}/web"), None).await;
     world.api().until_gone(&format!("{PODS}/web")).await;
-    assert_eq!(world.node().pod("default/web").await.unwrap(), None);
+    assert_eq!(
+        world.node().pod(&PodName::new("default", "web")).await.unwrap(),
+        None
+    );
 }
 
 #[tokio::test]
@@ -112,7 +121,7 @@ async fn a_second_deletion_shortens_the_first_and_force_kills() {
     let path = format!("{PODS}/slow");
     world.api().delete(&path, None).await;
     eventually("the node ends it", || async {
-        let here = world.node().pod("default/slow").await.unwrap();
+        let here = world.node().pod(&PodName::new("default", "slow")).await.unwrap();
         here.filter(|here| here.deleting)
     })
     .await;
@@ -125,7 +134,7 @@ async fn a_second_deletion_shortens_the_first_and_force_kills() {
     eventually("the node has killed it", || async {
         world
             .node()
-            .pod("default/forced")
+            .pod(&PodName::new("default", "forced"))
             .await
             .unwrap()
             .is_none()
@@ -143,7 +152,12 @@ async fn a_new_pod_takes_the_name_of_one_that_was_removed() {
     let second = world.run(&pod("web", &json!({}))).await;
     let ready = world.api().until_ready("web").await;
     assert_eq!(ready["metadata"]["uid"], second["metadata"]["uid"]);
-    let here = world.node().pod("default/web").await.unwrap().unwrap();
+    let here = world
+        .node()
+        .pod(&PodName::new("default", "web"))
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(json!(here.uid), second["metadata"]["uid"]);
 }
 
@@ -158,11 +172,20 @@ async fn labels_of_a_running_pod_reach_the_node_and_restart_nothing() {
         .request(Method::PATCH, &format!("{PODS}/web"), Some(&patch))
         .await;
     eventually("the node knows the label", || async {
-        let manifest = world.node().manifest("default/web").await.unwrap()?;
+        let manifest = world
+            .node()
+            .manifest(&PodName::new("default", "web"))
+            .await
+            .unwrap()?;
         manifest.metadata.labels.as_ref()?.get("tier").cloned()
     })
     .await;
-    let here = world.node().pod("default/web").await.unwrap().unwrap();
+    let here = world
+        .node()
+        .pod(&PodName::new("default", "web"))
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(here.status.container_statuses[0].restart_count, 0);
 }
 

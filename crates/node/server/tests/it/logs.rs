@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 
+use pulselet_vocabulary::PodName;
 use serde_json::Value;
 
 use crate::client::get;
@@ -11,7 +12,7 @@ const LOG: &str = "/containerLogs/default/web/app";
 
 /// Adds to the log what a shim would.
 async fn write(world: &World, lines: &str) {
-    let place = world.node.log("default", "web", None, false).await;
+    let place = world.node.log(&PodName::new("default", "web"), None, false).await;
     let path = place.expect("the node is there").expect("a log").path;
     std::fs::create_dir_all(path.parent().expect("a directory")).expect("it is made");
     let mut file = std::fs::File::options()
@@ -47,7 +48,7 @@ async fn a_followed_log_ends_with_its_container() {
     write(&world, "after").await;
     world
         .node
-        .delete_pod("default", "web", None)
+        .delete_pod(&PodName::new("default", "web"), None)
         .await
         .unwrap()
         .unwrap();

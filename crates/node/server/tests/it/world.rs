@@ -8,6 +8,7 @@ use pulselet_agent::{DataDir, Node, NodeHandle, NodeOptions, Origin};
 use pulselet_model::{GateSet, Pod, Profile, admit_create};
 use pulselet_node_server::{NodeServer, Options, Tls, serve};
 use pulselet_runtime_fake::{FakeRuntime, RuntimeFaults};
+use pulselet_vocabulary::PodName;
 use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde_json::json;
@@ -100,7 +101,10 @@ impl World {
             .expect("the node is there");
         added.expect("the pod is taken");
         eventually("the container runs", async || {
-            matches!(self.node.container("default", "web", "app").await, Ok(Ok(_)))
+            matches!(
+                self.node.container(&PodName::new("default", "web"), "app").await,
+                Ok(Ok(_))
+            )
         })
         .await;
     }

@@ -11,6 +11,7 @@ use hyper::client::conn::http1;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use pulselet_model::Pod;
+use pulselet_vocabulary::PodName;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
@@ -73,15 +74,10 @@ impl Client {
     }
 
     /// Deletes a pod; without a grace period its own counts.
-    pub async fn delete(
-        &self,
-        namespace: &str,
-        name: &str,
-        grace: Option<Duration>,
-    ) -> Result<(), ClientError> {
+    pub async fn delete(&self, pod: &PodName, grace: Option<Duration>) -> Result<(), ClientError> {
         let grace = grace.map(|grace| format!("?gracePeriodSeconds={}", grace.as_secs()));
         let grace = grace.unwrap_or_default();
-        let path = format!("/v1/pods/{}/{}{grace}", encode(namespace), encode(name));
+        let path = format!("/v1/pods/{}/{}{grace}", encode(&pod.namespace), encode(&pod.name));
         let response = self.send(Method::DELETE, &path, Bytes::new()).await?;
         read(response).await.map(drop)
     }
@@ -89,14 +85,13 @@ impl Client {
     /// Where a container's log is; without a name the pod's only container is meant.
     pub async fn log(
         &self,
-        namespace: &str,
-        name: &str,
+        pod: &PodName,
         container: Option<&str>,
         previous: bool,
     ) -> Result<LogPlace, ClientError> {
         let container = container.map(|name| format!("&container={}", encode(name)));
         let container = container.unwrap_or_default();
-        let (namespace, name) = (encode(namespace), encode(name));
+        let (namespace, name) = (encode(&pod.namespace), encode(&pod.name));
         self.get(&format!(
             "/v1/pods/{namespace}/{name}/log?previous={previous}{container}"
         ))
@@ -108,9 +103,14 @@ impl Client {
         self.get(&format!("/v1/events/{}", encode(uid))).await
     }
 
-    /// Kills and what led to them, as event lines in JSON. `pod` is namespace/name.
-    pub async fn history(&self, pod: Option<&str>, container: Option<&str>) -> Result<String, ClientError> {
-        let given = [("pod", pod), ("container", container)];
+    /// Kills and what led to them, as event lines in JSON.
+    pub async fn history(
+        &self,
+        pod: Option<&PodName>,
+        container: Option<&str>,
+    ) -> Result<String, ClientError> {
+        let pod = pod.map(ToString::to_string);
+        let given = [("pod", pod.as_deref()), ("container", container)];
         let given = given.map(|(key, value)| value.map(|value| format!("{key}={}", encode(value))));
         let given: Vec<String> = given.into_iter().flatten().collect();
         let path = format!("/v1/history?{}", given.join("&"));

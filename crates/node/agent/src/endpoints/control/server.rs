@@ -9,6 +9,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Limited, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::{Method, Request, Response, StatusCode};
+use pulselet_vocabulary::{ParsePodNameError, PodName};
 use serde::Serialize;
 
 use super::{Refusal, query};
@@ -43,11 +44,13 @@ enum ControlError {
     #[error("{key} is not a number of seconds: {value:?}")]
     ReadSeconds { key: &'static str, value: String },
     #[error(transparent)]
+    ReadPodName(#[from] ParsePodNameError),
+    #[error(transparent)]
     Add(#[from] AddError),
     #[error(transparent)]
     Pod(#[from] crate::NoSuchPod),
     #[error("pod {0} belongs to the API, which would run it again: delete it there")]
-    OfApi(String),
+    OfApi(PodName),
     #[error(transparent)]
     Log(#[from] LogError),
     #[error(transparent)]
@@ -60,9 +63,11 @@ impl ControlError {
     fn status(&self) -> StatusCode {
         match self {
             Self::NoSuchPath(_) | Self::Pod(_) | Self::Log(LogError::Pod(_)) => StatusCode::NOT_FOUND,
-            Self::ReadBody(_) | Self::DecodePod(_) | Self::ReadSeconds { .. } | Self::Log(_) => {
-                StatusCode::BAD_REQUEST
-            }
+            Self::ReadBody(_)
+            | Self::DecodePod(_)
+            | Self::ReadSeconds { .. }
+            | Self::ReadPodName(_)
+            | Self::Log(_) => StatusCode::BAD_REQUEST,
             Self::Add(AddError::Plan(_)) => StatusCode::UNPROCESSABLE_ENTITY,
             Self::OfApi(_) | Self::Add(AddError::NameTaken { .. }) => StatusCode::CONFLICT,
             Self::Add(AddError::Full | AddError::ShuttingDown) | Self::Gone(_) => {
@@ -94,19 +99,18 @@ impl Control {
             (Method::POST, ["v1", "pods"]) => self.add(request).await,
             (Method::DELETE, ["v1", "pods", namespace, name]) => {
                 let grace = ask("gracePeriodSeconds").map(seconds).transpose()?;
-                self.delete(namespace, name, grace).await
+                self.delete(&PodName::new(*namespace, *name), grace).await
             }
             (Method::GET, ["v1", "pods", namespace, name, "log"]) => {
                 let previous = ask("previous").as_deref() == Some("true");
-                let place = self
-                    .node
-                    .log(namespace, name, ask("container"), previous)
-                    .await??;
+                let pod = PodName::new(*namespace, *name);
+                let place = self.node.log(&pod, ask("container"), previous).await??;
                 Ok(json(StatusCode::OK, &place))
             }
             (Method::GET, ["v1", "events", uid]) => Ok(json(StatusCode::OK, &self.node.events(uid).await?)),
             (Method::GET, ["v1", "history"]) => {
-                let lines = self.node.history(ask("pod"), ask("container")).await?;
+                let pod = ask("pod").map(|pod| pod.parse()).transpose()?;
+                let lines = self.node.history(pod, ask("container")).await?;
                 Ok(full(StatusCode::OK, LINES, lines))
             }
             (Method::GET, ["v1", "lines"]) => Ok(self.lines()),
@@ -122,23 +126,11 @@ impl Control {
         Ok(json(StatusCode::CREATED, &added))
     }
 
-    async fn delete(
-        &self,
-        namespace: &str,
-        name: &str,
-        grace: Option<Duration>,
-    ) -> Result<Response<Body>, ControlError> {
-        let label = format!("{namespace}/{name}");
-        if self.joined
-            && self
-                .node
-                .pod(&label)
-                .await?
-                .is_some_and(|pod| pod.origin.is_api())
-        {
-            return Err(ControlError::OfApi(label));
+    async fn delete(&self, pod: &PodName, grace: Option<Duration>) -> Result<Response<Body>, ControlError> {
+        if self.joined && self.node.pod(pod).await?.is_some_and(|view| view.origin.is_api()) {
+            return Err(ControlError::OfApi(pod.clone()));
         }
-        self.node.delete_pod(namespace, name, grace).await??;
+        self.node.delete_pod(pod, grace).await??;
         Ok(full(StatusCode::ACCEPTED, JSON, Bytes::new()))
     }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::io::{Outcome, ProbeReport};
-use crate::plan::{Handler, Kind, ProbePlan, Settings, SubSecondPolicy};
+use crate::io::{ProbeOutcome, ProbeReport};
+use crate::plan::{Handler, ProbeKind, ProbePlan, Settings, SubSecondPolicy};
 use crate::schedule::{Due, LookPolicy, Schedule, Turn};
 use crate::time::{Span, Time};
 use crate::worker::{LifeState, Next, Published, View, Worker};
@@ -14,7 +14,7 @@ use crate::worker::{LifeState, Next, Published, View, Worker};
 const MAX_SPREAD: Span = Span::from_secs(1);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Prober {
+pub struct ProbeRunner {
     worker: Worker,
     /// Runs while the container runs, its gate is open and the worker is not on hold.
     schedule: Option<Schedule>,
@@ -25,7 +25,7 @@ pub struct Prober {
 /// What a report came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finding {
-    pub outcome: Outcome,
+    pub outcome: ProbeOutcome,
     pub run: u32,
     pub counted: bool,
     pub published: Option<Published>,
@@ -35,8 +35,8 @@ pub struct Finding {
     pub routine: bool,
 }
 
-impl Prober {
-    pub fn new(kind: Kind, plan: Arc<ProbePlan>) -> Self {
+impl ProbeRunner {
+    pub fn new(kind: ProbeKind, plan: Arc<ProbePlan>) -> Self {
         Self {
             worker: Worker::new(kind, plan),
             schedule: None,
@@ -44,7 +44,7 @@ impl Prober {
         }
     }
 
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ProbeKind {
         self.worker.kind()
     }
 
@@ -79,9 +79,11 @@ impl Prober {
 
     fn look_policy(&self, settings: &Settings) -> LookPolicy {
         match self.kind() {
-            Kind::Liveness => LookPolicy::None,
-            Kind::Startup | Kind::Readiness if settings.looks => LookPolicy::All(self.plan().handler),
-            Kind::Startup | Kind::Readiness => LookPolicy::FirstOnly,
+            ProbeKind::Liveness => LookPolicy::None,
+            ProbeKind::Startup | ProbeKind::Readiness if settings.looks => {
+                LookPolicy::All(self.plan().handler)
+            }
+            ProbeKind::Startup | ProbeKind::Readiness => LookPolicy::FirstOnly,
         }
     }
 
@@ -108,15 +110,15 @@ impl Prober {
     /// Takes the report of the probe under way; none if there is no such probe any more.
     pub fn complete(&mut self, now: Time, report: &ProbeReport, settings: &Settings) -> Option<Finding> {
         let outcome = match report.outcome {
-            Outcome::Error if settings.exec_error_is_failure && self.plan().handler == Handler::Exec => {
-                Outcome::Failure
+            ProbeOutcome::Error if settings.exec_error_is_failure && self.plan().handler == Handler::Exec => {
+                ProbeOutcome::Failure
             }
             outcome => outcome,
         };
-        let succeeded = matches!(outcome, Outcome::Success | Outcome::Warning);
+        let succeeded = outcome.is_success();
         let due = self.schedule.as_mut()?.complete(now, succeeded)?;
         let forgiven = settings.overload_guard
-            && self.kind() == Kind::Liveness
+            && self.kind() == ProbeKind::Liveness
             && report.timed_out
             && (report.starved || self.late);
         if forgiven || (due.turn == Turn::Look && !succeeded) {

@@ -1,0 +1,93 @@
+//! The engine's transitions, kept as facts about lives and counted as metrics.
+//!
+//! Everything that the agent knows of a life's course comes from here; lines are for people.
+
+use std::sync::Arc;
+
+use pulselet_engine::line::KillReason;
+use pulselet_engine::plan::ProbeKind;
+use pulselet_engine::transition::Stop;
+use pulselet_engine::{PodKey, Transition};
+
+use super::Agent;
+use super::entry::{Entry, Life, LifeStage};
+use crate::endpoints::metrics::{Metrics, ProbeName, StopOutcome};
+
+impl Agent {
+    pub(super) fn follow(&mut self, key: PodKey, transitions: &[Transition]) {
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return;
+        };
+        for transition in transitions {
+            follow_one(entry, *transition, &self.metrics);
+            entry.changed_visibly |= transition.changes_status();
+        }
+    }
+}
+
+fn follow_one(entry: &mut Entry, transition: Transition, metrics: &Metrics) {
+    match transition {
+        Transition::Created { life } => {
+            if let Some(life) = entry.life_mut(life) {
+                life.stage = LifeStage::Created;
+            }
+        }
+        Transition::Running { life, .. } => {
+            if let Some(life) = entry.life_mut(life) {
+                life.stage = LifeStage::Running;
+            }
+        }
+        Transition::FirstSuccess { after, .. } => metrics.first_success(after.into()),
+        Transition::GraceExceeded { reason, .. } => {
+            if ends_pod(reason) && !entry.grace_exceeded {
+                entry.grace_exceeded = true;
+                metrics.grace_exceeded();
+            }
+        }
+        Transition::Ended { life, stop } => {
+            if let Some(life) = entry.life_mut(life) {
+                ended(life, stop, metrics);
+            }
+        }
+        Transition::WorkerRetired { container, kind } => {
+            if let Some(container) = entry.name_of(container) {
+                metrics.forget_probe(&probe_name(entry, &container, kind));
+            }
+        }
+        Transition::StopBegan { .. } | Transition::StatusChanged => {}
+    }
+}
+
+/// Whether a container that is stopped for this reason goes because its pod goes.
+const fn ends_pod(reason: KillReason) -> bool {
+    match reason {
+        KillReason::Deleted | KillReason::Evicted | KillReason::Deadline | KillReason::Completed => true,
+        KillReason::StartupProbe
+        | KillReason::LivenessProbe
+        | KillReason::SandboxChanged
+        | KillReason::PostStartHook => false,
+    }
+}
+
+fn ended(life: &mut Life, stop: Option<Stop>, metrics: &Metrics) {
+    life.stage = LifeStage::Ended;
+    let Some(Stop { reason, took, killed }) = stop else {
+        return;
+    };
+    let outcome = match (life.unseen_end, killed) {
+        (true, _) => StopOutcome::Error,
+        (false, true) => StopOutcome::Killed,
+        (false, false) => StopOutcome::Graceful,
+    };
+    metrics.stopped(reason, outcome, took.into());
+}
+
+pub(super) fn probe_name(entry: &Entry, container: &Arc<str>, kind: ProbeKind) -> ProbeName {
+    ProbeName {
+        kind,
+        container: Arc::clone(container),
+        pod: Arc::clone(&entry.identity.name),
+        namespace: Arc::clone(&entry.identity.namespace),
+        uid: Arc::clone(&entry.identity.uid),
+    }
+}
