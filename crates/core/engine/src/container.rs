@@ -7,8 +7,8 @@
 //!
 //! Which container's turn it is, and whether the pod is ending, is [`crate::pod`]'s to say.
 
-mod birth;
 mod ending;
+mod launch;
 mod probing;
 
 use std::sync::Arc;
@@ -29,8 +29,8 @@ use crate::time::Time;
 use crate::transition::Transition;
 use crate::worker::Published;
 
-pub(crate) use birth::start;
 pub(crate) use ending::EndedBy;
+pub(crate) use launch::start;
 pub(crate) use probing::Condemned;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -46,12 +46,13 @@ pub(crate) struct Container {
     probers: Probers,
     /// It has been started in some life: what waited for it may go on.
     pub(crate) was_started: bool,
-    /// What was last told about it.
-    pub(crate) told: Told,
+    /// What was last reported about it.
+    #[serde(rename = "told")]
+    pub(crate) reported: Reported,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(crate) struct Told {
+pub(crate) struct Reported {
     pub(crate) started: bool,
     pub(crate) ready: bool,
     stop_signal_unknown: bool,
@@ -134,7 +135,7 @@ impl Container {
             pull_backoff: BackOff::default(),
             probers: [None, None, None],
             was_started: false,
-            told: Told::default(),
+            reported: Reported::default(),
         }
     }
 
@@ -315,19 +316,19 @@ impl Container {
         termination.take_turn(scope)
     }
 
-    /// Tells whether it became started, ready or unready since it was last told.
-    pub(crate) fn tell(&mut self, scope: &mut Scope<'_>) {
+    /// Reports whether it became started, ready or unready since the last report.
+    pub(crate) fn report_changes(&mut self, scope: &mut Scope<'_>) {
         let (started, ready) = (self.is_started(), self.is_ready() && self.counts_for_readiness());
-        if started && !self.told.started {
+        if started && !self.reported.started {
             scope.line(LineBody::Started);
             scope.transition(Transition::StatusChanged);
         }
-        if ready != self.told.ready {
+        if ready != self.reported.ready {
             scope.line(if ready { LineBody::Ready } else { LineBody::Unready });
             scope.transition(Transition::StatusChanged);
         }
-        self.told.started = started;
-        self.told.ready = ready;
+        self.reported.started = started;
+        self.reported.ready = ready;
     }
 
     /// The agent was away: asks again for what has no answer, and lets probers go on with their grids.

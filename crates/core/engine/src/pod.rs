@@ -5,7 +5,7 @@
 //! - once the end has begun nothing is started any more, and it can only come sooner;
 //! - at the end a sidecar gets its stop signal when all main containers and all later sidecars are gone, or when the
 //!   grace period is over;
-//! - started, ready and phase are told when they change, in [`PodMachine::refresh`] and nowhere else.
+//! - started, ready and phase are reported when they change, in [`PodMachine::refresh`] and nowhere else.
 
 mod ending;
 mod inputs;
@@ -58,7 +58,8 @@ pub struct PodMachine {
     pub(crate) phase: Phase,
     pub(crate) failure: Option<Failure>,
     pub(crate) conditions: Vec<PodCondition>,
-    told_ready: bool,
+    #[serde(rename = "told_ready")]
+    reported_ready: bool,
     over: bool,
 }
 
@@ -118,8 +119,8 @@ impl PodMachine {
         out: &mut Outbox,
     ) -> Self {
         let mut pod = Self::accepted(identity, plan, settings, 0, now, out);
-        tell_event(out, Severity::Warning, reason, message.clone());
-        tell(
+        push_event(out, Severity::Warning, reason, message.clone());
+        push_line(
             now,
             out,
             LineBody::Warning {
@@ -140,7 +141,7 @@ impl PodMachine {
         now: Time,
         out: &mut Outbox,
     ) -> Self {
-        tell(
+        push_line(
             now,
             out,
             LineBody::Phase {
@@ -165,7 +166,7 @@ impl PodMachine {
             phase: Phase::Pending,
             failure: None,
             conditions: Vec::new(),
-            told_ready: false,
+            reported_ready: false,
             over: false,
         }
     }
@@ -268,27 +269,27 @@ impl PodMachine {
     fn refresh(&mut self, now: Time, out: &mut Outbox) {
         let phase = crate::summary::phase(self);
         if !phase.is_terminal() {
-            self.tell_phase(now, phase, out);
+            self.set_phase(now, phase, out);
         }
         for ix in 0..self.containers.len() {
-            self.with(now, ix, out, Container::tell);
+            self.with(now, ix, out, Container::report_changes);
         }
         let ready = crate::summary::is_ready(self);
-        if ready != self.told_ready {
-            self.told_ready = ready;
-            tell(now, out, if ready { LineBody::Ready } else { LineBody::Unready });
+        if ready != self.reported_ready {
+            self.reported_ready = ready;
+            push_line(now, out, if ready { LineBody::Ready } else { LineBody::Unready });
             out.transitions.push(Transition::StatusChanged);
         }
         if phase.is_terminal() {
-            self.tell_phase(now, phase, out);
+            self.set_phase(now, phase, out);
         }
         crate::summary::update_conditions(self, now);
     }
 
-    fn tell_phase(&mut self, now: Time, phase: Phase, out: &mut Outbox) {
+    fn set_phase(&mut self, now: Time, phase: Phase, out: &mut Outbox) {
         if phase != self.phase {
             self.phase = phase;
-            tell(now, out, LineBody::Phase { phase });
+            push_line(now, out, LineBody::Phase { phase });
             out.transitions.push(Transition::StatusChanged);
         }
     }
@@ -334,7 +335,7 @@ const fn is_observation(input: &Input) -> bool {
     )
 }
 
-fn tell(now: Time, out: &mut Outbox, body: LineBody) {
+fn push_line(now: Time, out: &mut Outbox, body: LineBody) {
     out.lines.push(Line {
         at: now,
         container: None,
@@ -342,7 +343,7 @@ fn tell(now: Time, out: &mut Outbox, body: LineBody) {
     });
 }
 
-fn tell_event(out: &mut Outbox, severity: Severity, reason: &'static str, message: String) {
+fn push_event(out: &mut Outbox, severity: Severity, reason: &'static str, message: String) {
     out.events.push(Event {
         container: None,
         severity,

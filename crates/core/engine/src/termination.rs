@@ -271,11 +271,11 @@ impl Termination {
     }
 
     fn exceed(&mut self, scope: &mut Scope<'_>, stopped_at: Time) {
-        self.tell_exceeded(scope);
+        self.report_exceeded(scope);
         self.ask_kill(scope, FirstSignal::Stop { at: stopped_at });
     }
 
-    fn tell_exceeded(&self, scope: &mut Scope<'_>) {
+    fn report_exceeded(&self, scope: &mut Scope<'_>) {
         scope.line(LineBody::GraceExceeded { signal: Signal::KILL });
         let message = format!(
             "Container {} did not stop within its grace period of {} and was killed",
@@ -314,7 +314,7 @@ impl Termination {
                     FirstSignal::KillSent { at }
                 } else {
                     // It was on its way when the kill was asked for.
-                    self.tell_exceeded(scope);
+                    self.report_exceeded(scope);
                     FirstSignal::Stop { at }
                 };
                 self.step = Step::Killing { first, ask_again };
@@ -429,7 +429,7 @@ impl Termination {
         let is_kill = stop.signal.is_kill();
         let exceeded = stop.forced && !exceeded_before && !is_kill;
         if exceeded {
-            self.tell_exceeded(scope);
+            self.report_exceeded(scope);
         }
         let killed = killed || exceeded || (sent_at.is_none() && is_kill);
         (Some(sent_at.unwrap_or(stop.at)), killed)

@@ -85,7 +85,7 @@ impl Container {
             finished_at: exit.at,
         };
         let life = running.life.clone();
-        self.bury(terminated, &life);
+        self.record_end(terminated, &life);
         Some(EndedBy {
             cause,
             code: exit.code,

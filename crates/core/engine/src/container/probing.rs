@@ -114,7 +114,7 @@ impl Container {
         let already_ending = running.termination.is_some();
         let prober = self.probers[kind as usize].as_mut()?;
         let finding = prober.complete(now, &report, scope.settings)?;
-        tell_probe(scope, kind, report, &finding);
+        report_probe(scope, kind, report, &finding);
         self.note_first_success(scope, &finding);
         let condemned = match (kind, finding.published) {
             (ProbeKind::Startup, Some(Published::Success)) => {
@@ -165,14 +165,14 @@ pub(crate) enum Condemned {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FailedPostStart;
 
-fn tell_probe(scope: &mut Scope<'_>, kind: ProbeKind, report: ProbeReport, finding: &Finding) {
+fn report_probe(scope: &mut Scope<'_>, kind: ProbeKind, report: ProbeReport, finding: &Finding) {
     let title = kind.title();
     if finding.counted {
         let detail = &report.detail;
         match finding.outcome {
             ProbeOutcome::Success => {}
             ProbeOutcome::Warning => {
-                scope.warning("ProbeWarning", format!("{title} probe warning: {detail}"))
+                scope.warning("ProbeWarning", format!("{title} probe warning: {detail}"));
             }
             ProbeOutcome::Failure | ProbeOutcome::Unknown => {
                 scope.warning("Unhealthy", format!("{title} probe failed: {detail}"));

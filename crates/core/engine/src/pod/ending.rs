@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{End, PodMachine, Sandbox, tell};
+use super::{End, PodMachine, Sandbox, push_line};
 use crate::container::Container;
 use crate::io::{Action, ContainerIx, Outbox};
 use crate::line::{KillReason, LineBody};
@@ -119,7 +119,7 @@ impl PodMachine {
         }
         if end.deleted {
             self.over = true;
-            tell(now, out, LineBody::Deleted);
+            push_line(now, out, LineBody::Deleted);
             out.transitions.push(Transition::StatusChanged);
         }
     }

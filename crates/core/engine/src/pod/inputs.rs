@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pulselet_vocabulary::{Severity, Signal};
 
-use super::{Failure, Identity, PodMachine, Sandbox, tell, tell_event};
+use super::{Failure, Identity, PodMachine, Sandbox, push_event, push_line};
 use crate::container::{Condemned, EndedBy, Stage, start};
 use crate::io::{ContainerIx, Exit, Input, LifeKey, Outbox, ProbeReport};
 use crate::line::{KillReason, LineBody};
@@ -109,17 +109,17 @@ impl PodMachine {
             retry_at: now + SANDBOX_AGAIN_AFTER,
         };
         let message = format!("Failed to create pod sandbox: {message}");
-        tell(
+        push_line(
             now,
             out,
             LineBody::Warning {
                 message: message.clone(),
             },
         );
-        tell_event(out, Severity::Warning, "FailedCreatePodSandBox", message);
+        push_event(out, Severity::Warning, "FailedCreatePodSandBox", message);
     }
 
-    /// What is missing is told by whoever looked for it.
+    /// What is missing is reported by whoever looked for it.
     fn volumes_not_ready(&mut self, now: Time) {
         if self.sandbox == Sandbox::Starting {
             self.sandbox = Sandbox::Failed {
@@ -144,7 +144,7 @@ impl PodMachine {
         }
         self.sandbox = Sandbox::Lost;
         let message = "Pod sandbox changed, it will be killed and re-created.";
-        tell_event(out, Severity::Normal, "SandboxChanged", message.to_owned());
+        push_event(out, Severity::Normal, "SandboxChanged", message.to_owned());
         if self.end.is_some() {
             return;
         }
@@ -316,14 +316,14 @@ impl PodMachine {
             pod: self.plan.grace,
             ..GraceSources::default()
         };
-        tell_event(out, Severity::Warning, "Evicted", message.clone());
+        push_event(out, Severity::Warning, "Evicted", message.clone());
         self.fail("Evicted", message);
         self.begin_end(now, KillReason::Evicted, sources.choose(), out);
     }
 
     pub(super) fn exceed_deadline(&mut self, now: Time, out: &mut Outbox) {
         let message = "Pod was active on the node longer than the specified deadline".to_owned();
-        tell_event(out, Severity::Normal, "DeadlineExceeded", message.clone());
+        push_event(out, Severity::Normal, "DeadlineExceeded", message.clone());
         self.fail("DeadlineExceeded", message);
         let sources = GraceSources {
             pod: self.plan.grace,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{PodMachine, Sandbox, tell};
+use super::{PodMachine, Sandbox, push_line};
 use crate::container::{Container, PodView, Stage};
 use crate::io::{Action, Outbox};
 use crate::line::{KillReason, LineBody};
@@ -125,7 +125,7 @@ impl PodMachine {
     }
 
     pub(super) fn resume(&mut self, now: Time, out: &mut Outbox) {
-        tell(now, out, LineBody::AgentRestarted);
+        push_line(now, out, LineBody::AgentRestarted);
         match self.sandbox {
             Sandbox::Starting => {
                 let attempt = self.sandbox_attempts.saturating_sub(1);

@@ -167,10 +167,10 @@ impl Container {
             return;
         };
         // A runtime that does not know the field may still be known to go by the image.
-        if effective == Some(wanted) || self.told.stop_signal_unknown {
+        if effective == Some(wanted) || self.reported.stop_signal_unknown {
             return;
         }
-        self.told.stop_signal_unknown = true;
+        self.reported.stop_signal_unknown = true;
         let by = effective.map_or("its image's signal or the runtime's default", Signal::name);
         let message = format!(
             "The runtime does not know stop signals: container {} asks for {wanted} and is stopped by {by}",
@@ -245,11 +245,11 @@ impl Container {
             started_at: None,
             finished_at: scope.now,
         };
-        self.bury(terminated, &life);
+        self.record_end(terminated, &life);
         true
     }
 
-    pub(super) fn bury(&mut self, terminated: Terminated, life: &Life) {
+    pub(super) fn record_end(&mut self, terminated: Terminated, life: &Life) {
         let ended = Ended {
             terminated,
             stop_signal: life.stop_signal,
