@@ -9,7 +9,7 @@ mod simple;
 
 use pulselet_model::openapi::api::{coordination, core, events};
 use pulselet_model::openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use pulselet_model::{FieldError, GateSet, NameRule, Profile, Reason, validate_metadata};
+use pulselet_model::{CauseReason, FieldError, GateSet, NameRule, Profile, validate_metadata};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -279,7 +279,7 @@ fn metadata_errors(kind: Kind, object: &Object) -> Result<Vec<FieldError>, Refus
 fn invalid(field: &str, value: &Value, detail: &str) -> FieldError {
     FieldError {
         field: field.to_owned(),
-        reason: Reason::Invalid,
+        reason: CauseReason::Invalid,
         message: format!("Invalid value: {value}: {detail}"),
     }
 }
@@ -292,7 +292,7 @@ fn required(field: &str, detail: &str) -> FieldError {
     };
     FieldError {
         field: field.to_owned(),
-        reason: Reason::Required,
+        reason: CauseReason::Required,
         message,
     }
 }

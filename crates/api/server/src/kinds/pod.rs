@@ -2,7 +2,7 @@
 //!
 //! A Pod is stored with all its fields, those of gates that are off included; reads do not show them.
 
-use pulselet_model::{FieldError, Gate, GateSet, Pod, Profile, Reason, decode_documents, hide_disabled};
+use pulselet_model::{CauseReason, FieldError, Gate, GateSet, Pod, Profile, decode_documents, hide_disabled};
 use serde_json::{Value, json};
 
 use super::{Admitted, Canonical, Refusal, Rules};
@@ -131,7 +131,7 @@ fn update_status(old: &Object, new: &Object) -> Result<Admitted, Refusal> {
     if !phases.contains(&phase) {
         return Err(Refusal::Invalid(vec![FieldError {
             field: "status.phase".to_owned(),
-            reason: Reason::NotSupported,
+            reason: CauseReason::NotSupported,
             message: format!(
                 "Unsupported value: {phase:?}: supported values: \"Failed\", \"Pending\", \"Running\", \
                  \"Succeeded\", \"Unknown\""

@@ -2,7 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use pulselet_model::{FieldError, Reason};
+use pulselet_model::{CauseReason, FieldError};
 use serde_json::{Map, Value, json};
 
 use super::{invalid, required};
@@ -109,7 +109,7 @@ fn data_errors(object: &Object, fields: &[&str]) -> Vec<FieldError> {
     if bytes > MAX_DATA_BYTES {
         errors.push(FieldError {
             field: fields[0].to_owned(),
-            reason: Reason::TooLong,
+            reason: CauseReason::TooLong,
             message: format!("Too long: may not be more than {MAX_DATA_BYTES} bytes"),
         });
     }
@@ -179,7 +179,7 @@ fn immutable_errors(new: &Object, old: &Object, fields: &[&str]) -> Vec<FieldErr
     }
     let forbidden = |field: &str| FieldError {
         field: field.to_owned(),
-        reason: Reason::Forbidden,
+        reason: CauseReason::Forbidden,
         message: "Forbidden: field is immutable when `immutable` is set".to_owned(),
     };
     let changed = |field: &str| new.value().get(field) != old.value().get(field);

@@ -1,7 +1,7 @@
 //! The row of a Pod, above all its STATUS: one word for where it is in its life.
 
 use jiff::Timestamp;
-use pulselet_model::{ContainerStatus, Pod};
+use pulselet_model::{ContainerStatusFields, Pod};
 use serde_json::{Value, json};
 
 use super::{AGE, Column, NAME, NONE, UNKNOWN, age, column, wide};
@@ -123,7 +123,7 @@ fn summarize(pod: &Pod) -> Summary {
 }
 
 impl Summary {
-    fn count_restarts(&mut self, container: &ContainerStatus) {
+    fn count_restarts(&mut self, container: &ContainerStatusFields) {
         self.restarts += container.restart_count;
         let finished = container
             .last_state
@@ -168,7 +168,7 @@ fn summarize_init(pod: &Pod, summary: &mut Summary) -> bool {
 }
 
 /// How a terminated container ended.
-fn end(container: &ContainerStatus) -> String {
+fn end(container: &ContainerStatusFields) -> String {
     let Some(terminated) = &container.state.terminated else {
         return String::new();
     };
