@@ -26,7 +26,7 @@ use crate::registry::Registry;
 use crate::resource::Endpoint;
 use crate::route::{ObjectPath, Route, Verb};
 use crate::selector::Selector;
-use crate::status::{ApiError, Reason};
+use crate::status::{ApiError, StatusReason};
 
 /// The group that may do everything.
 pub const ADMIN_GROUP: &str = "system:masters";
@@ -237,7 +237,7 @@ pub(crate) fn authorize_route(identity: &Identity, route: &Route, path: &str) ->
         return Ok(());
     }
     let message = format!("forbidden: User {:?} cannot get path {path:?}", identity.user);
-    Err(ApiError::new(Reason::Forbidden, message))
+    Err(ApiError::new(StatusReason::Forbidden, message))
 }
 
 /// Whether a caller may do something with objects.

@@ -7,7 +7,7 @@ use crate::body::{self, Encoding};
 use crate::object::Object;
 use crate::patch::{self, Patch};
 use crate::query::{Query, WriteOptions};
-use crate::resource::Kind;
+use crate::resource::ResourceKind;
 
 /// Reads a body in each of the encodings a client may choose.
 pub fn read_body(bytes: &[u8]) {
@@ -38,6 +38,6 @@ pub fn patch_pod(bytes: &[u8]) {
     ];
     patches.extend(patch::parse_json_patch(change).ok().map(Patch::Json));
     for patch in patches {
-        let _ = patch::apply(&patch, Kind::Pod.storage(), &pod, &options);
+        let _ = patch::apply(&patch, ResourceKind::Pod.storage(), &pod, &options);
     }
 }

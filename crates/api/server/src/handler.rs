@@ -27,7 +27,7 @@ use crate::openapi;
 use crate::query::{DeleteOptions, ListOptions, Query, WriteOptions};
 use crate::registry::{Deleted, Registry, Written, parse_patch};
 use crate::render::{object_view, render_list, render_one};
-use crate::resource::{Kind, Subresource};
+use crate::resource::{ResourceKind, Subresource};
 use crate::route::{self, ObjectPath, Route, Verb};
 use crate::status::ApiError;
 use crate::usage;
@@ -291,7 +291,9 @@ impl Handler {
         let body = match session {
             Ok(session) => session_body(session, permit),
             // A watch from a revision that is gone starts and says so, as upstream has it.
-            Err(error) if error.reason == crate::status::Reason::Expired => full(watch::error_frame(&error)),
+            Err(error) if error.reason == crate::status::StatusReason::Expired => {
+                full(watch::error_frame(&error))
+            }
             Err(error) => return Err(error),
         };
         let mut answer = Response::new(body);
@@ -365,7 +367,7 @@ impl Handler {
         let options = call.delete_options()?;
         let Deleted { object, gone } = self.registry.delete(&call.path, &options).await?;
         let kind = call.path.endpoint.kind;
-        if gone && kind != Kind::Pod {
+        if gone && kind != ResourceKind::Pod {
             return Ok(json_answer(StatusCode::OK, &success(Some((kind, &object)))));
         }
         let value = object_view(&self.registry, call.path.endpoint, call.view()?, object);
@@ -501,7 +503,7 @@ fn session_body(session: Session, permit: OwnedSemaphorePermit) -> Body {
     StreamBody::new(frames).boxed_unsync()
 }
 
-fn success(deleted: Option<(Kind, &Object)>) -> Value {
+fn success(deleted: Option<(ResourceKind, &Object)>) -> Value {
     let mut status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
     match deleted {
         Some((kind, object)) => {

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::body::{self, Parsed, Step};
 use crate::object::Object;
 use crate::query::FieldValidation;
-use crate::resource::{Endpoint, GroupVersion, Kind, Subresource};
+use crate::resource::{Endpoint, GroupVersion, ResourceKind, Subresource};
 use crate::status::ApiError;
 
 /// What the server was told about Pods.
@@ -79,20 +79,20 @@ pub(crate) fn decode(
     body::strip_nulls(&mut value);
     check_type(endpoint, &mut value)?;
     let (value, unknown) = match endpoint.kind {
-        Kind::Pod => pod::canonical(value, rules),
-        Kind::ConfigMap => canonical::<core::v1::ConfigMap>(value),
-        Kind::Event => match endpoint.group_version {
+        ResourceKind::Pod => pod::canonical(value, rules),
+        ResourceKind::ConfigMap => canonical::<core::v1::ConfigMap>(value),
+        ResourceKind::Event => match endpoint.group_version {
             GroupVersion::EventsV1 => canonical::<events::v1::Event>(value).and_then(|(value, unknown)| {
                 let (value, _) = canonical::<core::v1::Event>(event::to_core(value))?;
                 Ok((value, unknown))
             }),
             GroupVersion::CoreV1 | GroupVersion::CoordinationV1 => canonical::<core::v1::Event>(value),
         },
-        Kind::Lease => canonical::<coordination::v1::Lease>(value),
-        Kind::Namespace => canonical::<core::v1::Namespace>(value),
-        Kind::Node => canonical::<core::v1::Node>(value),
-        Kind::Secret => canonical::<core::v1::Secret>(value),
-        Kind::ServiceAccount => canonical::<core::v1::ServiceAccount>(value),
+        ResourceKind::Lease => canonical::<coordination::v1::Lease>(value),
+        ResourceKind::Namespace => canonical::<core::v1::Namespace>(value),
+        ResourceKind::Node => canonical::<core::v1::Node>(value),
+        ResourceKind::Secret => canonical::<core::v1::Secret>(value),
+        ResourceKind::ServiceAccount => canonical::<core::v1::ServiceAccount>(value),
     }
     .map_err(|why| cannot_handle(endpoint, &why))?;
     let named = |what: &str, paths: &[Vec<Step>]| -> Vec<String> {
@@ -155,8 +155,8 @@ fn canonical<T: DeserializeOwned + Serialize>(value: Value) -> Canonical {
 }
 
 /// Fills in and checks a new object.
-pub(crate) fn admit_create(kind: Kind, object: Object, rules: Rules) -> Result<Admitted, Refusal> {
-    if kind == Kind::Pod {
+pub(crate) fn admit_create(kind: ResourceKind, object: Object, rules: Rules) -> Result<Admitted, Refusal> {
+    if kind == ResourceKind::Pod {
         return pod::admit_create(&object, rules);
     }
     let mut object = object;
@@ -168,13 +168,13 @@ pub(crate) fn admit_create(kind: Kind, object: Object, rules: Rules) -> Result<A
 
 /// Fills in and checks a changed object, or the part of it that a subresource is about.
 pub(crate) fn admit_update(
-    kind: Kind,
+    kind: ResourceKind,
     subresource: Option<Subresource>,
     old: &Object,
     new: Object,
     rules: Rules,
 ) -> Result<Admitted, Refusal> {
-    if kind == Kind::Pod {
+    if kind == ResourceKind::Pod {
         return pod::admit_update(subresource, old, &new, rules);
     }
     let mut object = match subresource {
@@ -183,10 +183,10 @@ pub(crate) fn admit_update(
         _ => {
             let mut new = new;
             keep_system_metadata(&mut new, old);
-            if matches!(kind, Kind::Namespace | Kind::Node) {
+            if matches!(kind, ResourceKind::Namespace | ResourceKind::Node) {
                 copy_field(&mut new, old, "status");
             }
-            if kind == Kind::Namespace {
+            if kind == ResourceKind::Namespace {
                 copy_field(&mut new, old, "spec");
             }
             new
@@ -258,19 +258,19 @@ fn immutable_metadata(new: &Object, old: &Object) -> Vec<FieldError> {
         .collect()
 }
 
-fn metadata_errors(kind: Kind, object: &Object) -> Result<Vec<FieldError>, Refusal> {
+fn metadata_errors(kind: ResourceKind, object: &Object) -> Result<Vec<FieldError>, Refusal> {
     let value = Value::Object(object.metadata().clone());
     let metadata: ObjectMeta =
         serde_json::from_value(value).map_err(|error| Refusal::Undecodable(error.to_string()))?;
     let rule = match kind {
-        Kind::Namespace => NameRule::Label,
-        Kind::ConfigMap
-        | Kind::Event
-        | Kind::Lease
-        | Kind::Node
-        | Kind::Pod
-        | Kind::Secret
-        | Kind::ServiceAccount => NameRule::Subdomain,
+        ResourceKind::Namespace => NameRule::Label,
+        ResourceKind::ConfigMap
+        | ResourceKind::Event
+        | ResourceKind::Lease
+        | ResourceKind::Node
+        | ResourceKind::Pod
+        | ResourceKind::Secret
+        | ResourceKind::ServiceAccount => NameRule::Subdomain,
     };
     Ok(validate_metadata(&metadata, rule, kind.info().namespaced))
 }
@@ -299,14 +299,15 @@ fn required(field: &str, detail: &str) -> FieldError {
 
 /// Whether reads of the kind must be rewritten, or can be served as stored.
 pub(crate) fn served_as_stored(endpoint: Endpoint, rules: Rules) -> bool {
-    endpoint == endpoint.kind.storage() && (endpoint.kind != Kind::Pod || pod::shows_everything(rules))
+    endpoint == endpoint.kind.storage()
+        && (endpoint.kind != ResourceKind::Pod || pod::shows_everything(rules))
 }
 
 /// An object as the endpoint shows it.
 pub(crate) fn present(endpoint: Endpoint, object: Object, rules: Rules) -> Object {
     let mut object = match (endpoint.kind, endpoint.group_version) {
-        (Kind::Pod, _) if !pod::shows_everything(rules) => pod::hide(object, rules),
-        (Kind::Event, GroupVersion::EventsV1) => {
+        (ResourceKind::Pod, _) if !pod::shows_everything(rules) => pod::hide(object, rules),
+        (ResourceKind::Event, GroupVersion::EventsV1) => {
             let value = event::from_core(object.into_value());
             Object::new(value).expect("renaming fields keeps an object an object")
         }

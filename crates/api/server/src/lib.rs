@@ -43,5 +43,5 @@ mod watch;
 
 pub use access::{ADMIN_GROUP, AccessError, NODE_GROUP, NODE_USER_PREFIX};
 pub use pki::{PkiError, node_kubeconfig};
-pub use server::{Config, NodeCertificate, Server, StartError};
-pub use status::{ApiError, Reason};
+pub use server::{Config, NodeCertificate, ServeError, Server};
+pub use status::{ApiError, StatusReason};

@@ -15,7 +15,7 @@ use fields::FieldSet;
 
 use crate::object::{self, Object};
 use crate::query::WriteOptions;
-use crate::resource::Kind;
+use crate::resource::ResourceKind;
 use crate::route::ObjectPath;
 
 /// Managers of one object. Upstream merges the oldest updates beyond this too.
@@ -32,7 +32,7 @@ pub(crate) enum Writer<'a> {
 /// One entry of `metadata.managedFields`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Entry {
+struct ManagedEntry {
     #[serde(default)]
     manager: String,
     #[serde(default)]
@@ -49,14 +49,14 @@ struct Entry {
     subresource: String,
 }
 
-impl Entry {
+impl ManagedEntry {
     fn is_of(&self, manager: &str, operation: &str, subresource: &str) -> bool {
         self.manager == manager && self.operation == operation && self.subresource == subresource
     }
 }
 
 /// The entries of an object. What cannot be read is treated as not there: it only loses ownership.
-fn entries(object: &Object) -> Vec<Entry> {
+fn entries(object: &Object) -> Vec<ManagedEntry> {
     let fields = object
         .metadata()
         .get("managedFields")
@@ -107,7 +107,7 @@ pub(crate) fn record(
     writer: Writer<'_>,
 ) {
     let kind = path.endpoint.kind;
-    if kind == Kind::Event || kind == Kind::Lease {
+    if kind == ResourceKind::Event || kind == ResourceKind::Lease {
         // Written often, by one party, and applied by nobody: who owns their fields is of no use to anyone.
         new.set_meta("managedFields", Value::Null);
         return;
@@ -122,8 +122,8 @@ pub(crate) fn record(
         Writer::Apply(_) => "Apply",
     };
     let all = old.map(entries).unwrap_or_default();
-    let is_mine = |entry: &Entry| entry.is_of(&options.field_manager, operation, subresource);
-    let (mine, others): (Vec<Entry>, Vec<Entry>) = all.into_iter().partition(is_mine);
+    let is_mine = |entry: &ManagedEntry| entry.is_of(&options.field_manager, operation, subresource);
+    let (mine, others): (Vec<ManagedEntry>, Vec<ManagedEntry>) = all.into_iter().partition(is_mine);
     let mine = mine.into_iter().next();
     let mut all = release(others, subresource, &changed, &present);
     let fields = match writer {
@@ -136,7 +136,7 @@ pub(crate) fn record(
     let unchanged = changed.is_empty() && mine.as_ref().is_some_and(|mine| mine.fields == fields);
     let time = mine.filter(|_| unchanged).map(|mine| mine.time);
     if !fields.is_empty() {
-        all.push(Entry {
+        all.push(ManagedEntry {
             manager: options.field_manager.clone(),
             operation: operation.to_owned(),
             api_version: path.endpoint.group_version.api_version().to_owned(),
@@ -146,7 +146,7 @@ pub(crate) fn record(
             subresource: subresource.to_owned(),
         });
     }
-    let order = |entry: &Entry| {
+    let order = |entry: &ManagedEntry| {
         (
             entry.operation.clone(),
             entry.manager.clone(),
@@ -160,8 +160,13 @@ pub(crate) fn record(
 }
 
 /// Takes from managers what someone else changed and what is no longer there.
-fn release(entries: Vec<Entry>, subresource: &str, changed: &FieldSet, present: &FieldSet) -> Vec<Entry> {
-    let keep = |mut entry: Entry| {
+fn release(
+    entries: Vec<ManagedEntry>,
+    subresource: &str,
+    changed: &FieldSet,
+    present: &FieldSet,
+) -> Vec<ManagedEntry> {
+    let keep = |mut entry: ManagedEntry| {
         if entry.subresource == subresource {
             entry.fields = entry.fields.difference(changed).intersection(present);
         }
@@ -171,9 +176,9 @@ fn release(entries: Vec<Entry>, subresource: &str, changed: &FieldSet, present: 
 }
 
 /// Joins the oldest plain updates when there are too many managers.
-fn bound(all: &mut Vec<Entry>) {
+fn bound(all: &mut Vec<ManagedEntry>) {
     while all.len() > MAX_MANAGERS {
-        let oldest = |all: &[Entry]| {
+        let oldest = |all: &[ManagedEntry]| {
             let updates = all
                 .iter()
                 .enumerate()

@@ -25,9 +25,9 @@ use crate::object::Object;
 use crate::pki::{Authority, PkiError};
 use crate::query::Query;
 use crate::registry::Registry;
-use crate::resource::{Kind, Subresource};
+use crate::resource::{ResourceKind, Subresource};
 use crate::route::ObjectPath;
-use crate::status::{ApiError, Reason};
+use crate::status::{ApiError, StatusReason};
 use dial::{DialError, Dialer};
 
 /// Errors of bodies, which nobody can do anything about but stop.
@@ -76,7 +76,7 @@ pub(crate) enum NodeError {
 
 impl From<NodeError> for ApiError {
     fn from(error: NodeError) -> Self {
-        Self::new(Reason::ServiceUnavailable, error.to_string())
+        Self::new(StatusReason::ServiceUnavailable, error.to_string())
     }
 }
 
@@ -164,12 +164,12 @@ impl Nodes {
         let answer = sender.send_request(request).await.map_err(failed)?;
         if answer.status() != StatusCode::OK {
             let why = format!("node {name:?} answers {} at {path}", answer.status());
-            return Err(ApiError::new(Reason::ServiceUnavailable, why));
+            return Err(ApiError::new(StatusReason::ServiceUnavailable, why));
         }
         let document = Limited::new(answer.into_body(), MAX_DOCUMENT).collect().await;
         let document = document.map_err(|error| {
             let why = format!("what node {name:?} has at {path} cannot be read: {error}");
-            ApiError::new(Reason::ServiceUnavailable, why)
+            ApiError::new(StatusReason::ServiceUnavailable, why)
         })?;
         Ok(document.to_bytes())
     }
@@ -214,11 +214,11 @@ impl Nodes {
 /// A complaint of a node about a log, as the `Status` it becomes. A kubelet complains in plain text.
 pub(crate) async fn complaint(answer: Response<Body>) -> ApiError {
     let reason = match answer.status() {
-        StatusCode::BAD_REQUEST => Reason::BadRequest,
-        StatusCode::NOT_FOUND => Reason::NotFound,
-        StatusCode::TOO_MANY_REQUESTS => Reason::TooManyRequests,
-        StatusCode::SERVICE_UNAVAILABLE => Reason::ServiceUnavailable,
-        _ => Reason::InternalError,
+        StatusCode::BAD_REQUEST => StatusReason::BadRequest,
+        StatusCode::NOT_FOUND => StatusReason::NotFound,
+        StatusCode::TOO_MANY_REQUESTS => StatusReason::TooManyRequests,
+        StatusCode::SERVICE_UNAVAILABLE => StatusReason::ServiceUnavailable,
+        _ => StatusReason::InternalError,
     };
     // Boxed: the compiler cannot see through it that it may move between threads.
     let collecting: BoxFuture<'static, Result<Collected<Bytes>, BodyError>> =
@@ -232,7 +232,7 @@ pub(crate) async fn complaint(answer: Response<Body>) -> ApiError {
 
 fn node_path(name: &str) -> ObjectPath {
     ObjectPath {
-        endpoint: Kind::Node.storage(),
+        endpoint: ResourceKind::Node.storage(),
         namespace: None,
         name: Some(name.to_owned()),
         subresource: None,
@@ -330,7 +330,7 @@ fn container(pod: &Object, asked: &str) -> Result<String, ApiError> {
     let name = pod.name();
     if asked.is_empty() {
         return match main.as_slice() {
-            [] => Err(ApiError::not_found(Kind::Pod.storage(), name)),
+            [] => Err(ApiError::not_found(ResourceKind::Pod.storage(), name)),
             [only] => Ok(only.clone()),
             _ => {
                 let choices = main.join(" ");

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use crate::resource::Endpoint;
-use crate::store::{Entry, Revision};
+use crate::store::{Revision, StoredObject};
 
 /// How every stored value begins.
 const HEAD: &[u8] = b"{\"metadata\":{";
@@ -167,7 +167,7 @@ impl Object {
         Ok(object)
     }
 
-    pub(crate) fn from_entry(entry: &Entry) -> Result<Self, DamagedObject> {
+    pub(crate) fn from_entry(entry: &StoredObject) -> Result<Self, DamagedObject> {
         Self::decode(&entry.key, &entry.value, entry.revision)
     }
 }

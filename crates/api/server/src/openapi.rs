@@ -11,7 +11,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use crate::discovery::GIT_VERSION;
-use crate::resource::{Endpoint, GroupVersion, Kind};
+use crate::resource::{Endpoint, GroupVersion, ResourceKind};
 
 const V2_DEFINITIONS: &str = "/definitions";
 const V3_DEFINITIONS: &str = "/components/schemas";
@@ -92,15 +92,15 @@ fn schemas(groups: &[GroupVersion], definitions: &str, profile: Profile) -> Map<
     let mut generator = settings.into_generator();
     for endpoint in groups.iter().flat_map(|group| group.endpoints()) {
         match (endpoint.kind, endpoint.group_version) {
-            (Kind::ConfigMap, _) => generator.subschema_for::<core::v1::ConfigMap>(),
-            (Kind::Event, GroupVersion::EventsV1) => generator.subschema_for::<events::v1::Event>(),
-            (Kind::Event, _) => generator.subschema_for::<core::v1::Event>(),
-            (Kind::Lease, _) => generator.subschema_for::<coordination::v1::Lease>(),
-            (Kind::Namespace, _) => generator.subschema_for::<core::v1::Namespace>(),
-            (Kind::Node, _) => generator.subschema_for::<core::v1::Node>(),
-            (Kind::Pod, _) => generator.subschema_for::<core::v1::Pod>(),
-            (Kind::Secret, _) => generator.subschema_for::<core::v1::Secret>(),
-            (Kind::ServiceAccount, _) => generator.subschema_for::<core::v1::ServiceAccount>(),
+            (ResourceKind::ConfigMap, _) => generator.subschema_for::<core::v1::ConfigMap>(),
+            (ResourceKind::Event, GroupVersion::EventsV1) => generator.subschema_for::<events::v1::Event>(),
+            (ResourceKind::Event, _) => generator.subschema_for::<core::v1::Event>(),
+            (ResourceKind::Lease, _) => generator.subschema_for::<coordination::v1::Lease>(),
+            (ResourceKind::Namespace, _) => generator.subschema_for::<core::v1::Namespace>(),
+            (ResourceKind::Node, _) => generator.subschema_for::<core::v1::Node>(),
+            (ResourceKind::Pod, _) => generator.subschema_for::<core::v1::Pod>(),
+            (ResourceKind::Secret, _) => generator.subschema_for::<core::v1::Secret>(),
+            (ResourceKind::ServiceAccount, _) => generator.subschema_for::<core::v1::ServiceAccount>(),
         };
     }
     let mut schemas = generator.take_definitions(true);

@@ -13,7 +13,7 @@ use crate::managed;
 use crate::object::Object;
 use crate::query::WriteOptions;
 use crate::resource::Endpoint;
-use crate::status::{ApiError, Reason};
+use crate::status::{ApiError, StatusReason};
 pub(crate) use json::JsonPatch;
 
 /// A patch of one of the four kinds.
@@ -70,7 +70,7 @@ fn require_object(patch: &Value) -> Result<&Map<String, Value>, ApiError> {
 
 fn does_not_fit(why: &str) -> ApiError {
     ApiError::new(
-        Reason::Invalid,
+        StatusReason::Invalid,
         format!("the server rejected our request due to an error in our request: {why}"),
     )
 }
@@ -100,7 +100,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::resource::Kind;
+    use crate::resource::ResourceKind;
 
     /// Names that mean something to patches, so that random ones meet each other.
     fn any_name() -> impl Strategy<Value = String> {
@@ -157,7 +157,7 @@ mod tests {
             let Some(object) = Object::new(document) else { return Ok(()) };
             let query = crate::query::Query::parse("force=true").expect("a query");
             let options = WriteOptions::parse(&query, "tester/1").expect("options");
-            let endpoint = Kind::Pod.storage();
+            let endpoint = ResourceKind::Pod.storage();
             for patch in [Patch::Merge(change.clone()), Patch::Strategic(change.clone()), Patch::Apply(change)] {
                 let _ = apply(&patch, endpoint, &object, &options);
             }

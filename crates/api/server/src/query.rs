@@ -4,7 +4,7 @@ use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::resource::Kind;
+use crate::resource::ResourceKind;
 use crate::selector::Selector;
 use crate::status::ApiError;
 use crate::store::Revision;
@@ -94,7 +94,7 @@ pub(crate) struct ListOptions {
 }
 
 impl ListOptions {
-    pub(crate) fn parse(kind: Kind, query: &Query) -> Result<Self, ApiError> {
+    pub(crate) fn parse(kind: ResourceKind, query: &Query) -> Result<Self, ApiError> {
         let version_match = match query.text("resourceVersionMatch") {
             "" => None,
             "NotOlderThan" => Some(VersionMatch::NotOlderThan),

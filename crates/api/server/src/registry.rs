@@ -19,11 +19,11 @@ use serde_json::{Value, json};
 use crate::kinds::{self, Rules};
 use crate::object::{DamagedObject, Object, splice};
 use crate::query::{ListOptions, VersionMatch};
-use crate::resource::{Endpoint, Kind};
+use crate::resource::{Endpoint, ResourceKind};
 use crate::route::ObjectPath;
 use crate::selector::Selector;
 use crate::status::ApiError;
-use crate::store::{Entry, Range, Revision, Store, Watch};
+use crate::store::{Range, Revision, Store, StoredObject, Watch};
 pub(crate) use deletion::Deleted;
 pub(crate) use deletion::SYSTEM_NAMESPACES;
 pub(crate) use writes::parse_patch;
@@ -41,7 +41,7 @@ pub(crate) struct Registry {
 /// A list, or a page of one.
 #[derive(Debug)]
 pub(crate) struct Listed {
-    pub entries: Vec<Entry>,
+    pub entries: Vec<StoredObject>,
     pub revision: Revision,
     pub continue_token: Option<String>,
     pub remaining: Option<usize>,
@@ -80,7 +80,7 @@ impl Registry {
         self.rules
     }
 
-    async fn entry(&self, path: &ObjectPath) -> Result<Entry, ApiError> {
+    async fn entry(&self, path: &ObjectPath) -> Result<StoredObject, ApiError> {
         let name = path.name.as_deref().unwrap_or_default();
         let key = path.endpoint.kind.key(path.namespace.as_deref(), name);
         let (entry, _) = self.store.get(&key).await?;
@@ -93,7 +93,7 @@ impl Registry {
     }
 
     /// One object as its endpoint shows it.
-    pub(crate) async fn read(&self, path: &ObjectPath) -> Result<Entry, ApiError> {
+    pub(crate) async fn read(&self, path: &ObjectPath) -> Result<StoredObject, ApiError> {
         self.entry(path).await
     }
 
@@ -101,7 +101,7 @@ impl Registry {
     pub(crate) fn render(
         &self,
         endpoint: Endpoint,
-        entry: &Entry,
+        entry: &StoredObject,
         out: &mut BytesMut,
     ) -> Result<(), ApiError> {
         if kinds::served_as_stored(endpoint, self.rules) {
@@ -119,7 +119,7 @@ impl Registry {
 
     pub(crate) async fn list(
         &self,
-        kind: Kind,
+        kind: ResourceKind,
         namespace: Option<&str>,
         options: &ListOptions,
     ) -> Result<Listed, ApiError> {
@@ -139,7 +139,7 @@ impl Registry {
             range.at = self.list_revision(options).await?;
         }
         let expired = |error: ApiError| match options.continue_token {
-            Some(_) if error.reason == crate::status::Reason::Expired => ApiError::expired_continue(),
+            Some(_) if error.reason == crate::status::StatusReason::Expired => ApiError::expired_continue(),
             _ => error,
         };
         let page = if options.selector.is_everything() {
@@ -208,7 +208,7 @@ impl Registry {
         mut range: Range,
         selector: &Selector,
         limit: Option<usize>,
-    ) -> Result<(Vec<Entry>, Revision, usize), ApiError> {
+    ) -> Result<(Vec<StoredObject>, Revision, usize), ApiError> {
         let limit = limit.unwrap_or(usize::MAX);
         let mut found = Vec::new();
         range.limit = Some(SELECT_PAGE);
@@ -234,7 +234,7 @@ impl Registry {
     /// All objects of a kind, decoded. For the server's own use.
     pub(crate) async fn all(
         &self,
-        kind: Kind,
+        kind: ResourceKind,
         namespace: Option<&str>,
     ) -> Result<(Vec<Object>, Revision), ApiError> {
         let range = Range {
@@ -250,7 +250,7 @@ impl Registry {
     /// The objects of a kind in a namespace that have a text somewhere. Only these are decoded.
     pub(crate) async fn mentioning(
         &self,
-        kind: Kind,
+        kind: ResourceKind,
         namespace: &str,
         text: &str,
     ) -> Result<Vec<Object>, ApiError> {
@@ -260,7 +260,7 @@ impl Registry {
         };
         let page = self.store.range(range).await?;
         let mentions =
-            |entry: &&Entry| std::str::from_utf8(&entry.value).is_ok_and(|value| value.contains(text));
+            |entry: &&StoredObject| std::str::from_utf8(&entry.value).is_ok_and(|value| value.contains(text));
         let objects: Result<Vec<Object>, DamagedObject> = page
             .entries
             .iter()
@@ -273,7 +273,7 @@ impl Registry {
     /// Changes of objects of a kind after a revision.
     pub(crate) async fn watch(
         &self,
-        kind: Kind,
+        kind: ResourceKind,
         namespace: Option<&str>,
         after: Revision,
     ) -> Result<Box<dyn Watch>, ApiError> {

@@ -8,7 +8,7 @@ use crate::object::Object;
 use crate::registry::{Listed, Registry};
 use crate::resource::Endpoint;
 use crate::status::ApiError;
-use crate::store::Entry;
+use crate::store::StoredObject;
 use crate::table;
 
 /// Appends one stored object.
@@ -16,7 +16,7 @@ pub(crate) fn render_one(
     registry: &Registry,
     endpoint: Endpoint,
     view: View,
-    entry: &Entry,
+    entry: &StoredObject,
     out: &mut BytesMut,
 ) -> Result<(), ApiError> {
     match view {

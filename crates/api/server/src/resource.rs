@@ -45,7 +45,7 @@ impl GroupVersion {
 
     /// What is served here, in the order of discovery.
     pub fn endpoints(self) -> impl Iterator<Item = Endpoint> {
-        Kind::ALL.into_iter().filter_map(move |kind| {
+        ResourceKind::ALL.into_iter().filter_map(move |kind| {
             let served = kind.info().group_versions.contains(&self);
             served.then_some(Endpoint {
                 kind,
@@ -57,7 +57,7 @@ impl GroupVersion {
 
 /// A kind of stored object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum ResourceKind {
     ConfigMap,
     Event,
     Lease,
@@ -68,7 +68,7 @@ pub enum Kind {
     ServiceAccount,
 }
 
-impl Kind {
+impl ResourceKind {
     pub const ALL: [Self; 8] = [
         Self::ConfigMap,
         Self::Event,
@@ -225,7 +225,7 @@ static SERVICE_ACCOUNT: Info = Info {
 /// A kind as served under one group and version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Endpoint {
-    pub kind: Kind,
+    pub kind: ResourceKind,
     pub group_version: GroupVersion,
 }
 

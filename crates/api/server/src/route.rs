@@ -6,7 +6,7 @@
 use http::Method;
 use percent_encoding::percent_decode_str;
 
-use crate::resource::{Endpoint, GroupVersion, Kind, Subresource};
+use crate::resource::{Endpoint, GroupVersion, ResourceKind, Subresource};
 use crate::status::ApiError;
 use crate::usage::{self, UsagePath};
 
@@ -202,7 +202,7 @@ fn path(
 
 impl ObjectPath {
     /// An object of a kind as it is stored.
-    pub(crate) fn stored(kind: Kind, namespace: Option<&str>, name: &str) -> Self {
+    pub(crate) fn stored(kind: ResourceKind, namespace: Option<&str>, name: &str) -> Self {
         Self {
             endpoint: kind.storage(),
             namespace: namespace.map(str::to_owned),
@@ -216,7 +216,7 @@ impl ObjectPath {
 mod tests {
     use super::*;
 
-    type Named = (Kind, Option<String>, Option<String>, Option<Subresource>);
+    type Named = (ResourceKind, Option<String>, Option<String>, Option<Subresource>);
 
     fn objects_of(text: &str) -> Option<Named> {
         match parse(text) {
@@ -230,22 +230,30 @@ mod tests {
     #[test]
     fn paths_name_kinds_namespaces_objects_and_their_parts() {
         let some = |text: &str| Some(text.to_owned());
-        assert_eq!(objects_of("/api/v1/pods"), Some((Kind::Pod, None, None, None)));
+        assert_eq!(
+            objects_of("/api/v1/pods"),
+            Some((ResourceKind::Pod, None, None, None))
+        );
         assert_eq!(
             objects_of("/api/v1/namespaces/a/pods/b/log"),
-            Some((Kind::Pod, some("a"), some("b"), Some(Subresource::Log)))
+            Some((ResourceKind::Pod, some("a"), some("b"), Some(Subresource::Log)))
         );
         assert_eq!(
             objects_of("/api/v1/namespaces/a/status"),
-            Some((Kind::Namespace, None, some("a"), Some(Subresource::Status)))
+            Some((
+                ResourceKind::Namespace,
+                None,
+                some("a"),
+                Some(Subresource::Status)
+            ))
         );
         assert_eq!(
             objects_of("/api/v1/namespaces/a"),
-            Some((Kind::Namespace, None, some("a"), None))
+            Some((ResourceKind::Namespace, None, some("a"), None))
         );
         assert_eq!(
             objects_of("/apis/events.k8s.io/v1/namespaces/a/events"),
-            Some((Kind::Event, some("a"), None, None))
+            Some((ResourceKind::Event, some("a"), None, None))
         );
     }
 

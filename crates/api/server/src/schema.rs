@@ -3,7 +3,7 @@
 //! Both kinds of patch that know about fields read this table: strategic merge patch and server-side apply. Lists that
 //! it does not name are replaced as a whole.
 
-use crate::resource::Kind;
+use crate::resource::ResourceKind;
 
 /// How two versions of a list become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,15 +21,16 @@ const BY_IP: ListKind = ListKind::Map(&["ip"]);
 const BY_TYPE: ListKind = ListKind::Map(&["type"]);
 
 /// The kind of the list at a path of field names.
-pub(crate) fn list_kind(kind: Kind, path: &[String]) -> ListKind {
+pub(crate) fn list_kind(kind: ResourceKind, path: &[String]) -> ListKind {
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
     match (kind, path.as_slice()) {
-        (_, ["metadata", "finalizers"]) | (Kind::Node, ["spec", "podCIDRs"]) => ListKind::Set,
+        (_, ["metadata", "finalizers"]) | (ResourceKind::Node, ["spec", "podCIDRs"]) => ListKind::Set,
         (_, ["metadata", "ownerReferences"]) => ListKind::Map(&["uid"]),
-        (_, ["status", "conditions"]) | (Kind::Node, ["status", "addresses"]) => BY_TYPE,
-        (Kind::Pod, ["spec", rest @ ..]) => pod_spec_list(rest),
-        (Kind::Pod, ["status", "podIPs" | "hostIPs"]) => BY_IP,
-        (Kind::Pod, ["status", "resourceClaimStatuses"]) | (Kind::ServiceAccount, ["secrets"]) => BY_NAME,
+        (_, ["status", "conditions"]) | (ResourceKind::Node, ["status", "addresses"]) => BY_TYPE,
+        (ResourceKind::Pod, ["spec", rest @ ..]) => pod_spec_list(rest),
+        (ResourceKind::Pod, ["status", "podIPs" | "hostIPs"]) => BY_IP,
+        (ResourceKind::Pod, ["status", "resourceClaimStatuses"])
+        | (ResourceKind::ServiceAccount, ["secrets"]) => BY_NAME,
         _ => ListKind::Atomic,
     }
 }
@@ -59,10 +60,10 @@ fn pod_spec_list(path: &[&str]) -> ListKind {
 }
 
 /// Whether the object at a path is owned as a whole, not field by field.
-pub(crate) fn is_atomic_map(kind: Kind, path: &[String]) -> bool {
+pub(crate) fn is_atomic_map(kind: ResourceKind, path: &[String]) -> bool {
     let last = path.last().map(String::as_str).unwrap_or_default();
     match kind {
-        Kind::Pod => matches!(
+        ResourceKind::Pod => matches!(
             last,
             "nodeSelector"
                 | "fieldRef"
@@ -73,13 +74,13 @@ pub(crate) fn is_atomic_map(kind: Kind, path: &[String]) -> bool {
                 | "requiredDuringSchedulingIgnoredDuringExecution"
                 | "secretRef"
         ),
-        Kind::Event => matches!(last, "involvedObject" | "related" | "source"),
-        Kind::ConfigMap
-        | Kind::Lease
-        | Kind::Namespace
-        | Kind::Node
-        | Kind::Secret
-        | Kind::ServiceAccount => false,
+        ResourceKind::Event => matches!(last, "involvedObject" | "related" | "source"),
+        ResourceKind::ConfigMap
+        | ResourceKind::Lease
+        | ResourceKind::Namespace
+        | ResourceKind::Node
+        | ResourceKind::Secret
+        | ResourceKind::ServiceAccount => false,
     }
 }
 

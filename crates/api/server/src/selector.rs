@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::object::Object;
-use crate::resource::Kind;
+use crate::resource::ResourceKind;
 use crate::status::ApiError;
 
 /// Requirements in one selector. Far above any real one; a bound for hostile ones.
@@ -36,7 +36,7 @@ struct FieldRequirement {
 
 impl Selector {
     /// Parses `labelSelector` and `fieldSelector` of a request about objects of a kind.
-    pub(crate) fn parse(kind: Kind, labels: &str, fields: &str) -> Result<Self, ApiError> {
+    pub(crate) fn parse(kind: ResourceKind, labels: &str, fields: &str) -> Result<Self, ApiError> {
         let labels = parse_labels(labels)
             .map_err(|why| ApiError::bad_request(format!("unable to parse requirement: {why}")))?;
         let fields = parse_fields(kind, fields)?;
@@ -165,7 +165,7 @@ fn label_value(text: &str) -> Result<String, String> {
     }
 }
 
-fn parse_fields(kind: Kind, text: &str) -> Result<Vec<FieldRequirement>, ApiError> {
+fn parse_fields(kind: ResourceKind, text: &str) -> Result<Vec<FieldRequirement>, ApiError> {
     let mut requirements = Vec::new();
     for part in split_escaped(text) {
         if part.trim().is_empty() {
@@ -228,7 +228,7 @@ fn unescape(text: &str) -> String {
 }
 
 /// The path a field label stands for, if the kind can be selected by it.
-fn canonical_field(kind: Kind, label: &str) -> Option<String> {
+fn canonical_field(kind: ResourceKind, label: &str) -> Option<String> {
     const EVENT_FIELDS: [&str; 11] = [
         "involvedObject.kind",
         "involvedObject.namespace",
@@ -265,12 +265,12 @@ fn canonical_field(kind: Kind, label: &str) -> Option<String> {
         label
     };
     let known = match kind {
-        Kind::Pod => POD_FIELDS.contains(&label),
-        Kind::Event => EVENT_FIELDS.contains(&label),
-        Kind::Namespace => label == "status.phase",
-        Kind::Node => label == "spec.unschedulable",
-        Kind::Secret => label == "type",
-        Kind::ConfigMap | Kind::Lease | Kind::ServiceAccount => false,
+        ResourceKind::Pod => POD_FIELDS.contains(&label),
+        ResourceKind::Event => EVENT_FIELDS.contains(&label),
+        ResourceKind::Namespace => label == "status.phase",
+        ResourceKind::Node => label == "spec.unschedulable",
+        ResourceKind::Secret => label == "type",
+        ResourceKind::ConfigMap | ResourceKind::Lease | ResourceKind::ServiceAccount => false,
     };
     known.then(|| label.to_owned())
 }
@@ -310,7 +310,7 @@ mod tests {
             "status": {"phase": "Running"},
         }))
         .expect("an object");
-        Selector::parse(Kind::Pod, labels, fields)
+        Selector::parse(ResourceKind::Pod, labels, fields)
             .expect("a selector")
             .matches(&pod)
     }
@@ -343,11 +343,17 @@ mod tests {
     #[test]
     fn nonsense_is_refused() {
         for labels in ["a in b", "a in (b", "=x", "a b", "a,,b", "a=b c"] {
-            assert!(Selector::parse(Kind::Pod, labels, "").is_err(), "{labels}");
+            assert!(
+                Selector::parse(ResourceKind::Pod, labels, "").is_err(),
+                "{labels}"
+            );
         }
         for fields in ["spec.foo=1", "metadata.name", "regarding.name=x"] {
-            assert!(Selector::parse(Kind::Pod, "", fields).is_err(), "{fields}");
+            assert!(
+                Selector::parse(ResourceKind::Pod, "", fields).is_err(),
+                "{fields}"
+            );
         }
-        assert!(Selector::parse(Kind::Event, "", "regarding.name=x").is_ok());
+        assert!(Selector::parse(ResourceKind::Event, "", "regarding.name=x").is_ok());
     }
 }

@@ -79,7 +79,7 @@ impl Config {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum ServeError {
     #[error("cannot create the data directory {path}: {source}")]
     CreateDataDir { path: PathBuf, source: io::Error },
     #[error("cannot lock the data directory {path}: {source}")]
@@ -141,7 +141,7 @@ impl std::fmt::Debug for TlsAcceptorDebug {
 
 impl Server {
     /// Opens the store, makes or loads the certificates, writes the administrator's kubeconfig, and listens.
-    pub async fn bind(config: Config) -> Result<Self, StartError> {
+    pub async fn bind(config: Config) -> Result<Self, ServeError> {
         let data_dir = config.data_dir;
         let lock = lock_data_dir(&data_dir)?;
         let store = SqliteStore::open(&data_dir.join("api.db"), config.history)?;
@@ -152,10 +152,10 @@ impl Server {
         let registry = Registry::new(Arc::new(store), rules);
         chores::bootstrap(&registry)
             .await
-            .map_err(|source| StartError::Bootstrap { source })?;
+            .map_err(|source| ServeError::Bootstrap { source })?;
         let authority = Authority::load_or_create(&data_dir.join("pki"))?;
         let authenticator = Authenticator::new(authority.certificate(), &data_dir.join("tokens.csv"))?;
-        let listen_failed = |source| StartError::Listen {
+        let listen_failed = |source| ServeError::Listen {
             address: config.listen,
             source,
         };
@@ -272,17 +272,17 @@ fn url(address: SocketAddr) -> String {
 }
 
 /// One server per data directory.
-fn lock_data_dir(path: &Path) -> Result<File, StartError> {
+fn lock_data_dir(path: &Path) -> Result<File, ServeError> {
     use std::os::unix::fs::DirBuilderExt;
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(path)
-        .map_err(|source| StartError::CreateDataDir {
+        .map_err(|source| ServeError::CreateDataDir {
             path: path.to_owned(),
             source,
         })?;
-    let failed = |source| StartError::Lock {
+    let failed = |source| ServeError::Lock {
         path: path.to_owned(),
         source,
     };
@@ -294,7 +294,7 @@ fn lock_data_dir(path: &Path) -> Result<File, StartError> {
         .map_err(failed)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(StartError::Locked {
+        Err(TryLockError::WouldBlock) => Err(ServeError::Locked {
             path: path.to_owned(),
         }),
         Err(TryLockError::Error(source)) => Err(failed(source)),

@@ -13,7 +13,7 @@ use crate::store::{Revision, StoreError};
 
 /// Why a request failed, as `Status.reason` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
+pub enum StatusReason {
     AlreadyExists,
     BadRequest,
     Conflict,
@@ -32,7 +32,7 @@ pub enum Reason {
     UnsupportedMediaType,
 }
 
-impl Reason {
+impl StatusReason {
     pub const fn name(self) -> &'static str {
         match self {
             Self::AlreadyExists => "AlreadyExists",
@@ -78,7 +78,7 @@ impl Reason {
 /// A refused request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ApiError {
-    pub reason: Reason,
+    pub reason: StatusReason,
     pub message: String,
     pub details: Option<Value>,
     /// Seconds after which to try again.
@@ -94,7 +94,7 @@ impl fmt::Display for ApiError {
 impl std::error::Error for ApiError {}
 
 impl ApiError {
-    pub fn new(reason: Reason, message: impl Into<String>) -> Self {
+    pub fn new(reason: StatusReason, message: impl Into<String>) -> Self {
         Self {
             reason,
             message: message.into(),
@@ -109,25 +109,25 @@ impl ApiError {
     }
 
     pub fn bad_request(message: impl Into<String>) -> Self {
-        Self::new(Reason::BadRequest, message)
+        Self::new(StatusReason::BadRequest, message)
     }
 
     pub fn not_found(endpoint: Endpoint, name: &str) -> Self {
         let message = format!("{} {name:?} not found", endpoint.qualified());
-        Self::new(Reason::NotFound, message).about(endpoint, name)
+        Self::new(StatusReason::NotFound, message).about(endpoint, name)
     }
 
     /// No such path.
     pub fn no_such_path() -> Self {
         Self::new(
-            Reason::NotFound,
+            StatusReason::NotFound,
             "the server could not find the requested resource",
         )
     }
 
     pub fn already_exists(endpoint: Endpoint, name: &str) -> Self {
         let message = format!("{} {name:?} already exists", endpoint.qualified());
-        Self::new(Reason::AlreadyExists, message).about(endpoint, name)
+        Self::new(StatusReason::AlreadyExists, message).about(endpoint, name)
     }
 
     pub fn modified(endpoint: Endpoint, name: &str) -> Self {
@@ -141,7 +141,7 @@ impl ApiError {
             "Operation cannot be fulfilled on {} {name:?}: {why}",
             endpoint.qualified()
         );
-        Self::new(Reason::Conflict, message).about(endpoint, name)
+        Self::new(StatusReason::Conflict, message).about(endpoint, name)
     }
 
     /// Refused by a rule about this object.
@@ -151,7 +151,7 @@ impl ApiError {
         } else {
             format!("{} {name:?}", endpoint.qualified())
         };
-        Self::new(Reason::Forbidden, format!("{subject} is forbidden: {why}")).about(endpoint, name)
+        Self::new(StatusReason::Forbidden, format!("{subject} is forbidden: {why}")).about(endpoint, name)
     }
 
     pub fn invalid(endpoint: Endpoint, name: &str, errors: &[FieldError]) -> Self {
@@ -161,8 +161,11 @@ impl ApiError {
             many => format!("[{}]", many.join(", ")),
         };
         let kind = endpoint.qualified_kind();
-        let mut error =
-            Self::new(Reason::Invalid, format!("{kind} {name:?} is invalid: {list}")).about(endpoint, name);
+        let mut error = Self::new(
+            StatusReason::Invalid,
+            format!("{kind} {name:?} is invalid: {list}"),
+        )
+        .about(endpoint, name);
         if let Some(details) = &mut error.details {
             details["kind"] = json!(endpoint.info().kind);
             details["causes"] = json!(errors);
@@ -172,7 +175,7 @@ impl ApiError {
 
     pub fn method_not_allowed() -> Self {
         Self::new(
-            Reason::MethodNotAllowed,
+            StatusReason::MethodNotAllowed,
             "the server does not allow this method on the requested resource",
         )
     }
@@ -180,7 +183,7 @@ impl ApiError {
     pub fn unsupported_media_type(accepted: &[&str]) -> Self {
         let accepted = accepted.join(", ");
         Self::new(
-            Reason::UnsupportedMediaType,
+            StatusReason::UnsupportedMediaType,
             format!(
                 "the body of the request was in an unknown format - accepted media types include: {accepted}"
             ),
@@ -190,32 +193,32 @@ impl ApiError {
     pub fn not_acceptable(offered: &[&str]) -> Self {
         let offered = offered.join(", ");
         Self::new(
-            Reason::NotAcceptable,
+            StatusReason::NotAcceptable,
             format!("only the following media types are accepted: {offered}"),
         )
     }
 
     pub fn too_large(limit: usize) -> Self {
         Self::new(
-            Reason::RequestEntityTooLarge,
+            StatusReason::RequestEntityTooLarge,
             format!("Request entity too large: limit is {limit}"),
         )
     }
 
     pub fn unauthorized() -> Self {
-        Self::new(Reason::Unauthorized, "Unauthorized")
+        Self::new(StatusReason::Unauthorized, "Unauthorized")
     }
 
     pub fn internal(message: impl fmt::Display) -> Self {
         Self::new(
-            Reason::InternalError,
+            StatusReason::InternalError,
             format!("Internal error occurred: {message}"),
         )
     }
 
     pub fn too_many_requests() -> Self {
         let mut error = Self::new(
-            Reason::TooManyRequests,
+            StatusReason::TooManyRequests,
             "Too many requests, please try again later.",
         );
         error.retry_after = Some(1);
@@ -223,12 +226,12 @@ impl ApiError {
     }
 
     pub fn timeout(message: &str) -> Self {
-        Self::new(Reason::Timeout, format!("Timeout: {message}"))
+        Self::new(StatusReason::Timeout, format!("Timeout: {message}"))
     }
 
     pub fn expired(asked: Revision, oldest: Revision) -> Self {
         Self::new(
-            Reason::Expired,
+            StatusReason::Expired,
             format!("too old resource version: {asked} ({oldest})"),
         )
     }
@@ -236,7 +239,7 @@ impl ApiError {
     /// A page of a list that cannot be continued.
     pub fn expired_continue() -> Self {
         Self::new(
-            Reason::Expired,
+            StatusReason::Expired,
             "The provided continue parameter is too old to display a consistent list result. You can start a new \
              list without the continue parameter.",
         )

@@ -29,7 +29,7 @@ impl fmt::Display for Revision {
 
 /// A stored value and the change that made it so.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct StoredObject {
     pub key: String,
     pub value: Bytes,
     pub revision: Revision,
@@ -48,8 +48,8 @@ pub struct Range {
 
 /// The answer to a [`Range`].
 #[derive(Debug, Clone)]
-pub struct Page {
-    pub entries: Vec<Entry>,
+pub struct ListPage {
+    pub entries: Vec<StoredObject>,
     /// The state that was read.
     pub revision: Revision,
     /// How many more keys there are behind the limit.
@@ -81,7 +81,7 @@ pub struct Swap {
 pub enum Swapped {
     Done(Revision),
     /// The key was not as expected; this is what it holds.
-    Conflict(Option<Entry>),
+    Conflict(Option<StoredObject>),
     /// A guard did not hold.
     GuardFailed {
         key: String,
@@ -96,7 +96,7 @@ pub struct Change {
     /// What the key holds now; none after a deletion.
     pub value: Option<Bytes>,
     /// What it held before.
-    pub previous: Option<Entry>,
+    pub previous: Option<StoredObject>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -123,9 +123,9 @@ pub enum StoreError {
 #[async_trait]
 pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// The value of a key, and the revision at which it was read.
-    async fn get(&self, key: &str) -> Result<(Option<Entry>, Revision), StoreError>;
+    async fn get(&self, key: &str) -> Result<(Option<StoredObject>, Revision), StoreError>;
 
-    async fn range(&self, range: Range) -> Result<Page, StoreError>;
+    async fn range(&self, range: Range) -> Result<ListPage, StoreError>;
 
     /// Makes a change if the expectations hold. Durable once it returns.
     async fn swap(&self, swap: Swap) -> Result<Swapped, StoreError>;

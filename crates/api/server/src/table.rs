@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::accept::Include;
 use crate::object::Object;
-use crate::resource::Kind;
+use crate::resource::ResourceKind;
 
 /// Shown where there is nothing to show.
 const NONE: &str = "<none>";
@@ -47,15 +47,15 @@ const NAME: Column = Column {
 };
 const AGE: Column = column("Age", "The time since the object was created.");
 
-fn columns(kind: Kind) -> Vec<Column> {
+fn columns(kind: ResourceKind) -> Vec<Column> {
     match kind {
-        Kind::Pod => pod::columns(),
-        Kind::Namespace => vec![
+        ResourceKind::Pod => pod::columns(),
+        ResourceKind::Namespace => vec![
             NAME,
             column("Status", "Whether the namespace is in use or ending."),
             AGE,
         ],
-        Kind::Node => vec![
+        ResourceKind::Node => vec![
             NAME,
             column("Status", "Whether the node is ready for pods."),
             column("Roles", "The roles its labels give it."),
@@ -67,7 +67,7 @@ fn columns(kind: Kind) -> Vec<Column> {
             wide("Kernel-Version", "The kernel it runs."),
             wide("Container-Runtime", "What runs its containers."),
         ],
-        Kind::Event => vec![
+        ResourceKind::Event => vec![
             column("Last Seen", "When it was last seen."),
             column("Type", "Normal or Warning."),
             column("Reason", "Why, in a word."),
@@ -79,19 +79,19 @@ fn columns(kind: Kind) -> Vec<Column> {
             wide("Count", "How often it was seen."),
             Column { priority: 1, ..NAME },
         ],
-        Kind::ConfigMap => vec![NAME, column("Data", "The number of entries."), AGE],
-        Kind::Secret => vec![
+        ResourceKind::ConfigMap => vec![NAME, column("Data", "The number of entries."), AGE],
+        ResourceKind::Secret => vec![
             NAME,
             column("Type", "What it is for."),
             column("Data", "The number of entries."),
             AGE,
         ],
-        Kind::ServiceAccount => vec![NAME, column("Secrets", "The number of secrets."), AGE],
-        Kind::Lease => vec![NAME, column("Holder", "Who holds it."), AGE],
+        ResourceKind::ServiceAccount => vec![NAME, column("Secrets", "The number of secrets."), AGE],
+        ResourceKind::Lease => vec![NAME, column("Holder", "Who holds it."), AGE],
     }
 }
 
-fn cells(kind: Kind, object: &Object, now: Timestamp) -> Vec<Value> {
+fn cells(kind: ResourceKind, object: &Object, now: Timestamp) -> Vec<Value> {
     let name = json!(object.name());
     let age = json!(age(object.text("/metadata/creationTimestamp"), now));
     let count = |pointer: &str| match object.value().pointer(pointer) {
@@ -100,14 +100,14 @@ fn cells(kind: Kind, object: &Object, now: Timestamp) -> Vec<Value> {
         _ => 0,
     };
     match kind {
-        Kind::Pod => pod::cells(object, now),
-        Kind::Namespace => vec![name, json!(object.text("/status/phase")), age],
-        Kind::Node => node_cells(object, age),
-        Kind::Event => event_cells(object, now),
-        Kind::ConfigMap => vec![name, json!(count("/data") + count("/binaryData")), age],
-        Kind::Secret => vec![name, json!(object.text("/type")), json!(count("/data")), age],
-        Kind::ServiceAccount => vec![name, json!(count("/secrets")), age],
-        Kind::Lease => vec![name, json!(object.text("/spec/holderIdentity")), age],
+        ResourceKind::Pod => pod::cells(object, now),
+        ResourceKind::Namespace => vec![name, json!(object.text("/status/phase")), age],
+        ResourceKind::Node => node_cells(object, age),
+        ResourceKind::Event => event_cells(object, now),
+        ResourceKind::ConfigMap => vec![name, json!(count("/data") + count("/binaryData")), age],
+        ResourceKind::Secret => vec![name, json!(object.text("/type")), json!(count("/data")), age],
+        ResourceKind::ServiceAccount => vec![name, json!(count("/secrets")), age],
+        ResourceKind::Lease => vec![name, json!(object.text("/spec/holderIdentity")), age],
     }
 }
 
@@ -219,7 +219,12 @@ fn event_cells(event: &Object, now: Timestamp) -> Vec<Value> {
 }
 
 /// Objects as a `Table`. `objects` are as their endpoint shows them.
-pub(crate) fn table(kind: Kind, objects: &[(Object, Object)], include: Include, metadata: &Value) -> Value {
+pub(crate) fn table(
+    kind: ResourceKind,
+    objects: &[(Object, Object)],
+    include: Include,
+    metadata: &Value,
+) -> Value {
     let now = Timestamp::now();
     let definitions: Vec<Value> = columns(kind)
         .into_iter()
@@ -325,7 +330,7 @@ mod tests {
     #[test]
     fn every_kind_has_a_cell_per_column() {
         let object = Object::new(json!({"metadata": {"name": "x"}})).unwrap();
-        for kind in Kind::ALL {
+        for kind in ResourceKind::ALL {
             let cells = cells(kind, &object, Timestamp::UNIX_EPOCH);
             assert_eq!(cells.len(), columns(kind).len(), "{kind:?}");
         }

@@ -16,8 +16,8 @@ use crate::node::Nodes;
 use crate::object::Object;
 use crate::query::{ListOptions, Query};
 use crate::registry::Registry;
-use crate::resource::Kind;
-use crate::status::{ApiError, Reason};
+use crate::resource::ResourceKind;
+use crate::status::{ApiError, StatusReason};
 
 pub(crate) const GROUP: &str = "metrics.k8s.io";
 pub(crate) const VERSION: &str = "v1beta1";
@@ -111,8 +111,10 @@ pub(crate) async fn answer(
     query: &Query,
 ) -> Result<Value, ApiError> {
     let (kind, namespace, name, list) = match path {
-        UsagePath::Nodes { name } => (Kind::Node, None, name, "NodeMetricsList"),
-        UsagePath::Pods { namespace, name } => (Kind::Pod, namespace.as_deref(), name, "PodMetricsList"),
+        UsagePath::Nodes { name } => (ResourceKind::Node, None, name, "NodeMetricsList"),
+        UsagePath::Pods { namespace, name } => {
+            (ResourceKind::Pod, namespace.as_deref(), name, "PodMetricsList")
+        }
     };
     let options = ListOptions::parse(kind, query)?;
     let listed = registry.list(kind, namespace, &options).await?;
@@ -143,7 +145,7 @@ fn not_found(path: &UsagePath, name: &str) -> ApiError {
             format!("podmetrics.metrics.k8s.io {full:?} not found")
         }
     };
-    ApiError::new(Reason::NotFound, text)
+    ApiError::new(StatusReason::NotFound, text)
 }
 
 /// A node's summary, as far as it is used here.
@@ -204,8 +206,8 @@ struct Usage {
 
 impl Usage {
     async fn collect(registry: &Registry, nodes: &Nodes) -> Result<Self, ApiError> {
-        let options = ListOptions::parse(Kind::Node, &Query::default())?;
-        let listed = registry.list(Kind::Node, None, &options).await?;
+        let options = ListOptions::parse(ResourceKind::Node, &Query::default())?;
+        let listed = registry.list(ResourceKind::Node, None, &options).await?;
         let objects = listed.entries.iter().map(Object::from_entry);
         let objects = objects.collect::<Result<Vec<_>, _>>()?;
         let asking = objects.into_iter().map(|node| async move {

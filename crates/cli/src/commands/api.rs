@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use pulselet_apiserver::{Config, PkiError, Server, StartError, node_kubeconfig};
+use pulselet_apiserver::{Config, PkiError, ServeError, Server, node_kubeconfig};
 
 use crate::agent;
 use crate::cli::{ApiArgs, ApiCommand, ApiKubeconfigArgs};
@@ -46,21 +46,21 @@ pub(super) async fn bind(config: Config) -> Result<Server, Failure> {
     Ok(server)
 }
 
-fn not_started(error: &StartError) -> Failure {
+fn not_started(error: &ServeError) -> Failure {
     let failure = Failure::environment(error);
     match error {
-        StartError::Locked { .. } => {
+        ServeError::Locked { .. } => {
             failure.with_hint("stop that server, or name another directory with --data-dir")
         }
-        StartError::CreateDataDir { .. } | StartError::Lock { .. } => {
+        ServeError::CreateDataDir { .. } | ServeError::Lock { .. } => {
             failure.with_hint("name a directory that you can write to with --data-dir")
         }
-        StartError::Listen { .. } => failure.with_hint("name another address with --listen"),
-        StartError::Tls { .. }
-        | StartError::Bootstrap { .. }
-        | StartError::Store(_)
-        | StartError::Pki(_)
-        | StartError::Access(_) => failure,
+        ServeError::Listen { .. } => failure.with_hint("name another address with --listen"),
+        ServeError::Tls { .. }
+        | ServeError::Bootstrap { .. }
+        | ServeError::Store(_)
+        | ServeError::Pki(_)
+        | ServeError::Access(_) => failure,
     }
 }
 

@@ -8,9 +8,9 @@ use serde_json::Value;
 use super::Access;
 use crate::object::Object;
 use crate::registry::Registry;
-use crate::resource::{Kind, Subresource};
+use crate::resource::{ResourceKind, Subresource};
 use crate::route::Verb;
-use crate::status::{ApiError, Reason};
+use crate::status::{ApiError, StatusReason};
 
 /// Where the leases of nodes are.
 const LEASE_NAMESPACE: &str = "kube-node-lease";
@@ -18,14 +18,14 @@ const MIRROR_POD: &str = "kubernetes.io/config.mirror";
 
 pub(super) async fn allows(node: &str, registry: &Registry, access: Access<'_>) -> Result<bool, ApiError> {
     match access.path.endpoint.kind {
-        Kind::Node => Ok(own_node(node, access)),
-        Kind::Lease => Ok(own_lease(node, access)),
-        Kind::Event => Ok(matches!(access.verb, Verb::Create | Verb::Update | Verb::Patch)),
-        Kind::Pod => own_pod(node, registry, access).await,
-        Kind::ConfigMap | Kind::Secret | Kind::ServiceAccount => {
+        ResourceKind::Node => Ok(own_node(node, access)),
+        ResourceKind::Lease => Ok(own_lease(node, access)),
+        ResourceKind::Event => Ok(matches!(access.verb, Verb::Create | Verb::Update | Verb::Patch)),
+        ResourceKind::Pod => own_pod(node, registry, access).await,
+        ResourceKind::ConfigMap | ResourceKind::Secret | ResourceKind::ServiceAccount => {
             used_by_own_pod(node, registry, access).await
         }
-        Kind::Namespace => Ok(false),
+        ResourceKind::Namespace => Ok(false),
     }
 }
 
@@ -89,7 +89,7 @@ async fn bound_to(node: &str, registry: &Registry, access: Access<'_>) -> Result
     match registry.get(access.path).await {
         Ok(pod) => Ok(pod.text("/spec/nodeName") == node),
         // The request will find out itself; a node must be able to see that its Pod is gone.
-        Err(error) if error.reason == Reason::NotFound => Ok(true),
+        Err(error) if error.reason == StatusReason::NotFound => Ok(true),
         Err(error) => Err(error),
     }
 }
@@ -102,7 +102,7 @@ async fn used_by_own_pod(node: &str, registry: &Registry, access: Access<'_>) ->
         return Ok(false);
     };
     // Nodes ask often, for every volume again and again. A name has no character that JSON would write otherwise.
-    let pods = registry.mentioning(Kind::Pod, namespace, name).await?;
+    let pods = registry.mentioning(ResourceKind::Pod, namespace, name).await?;
     let kind = access.path.endpoint.kind;
     Ok(pods
         .iter()
@@ -111,8 +111,8 @@ async fn used_by_own_pod(node: &str, registry: &Registry, access: Access<'_>) ->
 }
 
 /// Whether a Pod names an object of a kind anywhere in its spec.
-fn uses(pod: &Object, kind: Kind, name: &str) -> bool {
-    if kind == Kind::ServiceAccount {
+fn uses(pod: &Object, kind: ResourceKind, name: &str) -> bool {
+    if kind == ResourceKind::ServiceAccount {
         return pod.text("/spec/serviceAccountName") == name;
     }
     pod.value()
@@ -121,27 +121,32 @@ fn uses(pod: &Object, kind: Kind, name: &str) -> bool {
 }
 
 /// Looks for the fields that name config maps and secrets: of volumes, environment and image pulls.
-fn mentions(value: &Value, kind: Kind, name: &str) -> bool {
+fn mentions(value: &Value, kind: ResourceKind, name: &str) -> bool {
     let fields: &[(&str, &str)] = match kind {
-        Kind::ConfigMap => &[
+        ResourceKind::ConfigMap => &[
             ("configMap", "name"),
             ("configMapRef", "name"),
             ("configMapKeyRef", "name"),
         ],
-        Kind::Secret => &[
+        ResourceKind::Secret => &[
             ("secret", "secretName"),
             ("secret", "name"),
             ("secretRef", "name"),
             ("secretKeyRef", "name"),
         ],
-        Kind::Event | Kind::Lease | Kind::Namespace | Kind::Node | Kind::Pod | Kind::ServiceAccount => &[],
+        ResourceKind::Event
+        | ResourceKind::Lease
+        | ResourceKind::Namespace
+        | ResourceKind::Node
+        | ResourceKind::Pod
+        | ResourceKind::ServiceAccount => &[],
     };
     match value {
         Value::Object(map) => map.iter().any(|(key, value)| {
             let named = fields.iter().any(|(field, inner)| {
                 key == field && value.get(*inner).and_then(Value::as_str) == Some(name)
             });
-            let pulls = kind == Kind::Secret
+            let pulls = kind == ResourceKind::Secret
                 && key == "imagePullSecrets"
                 && value
                     .as_array()
@@ -171,14 +176,14 @@ mod tests {
         }}))
         .unwrap();
         for name in ["pull", "vol", "env"] {
-            assert!(uses(&pod, Kind::Secret, name), "{name}");
-            assert!(!uses(&pod, Kind::ConfigMap, name), "{name}");
+            assert!(uses(&pod, ResourceKind::Secret, name), "{name}");
+            assert!(!uses(&pod, ResourceKind::ConfigMap, name), "{name}");
         }
         for name in ["proj", "key"] {
-            assert!(uses(&pod, Kind::ConfigMap, name), "{name}");
-            assert!(!uses(&pod, Kind::Secret, name), "{name}");
+            assert!(uses(&pod, ResourceKind::ConfigMap, name), "{name}");
+            assert!(!uses(&pod, ResourceKind::Secret, name), "{name}");
         }
-        assert!(uses(&pod, Kind::ServiceAccount, "sa"));
-        assert!(!uses(&pod, Kind::Secret, "v"));
+        assert!(uses(&pod, ResourceKind::ServiceAccount, "sa"));
+        assert!(!uses(&pod, ResourceKind::Secret, "v"));
     }
 }

@@ -7,15 +7,15 @@ use serde_json::{Map, Value, json};
 
 use super::{invalid, required};
 use crate::object::Object;
-use crate::resource::Kind;
+use crate::resource::ResourceKind;
 
 /// Bytes of data in one config map or secret, as upstream has it.
 const MAX_DATA_BYTES: usize = 1024 * 1024;
 
-pub(super) fn set_defaults(kind: Kind, object: &mut Object) {
+pub(super) fn set_defaults(kind: ResourceKind, object: &mut Object) {
     match kind {
-        Kind::Namespace => namespace_defaults(object),
-        Kind::Node => {
+        ResourceKind::Namespace => namespace_defaults(object),
+        ResourceKind::Node => {
             let value = object.value_mut();
             for field in ["spec", "status"] {
                 if value.get(field).is_none() {
@@ -23,13 +23,13 @@ pub(super) fn set_defaults(kind: Kind, object: &mut Object) {
                 }
             }
         }
-        Kind::Secret => secret_defaults(object),
-        Kind::Event => {
+        ResourceKind::Secret => secret_defaults(object),
+        ResourceKind::Event => {
             if object.value().get("involvedObject").is_none() {
                 object.value_mut()["involvedObject"] = json!({});
             }
         }
-        Kind::ConfigMap | Kind::Lease | Kind::Pod | Kind::ServiceAccount => {}
+        ResourceKind::ConfigMap | ResourceKind::Lease | ResourceKind::Pod | ResourceKind::ServiceAccount => {}
     }
 }
 
@@ -65,9 +65,9 @@ fn secret_defaults(object: &mut Object) {
     }
 }
 
-pub(super) fn validate(kind: Kind, object: &Object) -> Vec<FieldError> {
+pub(super) fn validate(kind: ResourceKind, object: &Object) -> Vec<FieldError> {
     match kind {
-        Kind::ConfigMap => {
+        ResourceKind::ConfigMap => {
             let mut errors = data_errors(object, &["data", "binaryData"]);
             let keys = |field: &str| object.value().get(field).and_then(Value::as_object);
             for key in keys("data").into_iter().flat_map(Map::keys) {
@@ -78,10 +78,12 @@ pub(super) fn validate(kind: Kind, object: &Object) -> Vec<FieldError> {
             }
             errors
         }
-        Kind::Secret => data_errors(object, &["data"]),
-        Kind::Event => event_errors(object),
-        Kind::Lease => lease_errors(object),
-        Kind::Namespace | Kind::Node | Kind::Pod | Kind::ServiceAccount => Vec::new(),
+        ResourceKind::Secret => data_errors(object, &["data"]),
+        ResourceKind::Event => event_errors(object),
+        ResourceKind::Lease => lease_errors(object),
+        ResourceKind::Namespace | ResourceKind::Node | ResourceKind::Pod | ResourceKind::ServiceAccount => {
+            Vec::new()
+        }
     }
 }
 
@@ -148,17 +150,17 @@ fn lease_errors(object: &Object) -> Vec<FieldError> {
     errors
 }
 
-pub(super) fn validate_update(kind: Kind, new: &Object, old: &Object) -> Vec<FieldError> {
+pub(super) fn validate_update(kind: ResourceKind, new: &Object, old: &Object) -> Vec<FieldError> {
     match kind {
-        Kind::ConfigMap => immutable_errors(new, old, &["data", "binaryData"]),
-        Kind::Secret => {
+        ResourceKind::ConfigMap => immutable_errors(new, old, &["data", "binaryData"]),
+        ResourceKind::Secret => {
             let mut errors = immutable_errors(new, old, &["data"]);
             if new.value().get("type") != old.value().get("type") {
                 errors.push(invalid("type", &new.value()["type"], "field is immutable"));
             }
             errors
         }
-        Kind::Lease => {
+        ResourceKind::Lease => {
             if new.resource_version().is_empty() {
                 vec![required(
                     "metadata.resourceVersion",
@@ -168,7 +170,11 @@ pub(super) fn validate_update(kind: Kind, new: &Object, old: &Object) -> Vec<Fie
                 Vec::new()
             }
         }
-        Kind::Event | Kind::Namespace | Kind::Node | Kind::Pod | Kind::ServiceAccount => Vec::new(),
+        ResourceKind::Event
+        | ResourceKind::Namespace
+        | ResourceKind::Node
+        | ResourceKind::Pod
+        | ResourceKind::ServiceAccount => Vec::new(),
     }
 }
 

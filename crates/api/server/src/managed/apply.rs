@@ -5,13 +5,13 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value, json};
 
 use super::fields::{FieldSet, item_step, value_step};
-use super::{Entry, entries, ownable};
+use super::{ManagedEntry, entries, ownable};
 use crate::body::strip_nulls;
 use crate::object::Object;
 use crate::query::WriteOptions;
-use crate::resource::{Endpoint, Kind};
+use crate::resource::{Endpoint, ResourceKind};
 use crate::schema::{ListKind, is_atomic_map, list_kind};
-use crate::status::{ApiError, Reason};
+use crate::status::{ApiError, StatusReason};
 
 /// The object with a configuration applied, or the conflicts that stand against it.
 pub(crate) fn apply(
@@ -26,11 +26,11 @@ pub(crate) fn apply(
     let kind = endpoint.kind;
     let wanted = FieldSet::of(kind, &ownable(&config, ""));
     let all = entries(object);
-    let is_mine = |entry: &&Entry| entry.is_of(&options.field_manager, "Apply", "");
+    let is_mine = |entry: &&ManagedEntry| entry.is_of(&options.field_manager, "Apply", "");
     if !options.force {
         let differs = FieldSet::changed(kind, Some(object.value()), &ownable(&config, ""));
         let others = all.iter().filter(|entry| !is_mine(entry));
-        let conflicts: Vec<(&Entry, FieldSet)> = others
+        let conflicts: Vec<(&ManagedEntry, FieldSet)> = others
             .map(|entry| (entry, entry.fields.intersection(&differs)))
             .filter(|(_, fields)| !fields.paths().is_empty())
             .collect();
@@ -82,7 +82,7 @@ fn check(config: &Value, options: &WriteOptions) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn conflict(conflicts: &[(&Entry, FieldSet)]) -> ApiError {
+fn conflict(conflicts: &[(&ManagedEntry, FieldSet)]) -> ApiError {
     let mut causes = Vec::new();
     let mut lines = String::new();
     for (entry, fields) in conflicts {
@@ -105,7 +105,7 @@ fn conflict(conflicts: &[(&Entry, FieldSet)]) -> ApiError {
     let count = causes.len();
     let plural = if count == 1 { "" } else { "s" };
     let mut error = ApiError::new(
-        Reason::Conflict,
+        StatusReason::Conflict,
         format!("Apply failed with {count} conflict{plural}:{lines}"),
     );
     error.details = Some(json!({"causes": causes}));
@@ -113,7 +113,7 @@ fn conflict(conflicts: &[(&Entry, FieldSet)]) -> ApiError {
 }
 
 struct Applier {
-    kind: Kind,
+    kind: ResourceKind,
     /// Field names from the root, for the tables of lists and maps.
     path: Vec<String>,
 }

@@ -8,7 +8,7 @@ use serde::de::{Deserialize, Deserializer};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value};
 
-use crate::resource::Kind;
+use crate::resource::ResourceKind;
 use crate::schema::{ListKind, is_atomic_map, key_default, list_kind};
 
 /// Some fields of an object.
@@ -32,12 +32,12 @@ impl FieldSet {
     }
 
     /// Every field of a value.
-    pub(super) fn of(kind: Kind, value: &Value) -> Self {
+    pub(super) fn of(kind: ResourceKind, value: &Value) -> Self {
         Builder::new(kind).changed(None, value)
     }
 
     /// The fields of `new` that are not the same in `old`.
-    pub(super) fn changed(kind: Kind, old: Option<&Value>, new: &Value) -> Self {
+    pub(super) fn changed(kind: ResourceKind, old: Option<&Value>, new: &Value) -> Self {
         Builder::new(kind).changed(old, new)
     }
 
@@ -144,13 +144,13 @@ pub(super) fn value_step(value: &Value) -> String {
 }
 
 struct Builder {
-    kind: Kind,
+    kind: ResourceKind,
     /// Field names from the root, for the tables of lists and maps.
     path: Vec<String>,
 }
 
 impl Builder {
-    const fn new(kind: Kind) -> Self {
+    const fn new(kind: ResourceKind) -> Self {
         Self {
             kind,
             path: Vec::new(),
@@ -240,7 +240,7 @@ mod tests {
                 "f:ports": {"k:{\"containerPort\":80,\"protocol\":\"TCP\"}": {".": {}, "f:containerPort": {}}},
             }}},
         });
-        let set = FieldSet::of(Kind::Pod, &pod());
+        let set = FieldSet::of(ResourceKind::Pod, &pod());
         assert_eq!(serde_json::to_value(&set).unwrap(), expected);
         assert_eq!(serde_json::from_value::<FieldSet>(expected).unwrap(), set);
     }
@@ -249,9 +249,9 @@ mod tests {
     fn only_what_changed_is_in_a_change() {
         let mut new = pod();
         new["spec"]["containers"][0]["image"] = json!("a:2");
-        let changed = FieldSet::changed(Kind::Pod, Some(&pod()), &new);
+        let changed = FieldSet::changed(ResourceKind::Pod, Some(&pod()), &new);
         assert_eq!(changed.paths(), [".spec.containers[name=\"a\"].image"]);
-        let all = FieldSet::of(Kind::Pod, &new);
+        let all = FieldSet::of(ResourceKind::Pod, &new);
         assert_eq!(all.intersection(&changed), changed);
         assert!(all.difference(&all).is_empty());
         assert_eq!(all.difference(&changed).union(&changed), all);

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::Registry;
 use super::writes::Change;
 use crate::object::{self, Object};
-use crate::resource::Kind;
+use crate::resource::ResourceKind;
 use crate::route::ObjectPath;
 use crate::status::ApiError;
 
@@ -15,7 +15,7 @@ const LOST: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure
 impl Registry {
     /// Makes the conditions of a node Unknown; false if they are already.
     pub(crate) async fn lose_node(&self, name: &str) -> Result<bool, ApiError> {
-        let path = ObjectPath::stored(Kind::Node, None, name);
+        let path = ObjectPath::stored(ResourceKind::Node, None, name);
         let mut changed = false;
         self.change(&path, false, |old| {
             let object = lost(old);

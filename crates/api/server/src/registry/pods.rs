@@ -6,7 +6,7 @@ use super::writes::Change;
 use super::{Registry, Written};
 use crate::object::{self, Object};
 use crate::query::DeleteOptions;
-use crate::resource::Kind;
+use crate::resource::ResourceKind;
 use crate::route::ObjectPath;
 use crate::status::ApiError;
 
@@ -109,7 +109,7 @@ fn set_condition(pod: &mut Object, condition: Value) {
 fn bound(path: &ObjectPath, old: &Object, node: &str, uid: &str) -> Result<Change, ApiError> {
     let endpoint = path.endpoint;
     let name = old.name();
-    let refuse = |why: String| Err(ApiError::conflict(Kind::Pod.storage(), name, &why));
+    let refuse = |why: String| Err(ApiError::conflict(ResourceKind::Pod.storage(), name, &why));
     if !uid.is_empty() && uid != old.uid() {
         return refuse(format!(
             "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
@@ -125,7 +125,7 @@ fn bound(path: &ObjectPath, old: &Object, node: &str, uid: &str) -> Result<Chang
     if !current.is_empty() {
         return refuse(format!("pod {name} is already assigned to node {current:?}"));
     }
-    debug_assert_eq!(endpoint.kind, Kind::Pod);
+    debug_assert_eq!(endpoint.kind, ResourceKind::Pod);
     let mut object = old.clone();
     object.value_mut()["spec"]["nodeName"] = json!(node);
     let scheduled = json!({

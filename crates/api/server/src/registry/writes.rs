@@ -9,10 +9,10 @@ use crate::managed::{self, Writer};
 use crate::object::{self, Object};
 use crate::patch::{self, Patch};
 use crate::query::WriteOptions;
-use crate::resource::{Endpoint, Kind};
+use crate::resource::{Endpoint, ResourceKind};
 use crate::route::ObjectPath;
-use crate::status::{ApiError, Reason};
-use crate::store::{Entry, Expect, Swap, Swapped};
+use crate::status::{ApiError, StatusReason};
+use crate::store::{Expect, StoredObject, Swap, Swapped};
 
 /// Names tried for one `generateName`.
 const MAX_NAME_ATTEMPTS: usize = 8;
@@ -67,8 +67,9 @@ impl Registry {
             managed::record(None, &mut object, path, options, writer);
             match self.insert(path.endpoint, object, options.dry_run).await {
                 Err(error)
-                    if error.reason == Reason::AlreadyExists && generated && attempts < MAX_NAME_ATTEMPTS => {
-                }
+                    if error.reason == StatusReason::AlreadyExists
+                        && generated
+                        && attempts < MAX_NAME_ATTEMPTS => {}
                 Err(error) => return Err(error),
                 Ok(object) => {
                     warnings.extend(admitted.warnings);
@@ -76,7 +77,7 @@ impl Registry {
                 }
             }
         };
-        if path.endpoint.kind == Kind::Namespace && !options.dry_run {
+        if path.endpoint.kind == ResourceKind::Namespace && !options.dry_run {
             self.ensure_service_account(object.name()).await?;
         }
         Ok(Written {
@@ -145,7 +146,7 @@ impl Registry {
         namespace: &str,
         name: &str,
     ) -> Result<(String, Expect), ApiError> {
-        let path = ObjectPath::stored(Kind::Namespace, None, namespace);
+        let path = ObjectPath::stored(ResourceKind::Namespace, None, namespace);
         let entry = self.entry(&path).await?;
         if Object::from_entry(&entry)?.is_deleting() {
             let why = format!(
@@ -168,15 +169,15 @@ impl Registry {
     pub(crate) async fn ensure_service_account(&self, namespace: &str) -> Result<(), ApiError> {
         let object = Object::new(json!({"metadata": {"name": "default", "namespace": namespace}}))
             .expect("a literal object");
-        self.ensure(Kind::ServiceAccount, object).await
+        self.ensure(ResourceKind::ServiceAccount, object).await
     }
 
     /// Creates an object of the server's own unless it is there.
-    pub(crate) async fn ensure(&self, kind: Kind, object: Object) -> Result<(), ApiError> {
+    pub(crate) async fn ensure(&self, kind: ResourceKind, object: Object) -> Result<(), ApiError> {
         let endpoint = kind.storage();
         let object = self.admit_new(endpoint, object)?.object;
         match self.insert(endpoint, object, false).await {
-            Err(error) if error.reason == Reason::AlreadyExists => Ok(()),
+            Err(error) if error.reason == StatusReason::AlreadyExists => Ok(()),
             Err(error) => Err(error),
             Ok(_) => Ok(()),
         }
@@ -197,7 +198,7 @@ impl Registry {
                 self.admit(path, old, sent.clone(), options, Writer::Update)
             })
             .await;
-        let missing = matches!(&changed, Err(error) if error.reason == Reason::NotFound);
+        let missing = matches!(&changed, Err(error) if error.reason == StatusReason::NotFound);
         if missing && path.endpoint.info().create_on_update && path.subresource.is_none() {
             let decoded = Decoded {
                 object: sent,
@@ -240,7 +241,7 @@ impl Registry {
             .await;
         match (&changed, wanted) {
             (Err(error), Patch::Apply(config))
-                if error.reason == Reason::NotFound && path.subresource.is_none() =>
+                if error.reason == StatusReason::NotFound && path.subresource.is_none() =>
             {
                 let parsed = Parsed {
                     value: config.clone(),
@@ -315,7 +316,7 @@ impl Registry {
     async fn replace(
         &self,
         path: &ObjectPath,
-        entry: &Entry,
+        entry: &StoredObject,
         mut object: Object,
         dry_run: bool,
     ) -> Result<Option<Object>, ApiError> {

@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 use crate::object::{self, Object};
 use crate::placement::{Candidate, choose, has_ended, wants_node};
 use crate::registry::Registry;
-use crate::resource::Kind;
+use crate::resource::ResourceKind;
 use crate::route::ObjectPath;
-use crate::status::{ApiError, Reason};
+use crate::status::{ApiError, StatusReason};
 use crate::store::Change;
 
 /// After a failure of the store.
@@ -34,15 +34,15 @@ pub(super) async fn run(registry: Registry) {
 
 /// Binds until a watch cannot go on.
 async fn follow(registry: &Registry) -> Result<(), ApiError> {
-    let (nodes, node_revision) = registry.all(Kind::Node, None).await?;
-    let (pods, pod_revision) = registry.all(Kind::Pod, None).await?;
+    let (nodes, node_revision) = registry.all(ResourceKind::Node, None).await?;
+    let (pods, pod_revision) = registry.all(ResourceKind::Pod, None).await?;
     let mut binder = Binder::new(registry, nodes);
     for pod in pods {
-        let key = Kind::Pod.key(Some(pod.namespace()), pod.name());
+        let key = ResourceKind::Pod.key(Some(pod.namespace()), pod.name());
         binder.note_pod(key, Some(pod));
     }
-    let mut node_changes = registry.watch(Kind::Node, None, node_revision).await?;
-    let mut pod_changes = registry.watch(Kind::Pod, None, pod_revision).await?;
+    let mut node_changes = registry.watch(ResourceKind::Node, None, node_revision).await?;
+    let mut pod_changes = registry.watch(ResourceKind::Pod, None, pod_revision).await?;
     loop {
         binder.place_all().await?;
         tokio::select! {
@@ -79,7 +79,7 @@ impl<'a> Binder<'a> {
     fn new(registry: &'a Registry, nodes: Vec<Object>) -> Self {
         let nodes = nodes
             .into_iter()
-            .map(|node| (Kind::Node.key(None, node.name()), node));
+            .map(|node| (ResourceKind::Node.key(None, node.name()), node));
         Self {
             registry,
             nodes: nodes.collect(),
@@ -154,7 +154,7 @@ impl<'a> Binder<'a> {
                 pods: self.loads.get(node.name()).copied().unwrap_or(0),
             })
             .collect();
-        let path = ObjectPath::stored(Kind::Pod, Some(pod.namespace()), pod.name());
+        let path = ObjectPath::stored(ResourceKind::Pod, Some(pod.namespace()), pod.name());
         let done = match choose(pod, &candidates) {
             Ok(node) => {
                 let binding = json!({
@@ -184,7 +184,7 @@ impl<'a> Binder<'a> {
         };
         match done {
             // Somebody else was faster, or it is gone; the watch says so.
-            Err(error) if matches!(error.reason, Reason::NotFound | Reason::Conflict) => Ok(()),
+            Err(error) if matches!(error.reason, StatusReason::NotFound | StatusReason::Conflict) => Ok(()),
             other => other,
         }
     }
@@ -215,7 +215,7 @@ impl<'a> Binder<'a> {
             "count": 1,
         });
         let event = Object::new(event).expect("a literal object");
-        if let Err(error) = self.registry.ensure(Kind::Event, event).await {
+        if let Err(error) = self.registry.ensure(ResourceKind::Event, event).await {
             tracing::debug!(%error, reason, "an event could not be stored");
         }
     }

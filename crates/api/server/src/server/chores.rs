@@ -9,9 +9,9 @@ use serde_json::json;
 use crate::object::Object;
 use crate::query::DeleteOptions;
 use crate::registry::{Registry, SYSTEM_NAMESPACES};
-use crate::resource::Kind;
+use crate::resource::ResourceKind;
 use crate::route::ObjectPath;
-use crate::status::{ApiError, Reason};
+use crate::status::{ApiError, StatusReason};
 
 /// How long events are kept, as upstream has it.
 const EVENT_LIFETIME: Duration = Duration::from_hours(1);
@@ -26,7 +26,7 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 pub(super) async fn bootstrap(registry: &Registry) -> Result<(), ApiError> {
     for name in SYSTEM_NAMESPACES {
         let namespace = Object::new(json!({"metadata": {"name": name}})).expect("a literal object");
-        registry.ensure(Kind::Namespace, namespace).await?;
+        registry.ensure(ResourceKind::Namespace, namespace).await?;
         registry.ensure_service_account(name).await?;
     }
     Ok(())
@@ -58,7 +58,7 @@ async fn end_namespaces(registry: &Registry) {
 /// The names of namespaces that are ending, as soon as there are any.
 async fn wait_for_ending(registry: &Registry) -> Result<Vec<String>, ApiError> {
     loop {
-        let (namespaces, revision) = registry.all(Kind::Namespace, None).await?;
+        let (namespaces, revision) = registry.all(ResourceKind::Namespace, None).await?;
         let ending: Vec<String> = namespaces
             .iter()
             .filter(|namespace| namespace.is_deleting())
@@ -67,7 +67,7 @@ async fn wait_for_ending(registry: &Registry) -> Result<Vec<String>, ApiError> {
         if !ending.is_empty() {
             return Ok(ending);
         }
-        let mut watch = registry.watch(Kind::Namespace, None, revision).await?;
+        let mut watch = registry.watch(ResourceKind::Namespace, None, revision).await?;
         watch.next().await?;
     }
 }
@@ -90,7 +90,10 @@ async fn end_all(registry: &Registry, names: &[String]) -> Result<(), ApiError> 
 /// Deletes what is in a namespace; true when nothing is left.
 async fn empty(registry: &Registry, namespace: &str) -> Result<bool, ApiError> {
     let mut left = 0;
-    for kind in Kind::ALL.into_iter().filter(|kind| kind.info().namespaced) {
+    for kind in ResourceKind::ALL
+        .into_iter()
+        .filter(|kind| kind.info().namespaced)
+    {
         let (objects, _) = registry.all(kind, Some(namespace)).await?;
         for object in objects {
             let path = ObjectPath::stored(kind, Some(namespace), object.name());
@@ -105,7 +108,7 @@ async fn empty(registry: &Registry, namespace: &str) -> Result<bool, ApiError> {
 
 fn ignore_missing(result: Result<(), ApiError>) -> Result<(), ApiError> {
     match result {
-        Err(error) if error.reason == Reason::NotFound => Ok(()),
+        Err(error) if error.reason == StatusReason::NotFound => Ok(()),
         other => other,
     }
 }
@@ -121,7 +124,7 @@ async fn forget_events(registry: &Registry) {
 }
 
 async fn forget_events_before(registry: &Registry, limit: Timestamp) -> Result<(), ApiError> {
-    let (events, _) = registry.all(Kind::Event, None).await?;
+    let (events, _) = registry.all(ResourceKind::Event, None).await?;
     for event in events {
         let last = [
             "/series/lastObservedTime",
@@ -133,14 +136,14 @@ async fn forget_events_before(registry: &Registry, limit: Timestamp) -> Result<(
         .filter_map(|pointer| event.text(pointer).parse::<Timestamp>().ok())
         .max();
         if last.is_some_and(|last| last < limit) {
-            let path = ObjectPath::stored(Kind::Event, Some(event.namespace()), event.name());
+            let path = ObjectPath::stored(ResourceKind::Event, Some(event.namespace()), event.name());
             let options = DeleteOptions {
                 precondition_version: Some(event.resource_version().to_owned()),
                 ..DeleteOptions::default()
             };
             match registry.delete(&path, &options).await {
                 // Seen again meanwhile, or gone already.
-                Err(error) if matches!(error.reason, Reason::Conflict | Reason::NotFound) => {}
+                Err(error) if matches!(error.reason, StatusReason::Conflict | StatusReason::NotFound) => {}
                 other => drop(other?),
             }
         }

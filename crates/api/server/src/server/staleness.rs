@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::registry::Registry;
-use crate::resource::Kind;
-use crate::status::{ApiError, Reason};
+use crate::resource::ResourceKind;
+use crate::status::{ApiError, StatusReason};
 
 /// Between looks at the leases.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
@@ -58,8 +58,8 @@ pub(super) async fn run(registry: &Registry) {
 }
 
 async fn look(registry: &Registry, leases: &mut Leases) -> Result<(), ApiError> {
-    let (nodes, _) = registry.all(Kind::Node, None).await?;
-    let (found, _) = registry.all(Kind::Lease, Some(LEASE_NAMESPACE)).await?;
+    let (nodes, _) = registry.all(ResourceKind::Node, None).await?;
+    let (found, _) = registry.all(ResourceKind::Lease, Some(LEASE_NAMESPACE)).await?;
     let found = found
         .iter()
         .map(|lease| (lease.name().to_owned(), lease.text("/spec/renewTime").to_owned()))
@@ -67,7 +67,7 @@ async fn look(registry: &Registry, leases: &mut Leases) -> Result<(), ApiError> 
     let names: Vec<String> = nodes.iter().map(|node| node.name().to_owned()).collect();
     for node in leases.stale(&found, &names, Instant::now()) {
         match registry.lose_node(&node).await {
-            Err(error) if error.reason != Reason::NotFound => return Err(error),
+            Err(error) if error.reason != StatusReason::NotFound => return Err(error),
             Ok(true) => tracing::warn!(node, "the node is silent, its state is unknown"),
             Ok(false) | Err(_) => {}
         }

@@ -9,7 +9,7 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme};
 use tokio_rustls::TlsAcceptor;
 
-use super::StartError;
+use super::ServeError;
 use crate::access::Authenticator;
 use crate::pki::Authority;
 
@@ -25,7 +25,7 @@ pub(super) fn acceptor(
     authority: &Authority,
     authenticator: &Authenticator,
     address: IpAddr,
-) -> Result<TlsAcceptor, StartError> {
+) -> Result<TlsAcceptor, ServeError> {
     let mut addresses = vec![IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
     if !address.is_unspecified() && !addresses.contains(&address) {
         addresses.push(address);
@@ -38,7 +38,7 @@ pub(super) fn acceptor(
     names.extend(hostname.as_deref());
     let credential = authority.issue_server("pulselet-api", &names, &addresses)?;
     let verifier = Arc::new(AnyCertificate(Arc::clone(authenticator.verifier())));
-    let failed = |source| StartError::Tls { source };
+    let failed = |source| ServeError::Tls { source };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
