@@ -3,11 +3,11 @@
 
 use serde_json::{Value, json};
 
-use crate::body::{self, Encoding};
-use crate::object::Object;
 use crate::patch::{self, Patch};
-use crate::query::{Query, WriteOptions};
-use crate::resource::ResourceKind;
+use crate::registry::object::Object;
+use crate::registry::resource::ResourceKind;
+use crate::rest::body::{self, Encoding};
+use crate::rest::query::{Query, WriteOptions};
 
 /// Reads a body in each of the encodings a client may choose.
 pub fn read_body(bytes: &[u8]) {

@@ -5,15 +5,17 @@
 //! of what they build are bounded.
 
 mod json;
+pub(crate) mod managed;
+mod schema;
 mod strategic;
 
 use serde_json::{Map, Value};
 
-use crate::managed;
-use crate::object::Object;
-use crate::query::WriteOptions;
-use crate::resource::Endpoint;
-use crate::status::{ApiError, StatusReason};
+use crate::registry::object::Object;
+use crate::registry::resource::Endpoint;
+use crate::rest::body::{self, Encoding};
+use crate::rest::query::WriteOptions;
+use crate::rest::status::{ApiError, StatusReason};
 pub(crate) use json::JsonPatch;
 
 /// A patch of one of the four kinds.
@@ -27,6 +29,26 @@ pub(crate) enum Patch {
     Strategic(Value),
     /// Server-side apply: the fields the manager wants, whole.
     Apply(Value),
+}
+
+/// Reads the body of a patch.
+pub(crate) fn parse(content_type: Option<&str>, bytes: &[u8]) -> Result<Patch, ApiError> {
+    let essence = content_type.map(|text| text.split(';').next().unwrap_or_default().trim());
+    let json = |bytes| body::parse(bytes, Encoding::Json).map(|parsed| parsed.value);
+    match essence {
+        Some("application/json-patch+json") => parse_json_patch(json(bytes)?).map(Patch::Json),
+        Some("application/merge-patch+json") => json(bytes).map(Patch::Merge),
+        Some("application/strategic-merge-patch+json") => json(bytes).map(Patch::Strategic),
+        Some("application/apply-patch+yaml") => {
+            body::parse(bytes, Encoding::Yaml).map(|parsed| Patch::Apply(parsed.value))
+        }
+        _ => Err(ApiError::unsupported_media_type(&[
+            "application/json-patch+json",
+            "application/merge-patch+json",
+            "application/strategic-merge-patch+json",
+            "application/apply-patch+yaml",
+        ])),
+    }
 }
 
 /// Reads the operations of a JSON patch.
@@ -100,7 +122,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::resource::ResourceKind;
+    use crate::registry::resource::ResourceKind;
 
     /// Names that mean something to patches, so that random ones meet each other.
     fn any_name() -> impl Strategy<Value = String> {
@@ -155,7 +177,7 @@ mod tests {
         #[test]
         fn no_patch_breaks_the_server(document in any_json(), change in any_json(), operations in any_operations()) {
             let Some(object) = Object::new(document) else { return Ok(()) };
-            let query = crate::query::Query::parse("force=true").expect("a query");
+            let query = crate::rest::query::Query::parse("force=true").expect("a query");
             let options = WriteOptions::parse(&query, "tester/1").expect("options");
             let endpoint = ResourceKind::Pod.storage();
             for patch in [Patch::Merge(change.clone()), Patch::Strategic(change.clone()), Patch::Apply(change)] {

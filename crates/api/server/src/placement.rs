@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::object::Object;
+use crate::registry::object::Object;
 
 /// The scheduler of Pods that name none.
 const SCHEDULER: &str = "default-scheduler";

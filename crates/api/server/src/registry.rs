@@ -4,8 +4,12 @@
 //! it was computed from, or not at all; the store sees one swap per change. Who may do what was decided before.
 
 mod deletion;
+pub(crate) mod kinds;
 mod nodes;
+pub(crate) mod object;
 mod pods;
+pub(crate) mod resource;
+pub(crate) mod selector;
 mod writes;
 
 use std::sync::Arc;
@@ -16,17 +20,14 @@ use bytes::{BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::kinds::{self, Rules};
-use crate::object::{DamagedObject, Object, splice};
-use crate::query::{ListOptions, VersionMatch};
-use crate::resource::{Endpoint, ResourceKind};
-use crate::route::ObjectPath;
-use crate::selector::Selector;
-use crate::status::ApiError;
+use crate::rest::query::{ListOptions, VersionMatch};
+use crate::rest::status::ApiError;
 use crate::store::{Range, Revision, Store, StoredObject, Watch};
-pub(crate) use deletion::Deleted;
-pub(crate) use deletion::SYSTEM_NAMESPACES;
-pub(crate) use writes::parse_patch;
+pub(crate) use deletion::{Deleted, SYSTEM_NAMESPACES};
+use kinds::Rules;
+use object::{DamagedObject, Object, splice};
+use resource::{Endpoint, ObjectPath, ResourceKind};
+use selector::Selector;
 
 /// Objects read at once while looking for those a selector wants.
 const SELECT_PAGE: usize = 1000;
@@ -139,7 +140,9 @@ impl Registry {
             range.at = self.list_revision(options).await?;
         }
         let expired = |error: ApiError| match options.continue_token {
-            Some(_) if error.reason == crate::status::StatusReason::Expired => ApiError::expired_continue(),
+            Some(_) if error.reason == crate::rest::status::StatusReason::Expired => {
+                ApiError::expired_continue()
+            }
             _ => error,
         };
         let page = if options.selector.is_everything() {

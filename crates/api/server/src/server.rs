@@ -22,18 +22,20 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use pulselet_model::{GateSet, Profile};
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
+use crate::access::pki::{Authority, PkiError};
 use crate::access::{ADMIN_GROUP, AccessError, Authenticator};
-use crate::handler::Handler;
-use crate::kinds::Rules;
-use crate::node::{self, BodyError, Nodes};
-use crate::pki::{Authority, PkiError};
+use crate::node_proxy::Nodes;
 use crate::registry::Registry;
-use crate::status::ApiError;
+use crate::registry::kinds::Rules;
+use crate::rest::BodyError;
+use crate::rest::handler::Handler;
+use crate::rest::status::ApiError;
 use crate::store::{HistoryLimits, SqliteStore, StoreError};
 
 /// Connections at a time; more wait in the kernel's queue.
@@ -50,6 +52,11 @@ const MAX_STREAMS: u32 = 250;
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 /// After an error of the listener, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A peer that has vanished without a word is noticed after a minute: the kernel asks after 30 s, then every 10 s.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_RETRIES: u32 = 3;
 
 /// What a server needs to know.
 #[derive(Debug, Clone)]
@@ -307,7 +314,7 @@ async fn serve_connection(
     handler: Arc<Handler>,
     mut stopped: watch::Receiver<bool>,
 ) {
-    node::keep_alive(&stream);
+    keep_alive(&stream);
     let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream));
     let stream = match handshake.await {
         Ok(Ok(stream)) => stream,
@@ -340,6 +347,17 @@ async fn serve_connection(
     if let Err(error) = served {
         tracing::debug!(%error, "a connection ended badly");
     }
+}
+
+/// Asks the TCP peer now and then whether it is there.
+pub(crate) fn keep_alive(stream: &TcpStream) {
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_IDLE)
+        .with_interval(KEEPALIVE_INTERVAL)
+        .with_retries(KEEPALIVE_RETRIES);
+    // A connection works without them, only not as well.
+    let _ = SockRef::from(stream).set_tcp_keepalive(&keepalive);
+    let _ = stream.set_nodelay(true);
 }
 
 async fn told_to_stop(stopped: &mut watch::Receiver<bool>) {

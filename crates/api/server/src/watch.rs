@@ -10,14 +10,14 @@ use bytes::{BufMut, Bytes, BytesMut};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::accept::View;
-use crate::object::Object;
-use crate::query::{ListOptions, VersionMatch};
 use crate::registry::Registry;
-use crate::render::render_one;
-use crate::resource::Endpoint;
-use crate::selector::Selector;
-use crate::status::ApiError;
+use crate::registry::object::Object;
+use crate::registry::resource::Endpoint;
+use crate::registry::selector::Selector;
+use crate::rest::accept::View;
+use crate::rest::query::{ListOptions, VersionMatch};
+use crate::rest::render::render_one;
+use crate::rest::status::ApiError;
 use crate::store::{Change, Revision, StoredObject, Watch};
 
 /// Between bookmarks, as upstream has it.
@@ -249,7 +249,7 @@ impl Session {
                     Object::new(object).ok_or_else(|| ApiError::internal("a bookmark is an object"))?;
                 let rows = [(object.clone(), object)];
                 let metadata = json!({"resourceVersion": revision.to_string()});
-                crate::table::table(self.endpoint.kind, &rows, include, &metadata)
+                crate::rest::table::table(self.endpoint.kind, &rows, include, &metadata)
             }
         };
         Ok(line(&json!({"type": "BOOKMARK", "object": object})))

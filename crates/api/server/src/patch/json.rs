@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::body::MAX_BODY_BYTES;
+use crate::rest::body::MAX_BODY_BYTES;
 
 /// Operations in one patch, as upstream has it.
 const MAX_OPERATIONS: usize = 10_000;

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use crate::resource::ResourceKind;
-use crate::schema::{ListKind, list_kind};
+use crate::patch::schema::{ListKind, list_kind};
+use crate::registry::resource::ResourceKind;
 
 const DIRECTIVE: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";

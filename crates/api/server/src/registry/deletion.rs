@@ -8,11 +8,10 @@ use serde_json::{Value, json};
 
 use super::writes::Change;
 use super::{Listed, Registry};
-use crate::object::{Object, timestamp};
-use crate::query::{DeleteOptions, ListOptions};
-use crate::resource::{Endpoint, ResourceKind};
-use crate::route::ObjectPath;
-use crate::status::ApiError;
+use crate::registry::object::{Object, timestamp};
+use crate::registry::resource::{Endpoint, ObjectPath, ResourceKind};
+use crate::rest::query::{DeleteOptions, ListOptions};
+use crate::rest::status::ApiError;
 use crate::store::{Expect, StoredObject, Swap, Swapped};
 
 /// Namespaces the server cannot be without.
@@ -212,7 +211,8 @@ impl Registry {
                 Err(error)
                     if matches!(
                         error.reason,
-                        crate::status::StatusReason::NotFound | crate::status::StatusReason::Conflict
+                        crate::rest::status::StatusReason::NotFound
+                            | crate::rest::status::StatusReason::Conflict
                     ) => {}
                 Err(error) => return Err(error),
             }

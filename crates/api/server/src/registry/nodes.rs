@@ -4,10 +4,9 @@ use serde_json::{Value, json};
 
 use super::Registry;
 use super::writes::Change;
-use crate::object::{self, Object};
-use crate::resource::ResourceKind;
-use crate::route::ObjectPath;
-use crate::status::ApiError;
+use crate::registry::object::{self, Object};
+use crate::registry::resource::{ObjectPath, ResourceKind};
+use crate::rest::status::ApiError;
 
 /// The conditions that a silent node can no longer speak for, as upstream has them.
 const LOST: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];

@@ -4,11 +4,10 @@ use serde_json::{Value, json};
 
 use super::writes::Change;
 use super::{Registry, Written};
-use crate::object::{self, Object};
-use crate::query::DeleteOptions;
-use crate::resource::ResourceKind;
-use crate::route::ObjectPath;
-use crate::status::ApiError;
+use crate::registry::object::{self, Object};
+use crate::registry::resource::{ObjectPath, ResourceKind};
+use crate::rest::query::DeleteOptions;
+use crate::rest::status::ApiError;
 
 const SCHEDULED: &str = "PodScheduled";
 

@@ -3,15 +3,14 @@
 use serde_json::{Value, json};
 
 use super::{Registry, Written};
-use crate::body::{Encoding, Parsed};
-use crate::kinds::{self, Admitted, Decoded};
-use crate::managed::{self, Writer};
-use crate::object::{self, Object};
+use crate::patch::managed::{self, Writer};
 use crate::patch::{self, Patch};
-use crate::query::WriteOptions;
-use crate::resource::{Endpoint, ResourceKind};
-use crate::route::ObjectPath;
-use crate::status::{ApiError, StatusReason};
+use crate::registry::kinds::{self, Admitted, Decoded};
+use crate::registry::object::{self, Object};
+use crate::registry::resource::{Endpoint, ObjectPath, ResourceKind};
+use crate::rest::body::Parsed;
+use crate::rest::query::WriteOptions;
+use crate::rest::status::{ApiError, StatusReason};
 use crate::store::{Expect, StoredObject, Swap, Swapped};
 
 /// Names tried for one `generateName`.
@@ -380,25 +379,5 @@ fn stamp(object: &mut Object) {
         "selfLink",
     ] {
         object.set_meta(field, Value::Null);
-    }
-}
-
-/// Reads the body of a patch.
-pub(crate) fn parse_patch(content_type: Option<&str>, bytes: &[u8]) -> Result<Patch, ApiError> {
-    let essence = content_type.map(|text| text.split(';').next().unwrap_or_default().trim());
-    let json = |bytes| crate::body::parse(bytes, Encoding::Json).map(|parsed| parsed.value);
-    match essence {
-        Some("application/json-patch+json") => patch::parse_json_patch(json(bytes)?).map(Patch::Json),
-        Some("application/merge-patch+json") => json(bytes).map(Patch::Merge),
-        Some("application/strategic-merge-patch+json") => json(bytes).map(Patch::Strategic),
-        Some("application/apply-patch+yaml") => {
-            crate::body::parse(bytes, Encoding::Yaml).map(|parsed| Patch::Apply(parsed.value))
-        }
-        _ => Err(ApiError::unsupported_media_type(&[
-            "application/json-patch+json",
-            "application/merge-patch+json",
-            "application/strategic-merge-patch+json",
-            "application/apply-patch+yaml",
-        ])),
     }
 }

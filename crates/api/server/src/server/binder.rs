@@ -10,12 +10,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::object::{self, Object};
 use crate::placement::{Candidate, choose, has_ended, wants_node};
 use crate::registry::Registry;
-use crate::resource::ResourceKind;
-use crate::route::ObjectPath;
-use crate::status::{ApiError, StatusReason};
+use crate::registry::object::{self, Object};
+use crate::registry::resource::{ObjectPath, ResourceKind};
+use crate::rest::status::{ApiError, StatusReason};
 use crate::store::Change;
 
 /// After a failure of the store.

@@ -6,12 +6,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::json;
 
-use crate::object::Object;
-use crate::query::DeleteOptions;
+use crate::registry::object::Object;
+use crate::registry::resource::{ObjectPath, ResourceKind};
 use crate::registry::{Registry, SYSTEM_NAMESPACES};
-use crate::resource::ResourceKind;
-use crate::route::ObjectPath;
-use crate::status::{ApiError, StatusReason};
+use crate::rest::query::DeleteOptions;
+use crate::rest::status::{ApiError, StatusReason};
 
 /// How long events are kept, as upstream has it.
 const EVENT_LIFETIME: Duration = Duration::from_hours(1);

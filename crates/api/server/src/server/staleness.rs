@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::registry::Registry;
-use crate::resource::ResourceKind;
-use crate::status::{ApiError, StatusReason};
+use crate::registry::resource::ResourceKind;
+use crate::rest::status::{ApiError, StatusReason};
 
 /// Between looks at the leases.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);

@@ -11,7 +11,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::ServeError;
 use crate::access::Authenticator;
-use crate::pki::Authority;
+use crate::access::pki::Authority;
 
 /// Names under which clients on this machine and in Pods know the server.
 const NAMES: [&str; 4] = [
