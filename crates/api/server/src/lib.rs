@@ -12,21 +12,22 @@
 //! - `watch` turns the changes of the store into the stream that a client reads.
 //! - `discovery` says which kinds there are and what their fields are.
 //! - `node_proxy` passes logs, exec and usage on to the node that can answer.
+//! - `client` is the way in for controllers of the same process.
 //!
 //! What must always hold: a write is durable before it is answered; an object passes its kind's rules before it is
 //! stored; revisions never go back; a watch neither misses nor repeats a change, or says that it no longer can (410);
 //! a request that fails changes nothing.
 //!
-//! What it leaves to others: the rules for Pods (`pulselet-model`), and running them (a node, which is a client like any
-//! other).
+//! What it leaves to others: the rules for Pods (`pulselet-model`), running them (a node, which is a client like any
+//! other), and everything that happens without a request (`pulselet-controllers`).
 
 mod access;
+mod client;
 mod discovery;
 #[doc(hidden)]
 pub mod fuzzing;
 mod node_proxy;
 mod patch;
-mod placement;
 mod registry;
 mod rest;
 mod server;
@@ -35,5 +36,8 @@ mod watch;
 
 pub use access::pki::{PkiError, node_kubeconfig};
 pub use access::{ADMIN_GROUP, AccessError, NODE_GROUP, NODE_USER_PREFIX};
+pub use client::{Deletion, LocalClient, ObjectChange, ObjectWatch};
+pub use registry::object::{Object, timestamp};
+pub use registry::resource::ResourceKind;
 pub use rest::status::{ApiError, StatusReason};
 pub use server::{Config, NodeCertificate, ServeError, Server};

@@ -5,6 +5,7 @@
 
 mod deletion;
 pub(crate) mod kinds;
+mod namespaces;
 mod nodes;
 pub(crate) mod object;
 mod pods;
@@ -23,7 +24,7 @@ use serde_json::{Value, json};
 use crate::rest::query::{ListOptions, VersionMatch};
 use crate::rest::status::ApiError;
 use crate::store::{Range, Revision, Store, StoredObject, Watch};
-pub(crate) use deletion::{Deleted, SYSTEM_NAMESPACES};
+pub(crate) use deletion::Deleted;
 use kinds::Rules;
 use object::{DamagedObject, Object, splice};
 use resource::{Endpoint, ObjectPath, ResourceKind};

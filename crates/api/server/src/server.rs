@@ -1,11 +1,8 @@
-//! The server: listener, TLS, connections, and the chores beside them.
+//! The server: listener, TLS and connections.
 //!
 //! Both edges are injected: the configuration says where to listen and keep data, the caller's future says when to
 //! stop. Connections, handshakes and the time to shut down are bounded.
 
-mod binder;
-mod chores;
-mod staleness;
 mod tls;
 
 use std::fs::{self, File, TryLockError};
@@ -30,6 +27,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::access::pki::{Authority, PkiError};
 use crate::access::{ADMIN_GROUP, AccessError, Authenticator};
+use crate::client::LocalClient;
 use crate::node_proxy::Nodes;
 use crate::registry::Registry;
 use crate::registry::kinds::Rules;
@@ -67,8 +65,6 @@ pub struct Config {
     pub profile: Profile,
     pub gates: GateSet,
     pub history: HistoryLimits,
-    /// Bind Pods without a node to one; otherwise that is someone else's task.
-    pub bind_pods: bool,
 }
 
 impl Config {
@@ -80,7 +76,6 @@ impl Config {
             profile: Profile::default(),
             gates: GateSet::default(),
             history: HistoryLimits::default(),
-            bind_pods: false,
         }
     }
 }
@@ -118,9 +113,8 @@ pub struct Server {
     address: SocketAddr,
     data_dir: PathBuf,
     kubeconfig: PathBuf,
-    bind_pods: bool,
     /// Held as long as the server lives.
-    _lock: File,
+    lock: Arc<File>,
 }
 
 /// What a node needs to serve, in PEM.
@@ -157,7 +151,8 @@ impl Server {
             gates: config.gates,
         };
         let registry = Registry::new(Arc::new(store), rules);
-        chores::bootstrap(&registry)
+        registry
+            .create_system_namespaces()
             .await
             .map_err(|source| ServeError::Bootstrap { source })?;
         let authority = Authority::load_or_create(&data_dir.join("pki"))?;
@@ -181,8 +176,7 @@ impl Server {
             address,
             data_dir,
             kubeconfig,
-            bind_pods: config.bind_pods,
-            _lock: lock,
+            lock: Arc::new(lock),
         })
     }
 
@@ -194,6 +188,11 @@ impl Server {
     /// The administrator's kubeconfig.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
+    }
+
+    /// A client for controllers in this process.
+    pub fn client(&self) -> LocalClient {
+        LocalClient::new(self.registry.clone(), Arc::clone(&self.lock))
     }
 
     /// Writes a kubeconfig with which a node can join, into the data directory.
@@ -224,11 +223,6 @@ impl Server {
     /// Serves until `stop` is done, then gives requests under way a little time.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let (stopping, stopped) = watch::channel(false);
-        let mut chores = JoinSet::new();
-        chores.spawn(chores::run(self.registry.clone()));
-        if self.bind_pods {
-            chores.spawn(binder::run(self.registry.clone()));
-        }
         let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let mut connections = JoinSet::new();
         tokio::pin!(stop);
@@ -264,7 +258,6 @@ impl Server {
         })
         .await;
         connections.shutdown().await;
-        chores.shutdown().await;
     }
 }
 
@@ -339,7 +332,7 @@ async fn serve_connection(
     tokio::pin!(connection);
     let served = tokio::select! {
         served = connection.as_mut() => served,
-        () = told_to_stop(&mut stopped) => {
+        () = stop_requested(&mut stopped) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
@@ -360,7 +353,7 @@ pub(crate) fn keep_alive(stream: &TcpStream) {
     let _ = stream.set_nodelay(true);
 }
 
-async fn told_to_stop(stopped: &mut watch::Receiver<bool>) {
+async fn stop_requested(stopped: &mut watch::Receiver<bool>) {
     // A sender that is gone means the same.
     let _ = stopped.wait_for(|stopped| *stopped).await;
 }

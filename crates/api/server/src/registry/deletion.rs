@@ -6,7 +6,7 @@
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::writes::Change;
+use super::namespaces::SYSTEM_NAMESPACES;
 use super::{Listed, Registry};
 use crate::registry::object::{Object, timestamp};
 use crate::registry::resource::{Endpoint, ObjectPath, ResourceKind};
@@ -14,8 +14,6 @@ use crate::rest::query::{DeleteOptions, ListOptions};
 use crate::rest::status::ApiError;
 use crate::store::{Expect, StoredObject, Swap, Swapped};
 
-/// Namespaces the server cannot be without.
-pub(crate) const SYSTEM_NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
 /// Of a Pod that does not say.
 const DEFAULT_GRACE_SECONDS: i64 = 30;
 /// Times a deletion is computed anew because someone else changed the object.
@@ -218,23 +216,6 @@ impl Registry {
             }
         }
         Ok(listed)
-    }
-
-    /// Takes the server's own finalizer off a namespace that is ending and empty.
-    pub(crate) async fn finalize_namespace(&self, name: &str) -> Result<(), ApiError> {
-        let path = ObjectPath::stored(ResourceKind::Namespace, None, name);
-        self.change(&path, false, |old| {
-            let mut object = old.clone();
-            if object.is_deleting() {
-                object.value_mut()["spec"]["finalizers"] = json!([]);
-            }
-            Ok(Change {
-                object,
-                warnings: Vec::new(),
-            })
-        })
-        .await
-        .map(drop)
     }
 }
 

@@ -12,8 +12,8 @@ use crate::rest::status::ApiError;
 const LOST: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
 impl Registry {
-    /// Makes the conditions of a node Unknown; false if they are already.
-    pub(crate) async fn lose_node(&self, name: &str) -> Result<bool, ApiError> {
+    /// Sets the conditions of a silent node to Unknown; false if they are already.
+    pub(crate) async fn mark_node_unknown(&self, name: &str) -> Result<bool, ApiError> {
         let path = ObjectPath::stored(ResourceKind::Node, None, name);
         let mut changed = false;
         self.change(&path, false, |old| {

@@ -18,7 +18,7 @@ const HEAD: &[u8] = b"{\"metadata\":{";
 
 /// A JSON object with metadata.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Object(Value);
+pub struct Object(Value);
 
 /// A stored value that is not what we wrote.
 #[derive(Debug, thiserror::Error)]
@@ -30,7 +30,7 @@ pub struct DamagedObject {
 
 impl Object {
     /// Takes a JSON object; anything else is none. Missing metadata is added.
-    pub(crate) fn new(mut value: Value) -> Option<Self> {
+    pub fn new(mut value: Value) -> Option<Self> {
         let map = value.as_object_mut()?;
         let metadata = map.entry("metadata").or_insert_with(|| json!({}));
         if metadata.is_null() {
@@ -39,7 +39,7 @@ impl Object {
         metadata.is_object().then_some(Self(value))
     }
 
-    pub(crate) const fn value(&self) -> &Value {
+    pub const fn value(&self) -> &Value {
         &self.0
     }
 
@@ -68,7 +68,7 @@ impl Object {
             .unwrap_or_default()
     }
 
-    pub(crate) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         self.meta_str("name")
     }
 
@@ -76,19 +76,19 @@ impl Object {
         self.meta_str("generateName")
     }
 
-    pub(crate) fn namespace(&self) -> &str {
+    pub fn namespace(&self) -> &str {
         self.meta_str("namespace")
     }
 
-    pub(crate) fn uid(&self) -> &str {
+    pub fn uid(&self) -> &str {
         self.meta_str("uid")
     }
 
-    pub(crate) fn resource_version(&self) -> &str {
+    pub fn resource_version(&self) -> &str {
         self.meta_str("resourceVersion")
     }
 
-    pub(crate) fn labels(&self) -> BTreeMap<&str, &str> {
+    pub fn labels(&self) -> BTreeMap<&str, &str> {
         let labels = self.metadata().get("labels").and_then(Value::as_object);
         labels
             .into_iter()
@@ -103,7 +103,7 @@ impl Object {
     }
 
     /// Whether the object's end has begun.
-    pub(crate) fn is_deleting(&self) -> bool {
+    pub fn is_deleting(&self) -> bool {
         self.metadata().contains_key("deletionTimestamp")
     }
 
@@ -123,7 +123,7 @@ impl Object {
     }
 
     /// A text somewhere inside, empty when it is not there.
-    pub(crate) fn text(&self, pointer: &str) -> &str {
+    pub fn text(&self, pointer: &str) -> &str {
         self.0
             .pointer(pointer)
             .and_then(Value::as_str)
@@ -192,7 +192,7 @@ pub(crate) fn now() -> Value {
 }
 
 /// A time in whole seconds, as RFC 3339.
-pub(crate) fn timestamp(time: Timestamp) -> String {
+pub fn timestamp(time: Timestamp) -> String {
     Timestamp::from_second(time.as_second())
         .unwrap_or(time)
         .to_string()

@@ -138,39 +138,6 @@ impl Registry {
         Err(ApiError::modified(endpoint, &name))
     }
 
-    /// The condition under which a namespace still takes new objects.
-    async fn open_namespace(
-        &self,
-        endpoint: Endpoint,
-        namespace: &str,
-        name: &str,
-    ) -> Result<(String, Expect), ApiError> {
-        let path = ObjectPath::stored(ResourceKind::Namespace, None, namespace);
-        let entry = self.entry(&path).await?;
-        if Object::from_entry(&entry)?.is_deleting() {
-            let why = format!(
-                "unable to create new content in namespace {namespace} because it is being terminated"
-            );
-            let mut error = ApiError::forbidden(endpoint, name, &why);
-            if let Some(details) = &mut error.details {
-                details["causes"] = json!([{
-                    "reason": "NamespaceTerminating",
-                    "message": format!("namespace {namespace} is being terminated"),
-                    "field": "metadata.namespace",
-                }]);
-            }
-            return Err(error);
-        }
-        Ok((entry.key, Expect::Revision(entry.revision)))
-    }
-
-    /// Every namespace has a service account named `default`.
-    pub(crate) async fn ensure_service_account(&self, namespace: &str) -> Result<(), ApiError> {
-        let object = Object::new(json!({"metadata": {"name": "default", "namespace": namespace}}))
-            .expect("a literal object");
-        self.ensure(ResourceKind::ServiceAccount, object).await
-    }
-
     /// Creates an object of the server's own unless it is there.
     pub(crate) async fn ensure(&self, kind: ResourceKind, object: Object) -> Result<(), ApiError> {
         let endpoint = kind.storage();

@@ -6,9 +6,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::registry::Registry;
-use crate::registry::resource::ResourceKind;
-use crate::rest::status::{ApiError, StatusReason};
+use pulselet_apiserver::{ApiError, LocalClient, ResourceKind, StatusReason};
 
 /// Between looks at the leases.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
@@ -46,29 +44,29 @@ impl Leases {
 }
 
 /// Runs until it is dropped.
-pub(super) async fn run(registry: &Registry) {
+pub(crate) async fn run(client: LocalClient) {
     let mut leases = Leases::default();
     let mut ticks = tokio::time::interval(LOOK_INTERVAL);
     loop {
         ticks.tick().await;
-        if let Err(error) = look(registry, &mut leases).await {
-            tracing::warn!(%error, "the leases of nodes could not be looked at");
+        if let Err(error) = look(&client, &mut leases).await {
+            tracing::warn!(%error, "the node controller could not read the leases of nodes");
         }
     }
 }
 
-async fn look(registry: &Registry, leases: &mut Leases) -> Result<(), ApiError> {
-    let (nodes, _) = registry.all(ResourceKind::Node, None).await?;
-    let (found, _) = registry.all(ResourceKind::Lease, Some(LEASE_NAMESPACE)).await?;
+async fn look(client: &LocalClient, leases: &mut Leases) -> Result<(), ApiError> {
+    let (nodes, _) = client.list(ResourceKind::Node, None).await?;
+    let (found, _) = client.list(ResourceKind::Lease, Some(LEASE_NAMESPACE)).await?;
     let found = found
         .iter()
         .map(|lease| (lease.name().to_owned(), lease.text("/spec/renewTime").to_owned()))
         .collect();
     let names: Vec<String> = nodes.iter().map(|node| node.name().to_owned()).collect();
     for node in leases.stale(&found, &names, Instant::now()) {
-        match registry.lose_node(&node).await {
+        match client.mark_node_unknown(&node).await {
             Err(error) if error.reason != StatusReason::NotFound => return Err(error),
-            Ok(true) => tracing::warn!(node, "the node is silent, its state is unknown"),
+            Ok(true) => tracing::warn!(node, "the node has not renewed its lease, its state is unknown"),
             Ok(false) | Err(_) => {}
         }
     }

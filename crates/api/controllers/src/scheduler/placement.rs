@@ -6,9 +6,8 @@
 
 use std::collections::BTreeMap;
 
+use pulselet_apiserver::Object;
 use serde_json::Value;
-
-use crate::registry::object::Object;
 
 /// The scheduler of Pods that name none.
 const SCHEDULER: &str = "default-scheduler";
@@ -19,14 +18,14 @@ const DEFAULT_PODS: usize = 110;
 
 /// A node that may be chosen.
 #[derive(Debug)]
-pub(crate) struct Candidate<'a> {
-    pub(crate) node: &'a Object,
+pub(super) struct Candidate<'a> {
+    pub(super) node: &'a Object,
     /// Pods bound to it that have not ended.
-    pub(crate) pods: usize,
+    pub(super) pods: usize,
 }
 
 /// Whether it is ours to find a node for this Pod.
-pub(crate) fn wants_node(pod: &Object) -> bool {
+pub(super) fn wants_node(pod: &Object) -> bool {
     let gates = pod
         .value()
         .pointer("/spec/schedulingGates")
@@ -38,12 +37,12 @@ pub(crate) fn wants_node(pod: &Object) -> bool {
         && !has_ended(pod)
 }
 
-pub(crate) fn has_ended(pod: &Object) -> bool {
+pub(super) fn has_ended(pod: &Object) -> bool {
     matches!(pod.text("/status/phase"), "Succeeded" | "Failed")
 }
 
 /// The node for a Pod, or why there is none, in the words of upstream's scheduler.
-pub(crate) fn choose(pod: &Object, nodes: &[Candidate<'_>]) -> Result<String, String> {
+pub(super) fn choose(pod: &Object, nodes: &[Candidate<'_>]) -> Result<String, String> {
     let mut against: BTreeMap<String, usize> = BTreeMap::new();
     let mut best: Option<&Candidate<'_>> = None;
     for candidate in nodes {
