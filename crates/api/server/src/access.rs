@@ -1,10 +1,11 @@
 //! Who is asking, and what they may do.
 //!
 //! `authn` finds out who sends a request and `authz` says whether they may do what they ask for. The certificates that both
-//! sides of a connection show come from the server's own authority (`pki`).
+//! sides of a connection show come from the server's own authority (`pki`), and `certificates` says which ones pass the handshake.
 
 mod authn;
 mod authz;
+pub(crate) mod certificates;
 pub(crate) mod pki;
 
 pub use authn::AccessError;

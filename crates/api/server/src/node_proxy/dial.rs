@@ -10,13 +10,12 @@ use std::time::Duration;
 
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
-use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+use crate::access::certificates::NodeCertificateVerifier;
 use crate::access::pki::{Authority, PkiError};
 use crate::registry::object::Object;
 use crate::rest::Body;
@@ -58,21 +57,17 @@ impl Dialer {
     pub(super) fn new(authority: &Authority) -> Result<Self, PkiError> {
         let credential = authority.issue_client(CLIENT_NAME, &[crate::access::ADMIN_GROUP])?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut roots = RootCertStore::empty();
-        let failed = |message: String| PkiError::Use { message };
-        roots
-            .add(authority.certificate().clone())
-            .map_err(|error| failed(error.to_string()))?;
-        let ours = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
-            .build()
-            .map_err(|error| failed(error.to_string()))?;
+        let failed = |error: rustls::Error| PkiError::Use {
+            message: error.to_string(),
+        };
+        let verifier = NodeCertificateVerifier::new(authority.certificate(), &provider)?;
         let mut config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(|error| failed(error.to_string()))?
+            .map_err(failed)?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(NodeCertificates(ours)))
+            .with_custom_certificate_verifier(Arc::new(verifier))
             .with_client_auth_cert(vec![credential.certificate], credential.key)
-            .map_err(|error| failed(error.to_string()))?;
+            .map_err(failed)?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Self {
             connector: TlsConnector::from(Arc::new(config)),
@@ -150,53 +145,6 @@ fn place(node: &Object) -> Result<(String, u16), DialError> {
     Ok((host.to_owned(), port.unwrap_or(DEFAULT_PORT)))
 }
 
-/// Takes what our authority has signed if it is good, and everything that it has not signed.
-#[derive(Debug)]
-struct NodeCertificates(Arc<WebPkiServerVerifier>);
-
-impl ServerCertVerifier for NodeCertificates {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        name: &ServerName<'_>,
-        ocsp: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        match self
-            .0
-            .verify_server_cert(end_entity, intermediates, name, ocsp, now)
-        {
-            Err(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
-                Ok(ServerCertVerified::assertion())
-            }
-            verified => verified,
-        }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0.verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0.verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -223,36 +171,5 @@ mod tests {
         assert_eq!(found(&name), Some(("n1".to_owned(), DEFAULT_PORT)));
         assert_eq!(found(&json!({})), None);
         assert_eq!(found(&json!({"addresses": "x"})), None);
-    }
-
-    #[test]
-    fn our_own_certificates_are_looked_at_closely() {
-        let directory = tempfile::tempdir().unwrap();
-        let ours = Authority::load_or_create(&directory.path().join("ours")).unwrap();
-        let impostor = Authority::load_or_create(&directory.path().join("impostor")).unwrap();
-        let mut roots = RootCertStore::empty();
-        roots.add(ours.certificate().clone()).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
-            .build()
-            .unwrap();
-        let verifier = NodeCertificates(verifier);
-        let accepts = |certificate: &CertificateDer<'_>, name: &'static str| {
-            let name = ServerName::try_from(name).unwrap();
-            verifier
-                .verify_server_cert(certificate, &[], &name, &[], UnixTime::now())
-                .is_ok()
-        };
-        let certificate = ours.issue_server("n1", &["n1"], &[]).unwrap().certificate;
-        assert!(accepts(&certificate, "n1"));
-        assert!(!accepts(&certificate, "n2"), "a certificate of another node");
-        let certificate = impostor.issue_server("n1", &["n1"], &[]).unwrap().certificate;
-        assert!(!accepts(&certificate, "n1"), "an authority of our name, not ours");
-        let params = rcgen::CertificateParams::new(["n1".to_owned()]).unwrap();
-        let own = params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap();
-        assert!(
-            accepts(own.der(), "n1"),
-            "as upstream, without an authority for nodes"
-        );
     }
 }
