@@ -11,6 +11,13 @@ use serde_json::{Map, Value};
 use crate::patch::schema::{ListKind, is_atomic_map, key_default, list_kind};
 use crate::registry::resource::ResourceKind;
 
+/// Which members of a set stay when it is compared with another one.
+#[derive(Debug, Clone, Copy)]
+enum Kept {
+    Shared,
+    OnlyOurs,
+}
+
 /// Some fields of an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct FieldSet {
@@ -52,22 +59,26 @@ impl FieldSet {
     }
 
     pub(super) fn difference(&self, other: &Self) -> Self {
-        self.combine(other, |ours, theirs| ours && !theirs)
+        self.keep(Kept::OnlyOurs, other)
     }
 
     pub(super) fn intersection(&self, other: &Self) -> Self {
-        self.combine(other, |ours, theirs| ours && theirs)
+        self.keep(Kept::Shared, other)
     }
 
-    fn combine(&self, other: &Self, keep: fn(bool, bool) -> bool) -> Self {
+    fn keep(&self, kept: Kept, other: &Self) -> Self {
         let nothing = Self::default();
         let children = self.children.iter().filter_map(|(step, ours)| {
             let theirs = other.children.get(step).unwrap_or(&nothing);
-            let combined = ours.combine(theirs, keep);
-            (!combined.is_empty()).then(|| (step.clone(), combined))
+            let below = ours.keep(kept, theirs);
+            (!below.is_empty()).then(|| (step.clone(), below))
         });
         Self {
-            member: keep(self.member, other.member),
+            member: self.member
+                && match kept {
+                    Kept::Shared => other.member,
+                    Kept::OnlyOurs => !other.member,
+                },
             children: children.collect(),
         }
     }
