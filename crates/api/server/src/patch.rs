@@ -17,6 +17,7 @@ use crate::rest::body::{self, Encoding};
 use crate::rest::query::WriteOptions;
 use crate::rest::status::{ApiError, StatusReason};
 pub(crate) use json::JsonPatch;
+use json::{ApplyPatchError, DecodePatchError};
 
 /// A patch of one of the four kinds.
 #[derive(Debug, Clone)]
@@ -53,7 +54,12 @@ pub(crate) fn parse(content_type: Option<&str>, bytes: &[u8]) -> Result<Patch, A
 
 /// Reads the operations of a JSON patch.
 pub(crate) fn parse_json_patch(value: Value) -> Result<JsonPatch, ApiError> {
-    JsonPatch::parse(value).map_err(|why| ApiError::bad_request(format!("error decoding patch: {why}")))
+    JsonPatch::parse(value).map_err(|error| match error {
+        DecodePatchError::TooManyOperations { .. } | DecodePatchError::Decode(_) => {
+            ApiError::bad_request(format!("error decoding patch: {error}"))
+        }
+        DecodePatchError::Apply(error) => does_not_fit(&error),
+    })
 }
 
 /// The patched object.
@@ -66,11 +72,11 @@ pub(crate) fn apply(
     let mut value = object.value().clone();
     match patch {
         Patch::Json(patch) => {
-            patch.apply(&mut value).map_err(|why| does_not_fit(&why))?;
+            patch.apply(&mut value).map_err(|error| does_not_fit(&error))?;
         }
         Patch::Merge(patch) => {
             require_object(patch)?;
-            merge(&mut value, patch);
+            json_patch::merge(&mut value, patch);
         }
         Patch::Strategic(patch) => {
             let patch = require_object(patch)?;
@@ -90,36 +96,19 @@ fn require_object(patch: &Value) -> Result<&Map<String, Value>, ApiError> {
         .ok_or_else(|| ApiError::bad_request("error decoding patch: the patch is not an object"))
 }
 
-fn does_not_fit(why: &str) -> ApiError {
+fn does_not_fit(why: &ApplyPatchError) -> ApiError {
     ApiError::new(
         StatusReason::Invalid,
         format!("the server rejected our request due to an error in our request: {why}"),
     )
 }
 
-/// RFC 7386.
-fn merge(value: &mut Value, patch: &Value) {
-    let Value::Object(patch) = patch else {
-        *value = patch.clone();
-        return;
-    };
-    if !value.is_object() {
-        *value = Value::Object(Map::new());
-    }
-    let Value::Object(map) = value else { return };
-    for (key, change) in patch {
-        if change.is_null() {
-            map.remove(key);
-        } else {
-            merge(map.entry(key.clone()).or_insert(Value::Null), change);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
     use serde_json::json;
+
+    use json_patch::merge;
 
     use super::*;
     use crate::registry::resource::ResourceKind;
