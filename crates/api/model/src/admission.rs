@@ -2,7 +2,7 @@
 //!
 //! Nothing is stored here. A refused Pod is dropped with the whole list of what is wrong with it.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use crate::dropping::{drop_disabled, keep_hidden};
 use crate::field::FieldError;
@@ -57,7 +57,7 @@ pub fn admit_update(
     if new.spec != old.spec {
         new.metadata.generation = Some(old.metadata.generation.unwrap_or_default() + 1);
     }
-    let known: HashSet<Warning> = warnings(old, profile).into_iter().collect();
+    let known: BTreeSet<Warning> = warnings(old, profile).into_iter().collect();
     notes.extend(
         warnings(&new, profile)
             .into_iter()

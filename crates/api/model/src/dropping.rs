@@ -4,7 +4,7 @@
 //! the store it may be present, from a time when the gate was on; reads do not show it, and an update, which
 //! cannot have seen it, leaves it as it is.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use crate::gates::{Gate, GateSet};
 use crate::pod::{Container, Pod};
@@ -46,7 +46,7 @@ pub(crate) fn keep_hidden(new: &mut Pod, old: &Pod, gates: GateSet) -> Vec<Warni
     let sent = new.spec.clone();
     let dropped = drop_disabled(new, gates);
     let old_containers = old.spec.containers.iter().chain(&old.spec.init_containers);
-    let stored: HashMap<&str, &Container> = old_containers
+    let stored: BTreeMap<&str, &Container> = old_containers
         .map(|container| (container.name.as_str(), container))
         .collect();
     for_each_container(new, |_, _, container| {

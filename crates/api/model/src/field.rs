@@ -66,7 +66,7 @@ impl fmt::Display for Path<'_> {
 }
 
 /// What kind of wrong a field is, as upstream's `causes` name it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum CauseReason {
     #[serde(rename = "FieldValueInvalid")]
     Invalid,
@@ -87,7 +87,7 @@ pub enum CauseReason {
 }
 
 /// One thing that is wrong with an object.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct FieldError {
     /// The path of the field, such as `spec.containers[0].image`.
     pub field: String,

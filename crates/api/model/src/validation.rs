@@ -16,7 +16,7 @@ mod security;
 mod update;
 mod volume;
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use crate::field::{Errors, FieldError, Path};
 use crate::pod::{Pod, PodSpec};
@@ -32,7 +32,7 @@ struct Context<'a> {
     spec: &'a PodSpec,
     profile: Profile,
     /// Names of the Pod's resource claims.
-    claims: HashSet<&'a str>,
+    claims: BTreeSet<&'a str>,
 }
 
 impl<'a> Context<'a> {

@@ -166,7 +166,7 @@ impl<'a> TreeDeserializer<'a> {
 
 /// The second of two equal keys, and where the first one is.
 fn duplicate(entries: &[(Key, Node)]) -> Option<(&Key, Position)> {
-    let mut seen = std::collections::HashMap::with_capacity(entries.len());
+    let mut seen = std::collections::BTreeMap::new();
     entries.iter().find_map(|(key, _)| {
         seen.insert(key.text.as_str(), key.at)
             .map(|earlier| (key, earlier))

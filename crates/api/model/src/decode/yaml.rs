@@ -5,7 +5,7 @@
 //! are resolved while the tree is built; the number of nodes, those copied by aliases included, is bounded, so
 //! that a small file cannot become a large tree.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_saphyr::granit_parser::{Event, Parser, ScalarStyle, Span, Tag};
 
@@ -43,7 +43,7 @@ struct Builder {
     first_line: u32,
     /// Collections that are still open, outermost first.
     open: Vec<Open>,
-    anchors: HashMap<usize, (Node, usize)>,
+    anchors: BTreeMap<usize, (Node, usize)>,
     /// Nodes built so far, copies included.
     nodes: usize,
     root: Option<Node>,
@@ -208,7 +208,7 @@ fn merged(mut entries: Vec<(Key, Node)>, merges: Vec<Node>) -> Result<Vec<(Key, 
     if merges.is_empty() {
         return Ok(entries);
     }
-    let mut taken: HashSet<String> = entries.iter().map(|(key, _)| key.text.clone()).collect();
+    let mut taken: BTreeSet<String> = entries.iter().map(|(key, _)| key.text.clone()).collect();
     for merge in merges {
         let sources = match merge.value {
             Value::Sequence(items) => items,

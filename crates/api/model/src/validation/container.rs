@@ -3,7 +3,7 @@
 //! The order of the checks is upstream's: first what all containers share, then uniqueness of the name, then
 //! what the kind of container allows.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::ResourceRequirements;
 
@@ -29,7 +29,7 @@ pub(super) fn validate_containers(
         errors.required(path, "");
         return;
     }
-    let mut names = HashSet::new();
+    let mut names = BTreeSet::new();
     for (index, container) in spec.containers.iter().enumerate() {
         let path = path.index(index);
         validate_common(errors, container, volumes, path, context);
@@ -52,7 +52,7 @@ pub(super) fn validate_init_containers(
     if spec.init_containers.is_empty() {
         return;
     }
-    let mut names: HashSet<&str> = spec
+    let mut names: BTreeSet<&str> = spec
         .containers
         .iter()
         .map(|container| container.name.as_str())
@@ -93,7 +93,7 @@ pub(super) fn validate_ephemeral_containers(
     if spec.ephemeral_containers.is_empty() {
         return;
     }
-    let targets: HashSet<&str> = spec
+    let targets: BTreeSet<&str> = spec
         .containers
         .iter()
         .chain(&spec.init_containers)
@@ -312,7 +312,7 @@ fn validate_restart_policy(errors: &mut Errors, container: &Container, path: Pat
 }
 
 fn validate_ports(errors: &mut Errors, ports: &[ContainerPort], path: Path<'_>) {
-    let mut seen = HashSet::new();
+    let mut seen = BTreeSet::new();
     for (index, port) in ports.iter().enumerate() {
         let path = path.index(index);
         if !port.name.is_empty() {
@@ -347,7 +347,7 @@ pub(super) fn validate_port_number(errors: &mut Errors, port: i32, path: Path<'_
 
 /// Two ports of the same protocol and address on one host cannot both be bound.
 fn validate_host_ports(errors: &mut Errors, containers: &[Container], path: Path<'_>) {
-    let mut taken = HashSet::new();
+    let mut taken = BTreeSet::new();
     for (index, container) in containers.iter().enumerate() {
         let container_path = path.index(index);
         let ports = container_path.child("ports");
@@ -366,7 +366,7 @@ fn validate_host_ports(errors: &mut Errors, containers: &[Container], path: Path
 }
 
 fn validate_resize_policy(errors: &mut Errors, container: &Container, path: Path<'_>, context: &Context<'_>) {
-    let mut seen = HashSet::new();
+    let mut seen = BTreeSet::new();
     for (index, policy) in container.resize_policy.iter().enumerate() {
         if !seen.insert(policy.resource_name.as_str()) {
             errors.duplicate(path.index(index), &policy.resource_name);

@@ -1,6 +1,6 @@
 //! Volume mounts and devices of a container: they refer to volumes that exist, and do not collide.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::VolumeMount;
 
@@ -15,13 +15,13 @@ pub(super) fn validate_mounts(
     volumes: &VolumeNames<'_>,
     list: Path<'_>,
 ) {
-    let mut mount_points = HashSet::new();
-    let device_names: HashSet<&str> = container
+    let mut mount_points = BTreeSet::new();
+    let device_names: BTreeSet<&str> = container
         .volume_devices
         .iter()
         .map(|device| device.name.as_str())
         .collect();
-    let device_paths: HashSet<&str> = container
+    let device_paths: BTreeSet<&str> = container
         .volume_devices
         .iter()
         .map(|device| device.device_path.as_str())
@@ -134,14 +134,14 @@ pub(super) fn validate_devices(
     volumes: &VolumeNames<'_>,
     list: Path<'_>,
 ) {
-    let mut paths = HashSet::new();
-    let mut seen = HashSet::new();
-    let mount_names: HashSet<&str> = container
+    let mut paths = BTreeSet::new();
+    let mut seen = BTreeSet::new();
+    let mount_names: BTreeSet<&str> = container
         .volume_mounts
         .iter()
         .map(|mount| mount.name.as_str())
         .collect();
-    let mount_paths: HashSet<&str> = container
+    let mount_paths: BTreeSet<&str> = container
         .volume_mounts
         .iter()
         .map(|mount| mount.mount_path.as_str())

@@ -1,6 +1,6 @@
 //! Resource requests, limits and overhead.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -166,7 +166,7 @@ fn validate_claims(
     path: Path<'_>,
     context: &Context<'_>,
 ) {
-    let mut seen = HashSet::new();
+    let mut seen = BTreeSet::new();
     for (index, claim) in resources.claims.iter().flatten().enumerate() {
         let path = path.index(index);
         if claim.name.is_empty() {

@@ -1,6 +1,6 @@
 //! Tolerations, gates, DNS and host names: the parts of a spec that say where and as whom a Pod runs.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Toleration;
 
@@ -130,7 +130,7 @@ pub(super) fn validate_gates(errors: &mut Errors, spec_path: Path<'_>, context: 
         );
     }
     let list = spec_path.child("schedulingGates");
-    let mut seen = HashSet::new();
+    let mut seen = BTreeSet::new();
     for (index, gate) in context.spec.scheduling_gates.iter().enumerate() {
         errors.invalid_each(list.index(index), &gate.name, names::qualified_name(&gate.name));
         if !seen.insert(gate.name.as_str()) {

@@ -1,6 +1,6 @@
 //! Security contexts of Pods and containers.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1 as core;
 
@@ -131,7 +131,7 @@ fn validate_sysctls(
     path: Path<'_>,
     context: &Context<'_>,
 ) {
-    let mut seen = HashSet::new();
+    let mut seen = BTreeSet::new();
     for (index, sysctl) in security.sysctls.iter().flatten().enumerate() {
         let index_path = path.index(index);
         let path = index_path.child("name");

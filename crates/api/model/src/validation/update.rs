@@ -4,7 +4,7 @@
 //! object already has are not held against the update, so that an object stored under older rules or other gates
 //! can still be labelled and deleted.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Toleration;
 use serde_json::Value;
@@ -61,7 +61,7 @@ fn not_known(mut errors: Errors, new: &Pod, old: &Pod, profile: Profile) -> Vec<
     validate_pod(&mut errors, new, profile);
     let mut known = Errors::default();
     validate_pod(&mut known, old, profile);
-    let known: HashSet<FieldError> = known.into_vec().into_iter().collect();
+    let known: BTreeSet<FieldError> = known.into_vec().into_iter().collect();
     let new = errors.into_vec().into_iter();
     new.filter(|error| !known.contains(error)).collect()
 }
@@ -172,7 +172,7 @@ fn validate_tolerations(errors: &mut Errors, new: &PodSpec, old: &PodSpec, path:
             effect.as_deref(),
         ]
     }
-    let kept: HashSet<_> = new.tolerations.iter().map(identity).collect();
+    let kept: BTreeSet<_> = new.tolerations.iter().map(identity).collect();
     if !old
         .tolerations
         .iter()
@@ -188,7 +188,7 @@ fn validate_tolerations(errors: &mut Errors, new: &PodSpec, old: &PodSpec, path:
 }
 
 fn validate_scheduling_gates(errors: &mut Errors, new: &PodSpec, old: &PodSpec, path: Path<'_>) {
-    let known: HashSet<&str> = old
+    let known: BTreeSet<&str> = old
         .scheduling_gates
         .iter()
         .map(|gate| gate.name.as_str())

@@ -3,7 +3,7 @@
 //! The sources that a node without a cloud can meet are checked field by field as upstream does; of the others
 //! only that they stand alone.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1 as core;
 
@@ -21,7 +21,7 @@ const MAX_TOKEN_SECONDS: i64 = 1 << 32;
 
 /// The volumes that mounts may refer to: those without errors, and whether each is a claim.
 #[derive(Debug, Default)]
-pub(super) struct VolumeNames<'a>(HashMap<&'a str, bool>);
+pub(super) struct VolumeNames<'a>(BTreeMap<&'a str, bool>);
 
 impl VolumeNames<'_> {
     pub(super) fn contains(&self, name: &str) -> bool {
@@ -40,8 +40,8 @@ pub(super) fn validate_volumes<'a>(
     pod_name: &str,
     path: Path<'_>,
 ) -> VolumeNames<'a> {
-    let mut valid = HashMap::new();
-    let created_claims: HashSet<String> = volumes
+    let mut valid = BTreeMap::new();
+    let created_claims: BTreeSet<String> = volumes
         .iter()
         .filter(|volume| volume.ephemeral.is_some() && !pod_name.is_empty())
         .map(|volume| format!("{pod_name}-{}", volume.name))
@@ -306,7 +306,7 @@ fn downward_file(errors: &mut Errors, file: &core::DownwardAPIVolumeFile, path: 
 
 fn validate_projected(errors: &mut Errors, volume: &core::ProjectedVolumeSource, path: Path<'_>) {
     file_mode(errors, volume.default_mode, path.child("defaultMode"));
-    let mut paths = HashSet::new();
+    let mut paths = BTreeSet::new();
     let list = path.child("sources");
     for (index, source) in volume.sources.iter().flatten().enumerate() {
         let source_path = list.index(index);
