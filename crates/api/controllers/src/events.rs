@@ -7,7 +7,7 @@ use pulselet_apiserver::{ApiError, LocalClient, Object, ResourceKind, StatusReas
 
 /// How long events are kept, as upstream has it.
 const EVENT_LIFETIME: Duration = Duration::from_hours(1);
-/// Between looks for events that are too old.
+/// The time between looks for events that are too old.
 const LOOK_INTERVAL: Duration = Duration::from_mins(5);
 
 /// Runs until it is dropped.

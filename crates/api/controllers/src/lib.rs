@@ -1,16 +1,18 @@
 //! Controllers: what happens in a cluster without a request.
 //!
-//! Each of them is a loop that reads objects through the server's [`LocalClient`], decides, and changes objects through it:
+//! Each of them is a loop that reads objects through the server's [`LocalClient`], decides, and changes objects through
+//! it:
 //!
 //! - `scheduler` binds Pods to nodes, if it is asked to; `scheduler::placement` is its decision.
 //! - `node_lifecycle` marks nodes that have gone silent.
 //! - `namespaces` empties namespaces that are ending.
 //! - `events` removes old events.
 //!
-//! What must always hold: a controller keeps nothing that it could not read again, so that it may begin anew at any time; a
-//! failure is logged and tried again; a change that somebody else made first is theirs.
+//! What must always hold: a controller keeps nothing that it could not read again, so that it may begin anew at any
+//! time; a failure is logged and tried again; a change that somebody else made first is theirs.
 //!
-//! What they leave to others: the rules for objects and their versions (`pulselet-apiserver`), and running Pods (a node).
+//! What they leave to others: the rules for objects and their versions (`pulselet-apiserver`), and running Pods (a
+//! node).
 
 mod events;
 mod namespaces;

@@ -6,7 +6,7 @@ use pulselet_apiserver::{ApiError, Deletion, LocalClient, ResourceKind, StatusRe
 
 use crate::RETRY_PAUSE;
 
-/// Between looks at namespaces that cannot end yet because of what is in them.
+/// The time between looks at namespaces that cannot end yet because of what is in them.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs until it is dropped.

@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 
 use pulselet_apiserver::{ApiError, LocalClient, ResourceKind, StatusReason};
 
-/// Between looks at the leases.
+/// The time between looks at the leases.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
-/// A lease that was not renewed for this long says nothing any more: what nodes promise by theirs.
+/// How long a lease may go without renewal: this is the duration that nodes write into their leases.
 const GRACE: Duration = Duration::from_secs(40);
 const LEASE_NAMESPACE: &str = "kube-node-lease";
 
-/// When a node was last seen to live.
+/// When the lease of each node last changed.
 #[derive(Debug, Default)]
 struct Leases {
-    /// By node: the time in the lease, and since when it has been that.
+    /// By node: the time in the lease, and when we first saw this time.
     seen: HashMap<String, (String, Instant)>,
 }
 

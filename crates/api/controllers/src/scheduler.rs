@@ -1,9 +1,9 @@
 //! Binding Pods to nodes.
 //!
 //! The scheduler holds what a decision needs of every Pod and node. Two watches keep that up to date, so that a new Pod
-//! costs one decision and not a look at all others. If no node fits, the Pod says why, and it is tried again when nodes or
-//! Pods change. What must always hold: a Pod is bound once; a scheduler that loses track (its watch is too slow for the
-//! history) begins anew.
+//! costs one decision and not a look at all others. If no node fits, the Pod says why, and it is tried again when nodes
+//! or Pods change. What must always hold: a Pod is bound once; a scheduler that loses track (its watch is too slow for
+//! the history) begins anew.
 
 mod placement;
 

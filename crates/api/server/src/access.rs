@@ -1,7 +1,8 @@
 //! Who is asking, and what they may do.
 //!
-//! `authn` finds out who sends a request and `authz` says whether they may do what they ask for. The certificates that both
-//! sides of a connection show come from the server's own authority (`pki`), and `certificates` says which ones pass the handshake.
+//! `authn` finds out who sends a request, and `authz` says whether they may do what they ask for. The certificates
+//! that both sides of a connection show come from the server's own authority (`pki`), and `certificates` says which
+//! ones pass the handshake.
 
 mod authn;
 mod authz;

@@ -1,7 +1,7 @@
 //! A client inside the server's process, for controllers.
 //!
-//! It reads and changes objects as the server itself does: nobody asks who it is, and admission, preconditions and the one
-//! swap per change apply as they do to requests. What controllers want done is left to them.
+//! It reads and changes objects as the server itself does: nobody asks who it is, and admission, preconditions and the
+//! one swap per change apply as they do to requests. What controllers want done is left to them.
 
 use std::fs::File;
 use std::sync::Arc;

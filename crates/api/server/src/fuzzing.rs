@@ -1,5 +1,5 @@
-//! What fuzzers call, and nobody else: bytes from outside on the way a request takes them. The answer is of no
-//! interest; a panic, a hang or endless memory is.
+//! What fuzzers call, and nobody else: these functions take bytes from outside the way a request takes them. Fuzzers
+//! look for panics, hangs and endless memory; the answers do not matter.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ use crate::rest::query::{Query, WriteOptions};
 /// Reads a body in each of the encodings a client may choose.
 pub fn read_body(bytes: &[u8]) {
     for encoding in [Encoding::Json, Encoding::Yaml, Encoding::Protobuf] {
-        // Either is right, for bytes that mean nothing.
+        // Both a value and an error are right for bytes that mean nothing.
         let _ = body::parse(bytes, encoding);
     }
 }

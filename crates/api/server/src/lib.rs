@@ -1,7 +1,7 @@
 //! The Kubernetes REST server.
 //!
-//! Start at `rest::handler`, which takes one request through its steps, and at `registry`, which every read and write goes
-//! through. Each folder is one subject:
+//! Start at `rest::handler`, which takes one request through its steps, and at `registry`, which every read and write
+//! goes through. Each folder is one subject:
 //!
 //! - `server` listens, speaks TLS, and hands each request to the handler.
 //! - `rest` is the protocol: paths, queries, bodies, the forms of answers, errors.

@@ -1,8 +1,8 @@
 //! The way to a node: logs, exec, attach and port-forward are answered there, not here.
 //!
-//! The server checks the request, finds the Pod's node and hands the request over in the form a kubelet takes. An answer
-//! that grants an upgrade is followed by the bytes of both sides, whatever protocol they speak: WebSocket and SPDY
-//! simply pass through. A client that leaves takes the connection to the node with it, and the other way round.
+//! The server checks the request, finds the Pod's node and hands the request over in the form a kubelet takes. An
+//! answer that grants an upgrade is followed by the bytes of both sides, whatever protocol they speak: WebSocket and
+//! SPDY simply pass through. A client that leaves takes the connection to the node with it, and the other way round.
 
 mod dial;
 mod target;
@@ -29,13 +29,13 @@ use crate::rest::{Body, BodyError};
 use dial::{DialError, Dialer};
 pub(crate) use target::{NodeRequest, target};
 
-/// For a node to begin its answer.
+/// How long a node may take to begin its answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Bytes of a node's complaint that are read.
+/// How many bytes of a node's complaint are read.
 const MAX_COMPLAINT: usize = 16 * 1024;
-/// Bytes of a document: far more than a summary of all the pods a node can have.
+/// How many bytes a document of a node may have: far more than a summary of all the pods a node can have.
 const MAX_DOCUMENT: usize = 32 * 1024 * 1024;
-/// Bytes between a client and a node, in each direction.
+/// How many bytes are held between a client and a node, in each direction.
 const JOIN_BUFFER: usize = 32 * 1024;
 /// Headers that concern one connection and not the next.
 const HOP_BY_HOP: [HeaderName; 4] = [
@@ -66,7 +66,7 @@ impl From<NodeError> for ApiError {
 pub(crate) struct Nodes {
     registry: Registry,
     dialer: Dialer,
-    /// Ends what was joined.
+    /// Ends the streams between clients and nodes.
     over: CancellationToken,
     _guard: DropGuard,
 }
@@ -82,12 +82,12 @@ impl Nodes {
         })
     }
 
-    /// Sends a request to a node and returns its answer. The place is taken as long as bytes flow.
+    /// Sends a request to a node and returns its answer. The permit is held as long as bytes flow.
     pub(crate) async fn forward(
         &self,
         target: NodeRequest,
         mut request: Request<Body>,
-        place: OwnedSemaphorePermit,
+        permit: OwnedSemaphorePermit,
     ) -> Result<Response<Body>, ApiError> {
         let node = self.registry.get(&node_path(&target.node)).await?;
         let mut sender = self.dialer.dial(&node).await.map_err(NodeError::Dial)?;
@@ -102,12 +102,12 @@ impl Nodes {
             Err(_) => return Err(NodeError::NoAnswer { node: target.node }.into()),
         };
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
-            return Ok(self.join(upgrade, answer, place));
+            return Ok(self.join(upgrade, answer, permit));
         }
         let mut answer = answer.map(|body| {
             let body = body.map_err(|error| Box::new(error) as BodyError);
             let body = body.map_frame(move |frame| {
-                let _held = &place;
+                let _held = &permit;
                 frame
             });
             body.boxed_unsync()
@@ -149,7 +149,7 @@ impl Nodes {
         &self,
         client: hyper::upgrade::OnUpgrade,
         answer: Response<Incoming>,
-        place: OwnedSemaphorePermit,
+        permit: OwnedSemaphorePermit,
     ) -> Response<Body> {
         let (parts, body) = answer.into_parts();
         let granted = Response::from_parts(parts.clone(), empty());
@@ -159,7 +159,7 @@ impl Nodes {
             let joined = async {
                 let (client, node) = tokio::try_join!(client, node)?;
                 let (mut client, mut node) = (TokioIo::new(client), TokioIo::new(node));
-                // How a stream ends is between its ends.
+                // How a stream ends concerns its two ends only.
                 let _ = tokio::io::copy_bidirectional_with_sizes(
                     &mut client,
                     &mut node,
@@ -171,17 +171,17 @@ impl Nodes {
             };
             tokio::select! {
                 joined = joined => if let Err(error) = joined {
-                    tracing::debug!(%error, "a stream to a node did not begin");
+                    tracing::debug!(%error, "the stream between a client and a node did not begin");
                 },
                 () = over.cancelled() => {}
             }
-            drop(place);
+            drop(permit);
         });
         granted
     }
 }
 
-/// A complaint of a node about a log, as the `Status` it becomes. A kubelet complains in plain text.
+/// Turns what a node says against a request for a log into a `Status`. A kubelet complains in plain text.
 pub(crate) async fn complaint(answer: Response<Body>) -> ApiError {
     let reason = match answer.status() {
         StatusCode::BAD_REQUEST => StatusReason::BadRequest,
@@ -209,7 +209,7 @@ fn node_path(name: &str) -> ObjectPath {
     }
 }
 
-/// The request as the node gets it: without the client's credentials, which are none of its business.
+/// The request as the node gets it. The client's credentials are left out, because they do not concern the node.
 fn translate(target: &NodeRequest, request: &Request<Body>) -> Request<Body> {
     let mut translated = Request::new(empty());
     *translated.method_mut() = request.method().clone();

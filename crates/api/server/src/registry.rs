@@ -1,7 +1,8 @@
 //! Objects and the rules for reading and changing them, between the wire and the store.
 //!
 //! What must always hold: an object passes its kind's rules before it is stored; a change is made on the very version
-//! it was computed from, or not at all; the store sees one swap per change. Who may do what was decided before.
+//! it was computed from, or not at all; the store sees one swap per change. Who may do what is decided before
+//! (`access`).
 
 mod deletion;
 pub(crate) mod kinds;
@@ -30,10 +31,10 @@ use object::{DamagedObject, Object, splice};
 use resource::{Endpoint, ObjectPath, ResourceKind};
 use selector::Selector;
 
-/// Objects read at once while looking for those a selector wants.
+/// How many objects are read at once while looking for those that a selector wants.
 const SELECT_PAGE: usize = 1000;
 
-/// See the module. Clones share one store.
+/// Reads and changes objects by the rules of their kinds. Clones share one store.
 #[derive(Debug, Clone)]
 pub(crate) struct Registry {
     store: Arc<dyn Store>,
@@ -52,7 +53,7 @@ pub(crate) struct Listed {
 /// The result of a write.
 #[derive(Debug)]
 pub(crate) struct Written {
-    /// As stored, with its resourceVersion.
+    /// The object as it is stored, with its resourceVersion.
     pub object: Object,
     pub warnings: Vec<String>,
     pub created: bool,
@@ -60,7 +61,7 @@ pub(crate) struct Written {
 
 impl From<DamagedObject> for ApiError {
     fn from(error: DamagedObject) -> Self {
-        tracing::error!(%error, "an object cannot be read");
+        tracing::error!(%error, "the registry cannot read a stored object");
         Self::internal(error)
     }
 }
@@ -176,7 +177,7 @@ impl Registry {
         })
     }
 
-    /// The state a list without a continue token is about; none is the newest.
+    /// The revision that a list without a continue token is about; `None` if that is the newest.
     async fn list_revision(&self, options: &ListOptions) -> Result<Option<Revision>, ApiError> {
         let Some(asked) = options.resource_version.filter(|revision| revision.0 > 0) else {
             return match options.version_match {

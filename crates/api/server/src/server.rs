@@ -36,22 +36,22 @@ use crate::rest::handler::Handler;
 use crate::rest::status::ApiError;
 use crate::store::{HistoryLimits, SqliteStore, StoreError};
 
-/// Connections at a time; more wait in the kernel's queue.
+/// How many connections there may be; more wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 4096;
-/// For a client to finish its handshake, and to send the head of a request.
+/// How long a client may take to finish its handshake, and to send the head of a request.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often a silent HTTP/2 client is asked whether it is there, and how long it has to answer.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// Requests at a time on one HTTP/2 connection, as upstream has it.
+/// How many requests may be under way on one HTTP/2 connection, as upstream has it.
 const MAX_STREAMS: u32 = 250;
-/// For requests under way when the server is told to stop.
+/// How long requests under way may take when the server stops.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
-/// After an error of the listener, such as too many open files.
+/// How long the listener waits after an error, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A peer that has vanished without a word is noticed after a minute: the kernel asks after 30 s, then every 10 s.
+/// A peer that has vanished is noticed after a minute: the kernel asks after 30 s, then every 10 s.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_RETRIES: u32 = 3;
@@ -113,7 +113,7 @@ pub struct Server {
     address: SocketAddr,
     data_dir: PathBuf,
     kubeconfig: PathBuf,
-    /// Held as long as the server lives.
+    /// Locked as long as the server or a client of it lives.
     lock: Arc<File>,
 }
 
@@ -121,7 +121,7 @@ pub struct Server {
 pub struct NodeCertificate {
     pub certificate: String,
     pub key: String,
-    /// Has signed it, and the certificate with which the server comes as a client.
+    /// The authority that signed it, and that signs the certificate with which the server comes as a client.
     pub authority: String,
 }
 
@@ -131,7 +131,7 @@ impl std::fmt::Debug for NodeCertificate {
     }
 }
 
-/// `TlsAcceptor` says nothing about itself.
+/// `TlsAcceptor` has no `Debug` of its own.
 struct TlsAcceptorDebug(TlsAcceptor);
 
 impl std::fmt::Debug for TlsAcceptorDebug {
@@ -180,7 +180,7 @@ impl Server {
         })
     }
 
-    /// Where it listens.
+    /// The address on which the server listens.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
@@ -237,7 +237,7 @@ impl Server {
                 accepted = self.listener.accept() => match accepted {
                     Ok((stream, _)) => stream,
                     Err(error) => {
-                        tracing::warn!(%error, "a connection could not be accepted");
+                        tracing::warn!(%error, "the server could not accept a connection");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                         continue;
                     }
@@ -251,7 +251,7 @@ impl Server {
             });
         }
         drop(self.listener);
-        // The receivers may all be gone, and then there is nobody to tell.
+        // The receivers may all be gone, and then nobody needs to know.
         let _ = stopping.send(true);
         let _ = tokio::time::timeout(SHUTDOWN_GRACE, async {
             while connections.join_next().await.is_some() {}
@@ -271,7 +271,7 @@ fn url(address: SocketAddr) -> String {
     format!("https://{}", SocketAddr::new(ip, address.port()))
 }
 
-/// One server per data directory.
+/// Creates the data directory and locks it, so that only one server uses it.
 fn lock_data_dir(path: &Path) -> Result<File, ServeError> {
     use std::os::unix::fs::DirBuilderExt;
     fs::DirBuilder::new()
@@ -312,7 +312,7 @@ async fn serve_connection(
     let stream = match handshake.await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
-            tracing::debug!(%error, "a TLS handshake failed");
+            tracing::debug!(%error, "the TLS handshake with a client failed");
             return;
         }
         Err(_) => return,
@@ -338,7 +338,7 @@ async fn serve_connection(
         }
     };
     if let Err(error) = served {
-        tracing::debug!(%error, "a connection ended badly");
+        tracing::debug!(%error, "the connection of a client failed");
     }
 }
 

@@ -42,7 +42,7 @@ pub struct Range {
     /// Only keys after this one.
     pub after: Option<String>,
     pub limit: Option<usize>,
-    /// As it was after this change; the newest state when there is none.
+    /// Read the state after this change; `None` for the newest state.
     pub at: Option<Revision>,
 }
 
@@ -70,7 +70,7 @@ pub enum Expect {
 pub struct Swap {
     pub key: String,
     pub expect: Expect,
-    /// The new value; none deletes the key.
+    /// The new value; `None` deletes the key.
     pub value: Option<Bytes>,
     /// Conditions on other keys.
     pub guards: Vec<(String, Expect)>,
@@ -93,9 +93,9 @@ pub enum Swapped {
 pub struct Change {
     pub key: String,
     pub revision: Revision,
-    /// What the key holds now; none after a deletion.
+    /// What the key holds now; `None` after a deletion.
     pub value: Option<Bytes>,
-    /// What it held before.
+    /// What the key held before; `None` if it was absent.
     pub previous: Option<StoredObject>,
 }
 
@@ -119,7 +119,7 @@ pub enum StoreError {
     Future { asked: Revision, newest: Revision },
 }
 
-/// See the module.
+/// Keys and values with a history of changes.
 #[async_trait]
 pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// The value of a key, and the revision at which it was read.

@@ -20,7 +20,7 @@ use crate::rest::render::render_one;
 use crate::rest::status::ApiError;
 use crate::store::{Change, Revision, StoredObject, Watch};
 
-/// Between bookmarks, as upstream has it.
+/// The time between bookmarks, as upstream has it.
 const BOOKMARK_INTERVAL: Duration = Duration::from_mins(1);
 /// A watch without a timeout of its own ends after this, and up to as much again, so that clients that started
 /// together do not come back together.
@@ -112,7 +112,7 @@ impl Session {
         })
     }
 
-    /// The next bytes to send; none when the watch is over.
+    /// The next bytes to send; `None` if the watch is over.
     pub(crate) async fn next(&mut self) -> Option<Bytes> {
         if self.state == State::Ended {
             return None;

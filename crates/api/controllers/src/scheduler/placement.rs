@@ -1,7 +1,7 @@
 //! Which node a Pod goes to.
 //!
-//! Pure: a Pod and the nodes come in, a name or the reasons against come out. Looked at are readiness, cordons,
-//! `nodeSelector`, taints, and how many Pods a node takes; of those that fit, the one with the fewest Pods wins.
+//! This is a pure function from a Pod and the nodes to a name or the reasons against. It looks at readiness, cordons,
+//! `nodeSelector`, taints, and how many Pods a node takes; of the nodes that fit, the one with the fewest Pods wins.
 //! Affinity, topology, priorities and resources are a cluster scheduler's business.
 
 use std::collections::BTreeMap;
@@ -11,9 +11,9 @@ use serde_json::Value;
 
 /// The scheduler of Pods that name none.
 const SCHEDULER: &str = "default-scheduler";
-/// What a cordoned node is treated as having.
+/// The taint that a cordoned node is treated as having.
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
-/// Pods a node takes that does not say how many, as upstream has it.
+/// How many Pods a node takes if it does not say, as upstream has it.
 const DEFAULT_PODS: usize = 110;
 
 /// A node that may be chosen.
@@ -24,7 +24,7 @@ pub(super) struct Candidate<'a> {
     pub(super) pods: usize,
 }
 
-/// Whether it is ours to find a node for this Pod.
+/// Whether this scheduler has to find a node for the Pod.
 pub(super) fn wants_node(pod: &Object) -> bool {
     let gates = pod
         .value()

@@ -1,7 +1,7 @@
 //! Who sends a request.
 //!
-//! There are three ways to prove who you are: a client certificate of our authority (name and groups are its subject), a
-//! bearer token of the token file, or nothing, which is anonymous.
+//! There are three ways to prove who you are: a client certificate of our authority (name and groups are its subject),
+//! a bearer token of the token file, or nothing, which is anonymous.
 
 use std::collections::HashMap;
 use std::fs;
@@ -40,7 +40,7 @@ impl Identity {
         self.groups.iter().any(|candidate| candidate == group)
     }
 
-    /// The node this is, if it is one.
+    /// The name of the node that is asking; `None` if it is somebody else.
     pub(crate) fn node(&self) -> Option<&str> {
         self.user
             .strip_prefix(NODE_USER_PREFIX)
@@ -64,7 +64,7 @@ pub enum AccessError {
 #[derive(Debug)]
 pub(crate) struct Authenticator {
     verifier: Arc<dyn ClientCertVerifier>,
-    /// By the hash of the token, so that looking one up takes the same time whatever it is.
+    /// Identities by the hash of their token, so that looking one up takes the same time whatever it is.
     tokens: HashMap<[u8; 32], Identity>,
 }
 
@@ -91,7 +91,7 @@ impl Authenticator {
         &self.verifier
     }
 
-    /// The identity a certificate proves. None if it proves nothing: expired, or not of our authority.
+    /// The identity a certificate proves; `None` if it has expired or is not of our authority.
     pub(crate) fn certificate_identity(&self, chain: &[CertificateDer<'_>]) -> Option<Identity> {
         let (end_entity, intermediates) = chain.split_first()?;
         self.verifier
@@ -112,7 +112,7 @@ impl Authenticator {
         chain: Option<&[CertificateDer<'_>]>,
         headers: &HeaderMap,
     ) -> Result<Identity, ApiError> {
-        // Verified anew for every request: a watch's connection may outlive its certificate.
+        // The certificate is verified anew for every request: a watch's connection may outlive its certificate.
         if let Some(identity) = chain.and_then(|chain| self.certificate_identity(chain)) {
             return Ok(identity);
         }
@@ -179,7 +179,7 @@ fn load_tokens(path: &Path) -> Result<HashMap<[u8; 32], Identity>, AccessError> 
     Ok(tokens)
 }
 
-/// `token,user,uid` or `token,user,uid,"group,group"`.
+/// Reads a line `token,user,uid` or `token,user,uid,"group,group"`.
 fn parse_token(line: &str) -> Option<(&str, Identity)> {
     let mut fields = line.splitn(4, ',');
     let (token, user, _uid) = (fields.next()?.trim(), fields.next()?.trim(), fields.next()?);

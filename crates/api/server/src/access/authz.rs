@@ -1,7 +1,7 @@
 //! What a caller may do.
 //!
-//! Administrators may do everything, nodes what `nodes` says, every known user may discover what is served, and anonymous
-//! callers may ask for health and version only.
+//! Administrators may do everything, nodes what `nodes` says, every known user may discover what is served, and
+//! anonymous callers may ask for health and version only.
 
 mod nodes;
 
@@ -20,9 +20,9 @@ use crate::rest::status::{ApiError, StatusReason};
 pub(crate) struct Access<'a> {
     pub(crate) verb: Verb,
     pub(crate) path: &'a ObjectPath,
-    /// Of a list or a watch.
+    /// The selector of a list or a watch.
     pub(crate) selector: Option<&'a Selector>,
-    /// The object that is sent, if one is.
+    /// The object that is sent; `None` if the request sends none.
     pub(crate) body: Option<&'a Value>,
 }
 

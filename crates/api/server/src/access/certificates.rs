@@ -1,7 +1,7 @@
 //! Which certificates pass the handshake, of clients and of nodes.
 //!
-//! Both verifiers let some certificates through that their authority would refuse, and leave it to the authority's verifier
-//! that whoever shows a certificate has its key.
+//! Both verifiers let some certificates through that their authority would refuse, and leave it to the authority's
+//! verifier that whoever shows a certificate has its key.
 
 use std::sync::Arc;
 

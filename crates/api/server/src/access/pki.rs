@@ -1,7 +1,7 @@
 //! The server's own certificate authority, and what it issues.
 //!
-//! Made at first start and kept in the data directory, its key readable by the owner alone. Certificates of the server
-//! are made anew at every start; those of clients are handed out in kubeconfig files and not kept.
+//! It is made at the first start and kept in the data directory, with a key that only the owner can read. Certificates
+//! of the server are made anew at every start; those of clients are handed out in kubeconfig files and not kept.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -226,7 +226,7 @@ fn leaf_params(name: &str, groups: &[&str]) -> CertificateParams {
     params
 }
 
-/// Valid from yesterday, for clocks that differ, and for some years.
+/// Makes a certificate valid from yesterday, because clocks differ, and for some years.
 fn dated_params(years: i16) -> CertificateParams {
     let today = Timestamp::now().to_zoned(TimeZone::UTC).date();
     let yesterday = today.saturating_sub(1.day());

@@ -1,4 +1,4 @@
-//! Connections to nodes: where one is, and who is at the other end.
+//! Connections to nodes: where a node is, and who is at the other end.
 //!
 //! A node says where it listens in its `Node`. A server certificate that our authority has signed must be good in every
 //! respect; one that somebody else has signed, its own node most often, is taken as it is, as upstream API servers do
@@ -21,11 +21,11 @@ use crate::registry::object::Object;
 use crate::rest::Body;
 use crate::server::keep_alive;
 
-/// From the first packet to the end of the handshake.
+/// How long dialing may take, from the first packet to the end of the handshake.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Where a kubelet listens when its `Node` does not say.
+/// The port of a kubelet whose `Node` does not name one.
 const DEFAULT_PORT: u16 = 10250;
-/// How API servers call themselves towards nodes.
+/// The name under which API servers come to nodes.
 const CLIENT_NAME: &str = "kube-apiserver-kubelet-client";
 
 #[derive(Debug, thiserror::Error)]
@@ -109,7 +109,7 @@ impl Dialer {
                 })?;
         tokio::spawn(async move {
             if let Err(error) = connection.with_upgrades().await {
-                tracing::debug!(%error, "a connection to a node ended badly");
+                tracing::debug!(%error, "the connection to a node failed");
             }
         });
         Ok(sender)

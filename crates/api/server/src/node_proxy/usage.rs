@@ -1,6 +1,6 @@
 //! metrics.k8s.io: what pods and nodes use, for `kubectl top`.
 //!
-//! Nothing of it is stored. Each request asks the nodes for their `/stats/summary` and answers with what they say about
+//! None of this is stored. Each request asks the nodes for their `/stats/summary` and answers with what they say about
 //! the objects that are there. A node that does not answer in time has nothing to say: its pods are left out, as
 //! upstream's metrics server leaves them out.
 
@@ -23,12 +23,12 @@ pub(crate) const GROUP: &str = "metrics.k8s.io";
 pub(crate) const VERSION: &str = "v1beta1";
 const API_VERSION: &str = "metrics.k8s.io/v1beta1";
 const VERBS: [&str; 2] = ["get", "list"];
-/// Nodes that are asked at a time.
+/// How many nodes are asked at a time.
 const ASKED_AT_ONCE: usize = 16;
-/// For a node to say what it uses.
+/// How long a node may take to say what it uses.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const SUMMARY: &str = "/stats/summary";
-/// Over which time a node measures, at least.
+/// The shortest time over which a node measures.
 const WINDOW: &str = "1s";
 
 /// What is asked about.
@@ -200,7 +200,7 @@ struct Memory {
 #[derive(Debug, Default)]
 struct Usage {
     nodes: HashMap<String, NodeSummary>,
-    /// By namespace and name.
+    /// The usage of pods, by namespace and name.
     pods: HashMap<(String, String), Vec<ContainerSummary>>,
 }
 
@@ -217,7 +217,7 @@ impl Usage {
                 tracing::debug!(
                     node = name,
                     error = error.message,
-                    "a node does not say what it uses"
+                    "the node does not say what it uses"
                 );
             });
             let summary: Summary = serde_json::from_slice(&summary.ok()?).ok()?;

@@ -1,8 +1,8 @@
 //! JSON patch, RFC 6902.
 //!
-//! The crate `json-patch` carries out single operations. What this module adds are bounds that the crate does not have, on
-//! the number of operations, the bytes they copy and the depth they build, and the errors that clients know. A patch is
-//! applied to a copy of the object, so a failure in its middle changes nothing.
+//! The crate `json-patch` carries out single operations. What this module adds are bounds that the crate does not have,
+//! on the number of operations, the bytes they copy and the depth they build, and the errors that clients know. A patch
+//! is applied to a copy of the object, so a failure in its middle changes nothing.
 
 use json_patch::{PatchErrorKind, PatchOperation, jsonptr};
 use serde_json::Value;

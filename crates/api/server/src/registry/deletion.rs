@@ -14,9 +14,9 @@ use crate::rest::query::{DeleteOptions, ListOptions};
 use crate::rest::status::ApiError;
 use crate::store::{Expect, StoredObject, Swap, Swapped};
 
-/// Of a Pod that does not say.
+/// The grace period of a Pod that names none.
 const DEFAULT_GRACE_SECONDS: i64 = 30;
-/// Times a deletion is computed anew because someone else changed the object.
+/// How often a deletion is computed anew because someone else changed the object.
 const MAX_ATTEMPTS: usize = 16;
 
 /// The result of a deletion.
@@ -149,7 +149,7 @@ impl Registry {
         Err(ApiError::modified(endpoint, name))
     }
 
-    /// None if someone else changed the object meanwhile.
+    /// Makes the change; `None` if someone else changed the object meanwhile.
     async fn carry_out(
         &self,
         entry: &StoredObject,

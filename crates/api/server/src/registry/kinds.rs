@@ -1,7 +1,7 @@
 //! What differs between the kinds: decoding into their fields, defaults, validation, update rules.
 //!
-//! The registry drives; here is only what it asks of a kind. Pods have the rules of `pulselet-model`; the other kinds
-//! have upstream's names and defaults, and the few checks that keep nonsense out of the store.
+//! The registry does the work; here is only what it asks of a kind. Pods have the rules of `pulselet-model`; the other
+//! kinds have upstream's names and defaults, and the few checks that keep nonsense out of the store.
 
 mod event;
 mod pod;
@@ -20,7 +20,7 @@ use crate::rest::body::{self, Parsed, Step};
 use crate::rest::query::FieldValidation;
 use crate::rest::status::ApiError;
 
-/// What the server was told about Pods.
+/// Which rules for Pods the server was configured with.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
     pub profile: Profile,

@@ -23,7 +23,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Every namespace has a service account named `default`.
+    /// Creates the service account `default`, which every namespace has.
     pub(super) async fn ensure_service_account(&self, namespace: &str) -> Result<(), ApiError> {
         let object = Object::new(json!({"metadata": {"name": "default", "namespace": namespace}}))
             .expect("a literal object");

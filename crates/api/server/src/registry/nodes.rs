@@ -1,4 +1,4 @@
-//! What the server itself says about a node: that it has lost sight of it.
+//! What the server itself writes about a node: that the node has not been heard of for too long.
 
 use serde_json::{Value, json};
 

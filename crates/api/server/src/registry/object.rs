@@ -29,7 +29,7 @@ pub struct DamagedObject {
 }
 
 impl Object {
-    /// Takes a JSON object; anything else is none. Missing metadata is added.
+    /// Takes a JSON object and adds metadata if there is none; `None` if the value is something else.
     pub fn new(mut value: Value) -> Option<Self> {
         let map = value.as_object_mut()?;
         let metadata = map.entry("metadata").or_insert_with(|| json!({}));
@@ -122,7 +122,7 @@ impl Object {
         }
     }
 
-    /// A text somewhere inside, empty when it is not there.
+    /// The text at a JSON pointer, empty if there is none.
     pub fn text(&self, pointer: &str) -> &str {
         self.0
             .pointer(pointer)
@@ -130,7 +130,7 @@ impl Object {
             .unwrap_or_default()
     }
 
-    /// Says of the object what it is.
+    /// Sets `apiVersion` and `kind`.
     pub(crate) fn set_type(&mut self, endpoint: Endpoint) {
         self.0["apiVersion"] = json!(endpoint.group_version.api_version());
         self.0["kind"] = json!(endpoint.info().kind);
@@ -186,7 +186,7 @@ pub(crate) fn splice(out: &mut BytesMut, value: &[u8], revision: Revision) {
     out.extend_from_slice(&value[HEAD.len()..]);
 }
 
-/// Now, as object metadata carries it: whole seconds.
+/// The current time as object metadata carries it, in whole seconds.
 pub(crate) fn now() -> Value {
     json!(timestamp(Timestamp::now()))
 }

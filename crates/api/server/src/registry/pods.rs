@@ -41,7 +41,7 @@ impl Registry {
             .await
     }
 
-    /// Says on a Pod why no node takes it; false if it says so already.
+    /// Records on a Pod why no node takes it; false if that is recorded already.
     pub(crate) async fn mark_unschedulable(
         &self,
         path: &ObjectPath,

@@ -9,7 +9,7 @@ use crate::registry::object::Object;
 use crate::registry::resource::ResourceKind;
 use crate::rest::status::ApiError;
 
-/// Requirements in one selector. Far above any real one; a bound for hostile ones.
+/// How many requirements one selector may have: far more than any real one has.
 const MAX_REQUIREMENTS: usize = 256;
 
 /// Which objects are meant. The default is all of them.

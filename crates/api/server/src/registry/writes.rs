@@ -13,9 +13,9 @@ use crate::rest::query::WriteOptions;
 use crate::rest::status::{ApiError, StatusReason};
 use crate::store::{Expect, StoredObject, Swap, Swapped};
 
-/// Names tried for one `generateName`.
+/// How many names are tried for one `generateName`.
 const MAX_NAME_ATTEMPTS: usize = 8;
-/// Times a change without a condition is computed anew because someone else was faster.
+/// How often a change without a condition is computed anew because someone else was faster.
 const MAX_CHANGE_ATTEMPTS: usize = 16;
 
 /// What a computed change does to the stored object.
@@ -86,7 +86,7 @@ impl Registry {
         })
     }
 
-    /// Gives a new object what the server gives, and checks it.
+    /// Sets the fields of a new object that only the server sets, and checks the object.
     fn admit_new(&self, endpoint: Endpoint, mut object: Object) -> Result<Admitted, ApiError> {
         stamp(&mut object);
         let name = object.name().to_owned();
@@ -138,7 +138,7 @@ impl Registry {
         Err(ApiError::modified(endpoint, &name))
     }
 
-    /// Creates an object of the server's own unless it is there.
+    /// Creates an object of the server's own, unless there is one of its name.
     pub(crate) async fn ensure(&self, kind: ResourceKind, object: Object) -> Result<(), ApiError> {
         let endpoint = kind.storage();
         let object = self.admit_new(endpoint, object)?.object;
@@ -278,7 +278,7 @@ impl Registry {
         ))
     }
 
-    /// Stores a changed object if nobody else changed it; none if somebody did.
+    /// Stores a changed object; `None` if somebody else changed it meanwhile.
     async fn replace(
         &self,
         path: &ObjectPath,
@@ -334,7 +334,7 @@ fn place(object: &mut Object, path: &ObjectPath) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Gives a new object what only the server gives.
+/// Sets the metadata that only the server sets, and removes what a client may not set.
 fn stamp(object: &mut Object) {
     object.set_meta("uid", json!(object::new_uid()));
     object.set_meta("creationTimestamp", object::now());

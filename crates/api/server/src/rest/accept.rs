@@ -32,7 +32,7 @@ pub(crate) enum View {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DiscoveryView {
     Plain,
-    /// With the version of the aggregated format.
+    /// Everything in one document, in this version of the format.
     Aggregated(&'static str),
 }
 
@@ -120,7 +120,7 @@ pub(crate) fn discovery(header: &str) -> Result<DiscoveryView, ApiError> {
     Err(ApiError::not_acceptable(&[JSON]))
 }
 
-/// For answers that exist as plain JSON only.
+/// Refuses a client that does not take plain JSON, for answers that exist in no other form.
 pub(crate) fn require_json(header: &str) -> Result<(), ApiError> {
     if parse(header).iter().any(|accepted| is_json(accepted.media_type)) {
         Ok(())

@@ -23,7 +23,7 @@ pub(crate) enum Encoding {
     Protobuf,
 }
 
-/// What bodies may be written in.
+/// The media types in which bodies may be written.
 const ACCEPTED: [&str; 3] = [
     "application/json",
     "application/yaml",
@@ -31,7 +31,7 @@ const ACCEPTED: [&str; 3] = [
 ];
 
 impl Encoding {
-    /// From a content type; none when the header is missing, which upstream reads as JSON.
+    /// Reads a content type. `None` is a request without the header, which upstream reads as JSON.
     pub(crate) fn of(content_type: Option<&str>) -> Result<Self, ApiError> {
         let essence = content_type.map(|text| text.split(';').next().unwrap_or_default().trim());
         match essence {

@@ -1,6 +1,7 @@
 //! One request, from headers to answer.
 //!
-//! The order is fixed: who is it, what is asked, may they, is there room, do it. A request that fails at any step
+//! The order is fixed: who is asking, what they ask for, whether they may, whether there is room, and then the work. A
+//! request that fails at any step
 //! changes nothing and gets a `Status` that says why. The network is left to `server`.
 
 use std::sync::Arc;
@@ -35,15 +36,15 @@ use crate::rest::status::ApiError;
 use crate::rest::{Body, BodyError};
 use crate::watch::{self, Session};
 
-/// Requests that change something and are under way, as upstream has it.
+/// How many requests that change something may be under way, as upstream has it.
 const MAX_MUTATING: usize = 200;
-/// Requests that only read and are under way.
+/// How many requests that only read may be under way.
 const MAX_READING: usize = 400;
-/// Watches and streams to nodes, which live long and do little.
+/// How many watches and streams to nodes there may be. They live long and do little.
 const MAX_LONG_RUNNING: usize = 5000;
-/// From the first byte of a request to its answer; watches and streams excepted.
+/// How long a request may take from its first byte to its answer. Watches and streams may take longer.
 const REQUEST_TIMEOUT: Duration = Duration::from_mins(1);
-/// Warnings sent with one answer, and bytes of each: headers have no room for more.
+/// How many warnings go with one answer, and how many bytes each may have: headers have no room for more.
 const MAX_WARNINGS: usize = 32;
 const MAX_WARNING_BYTES: usize = 256;
 
@@ -119,14 +120,14 @@ impl Handler {
                 self.document(&route, request.headers()).await
             }
             Err(error) => {
-                // Who may not look around does not learn what is not there.
+                // A caller who may not look around does not learn what is not there.
                 access::authorize_route(&identity, &Route::Paths, &path)?;
                 Err(error)
             }
         }
     }
 
-    /// Everything that is not an object.
+    /// Answers a request for something that is not an object.
     async fn document(&self, route: &Route, headers: &HeaderMap) -> Result<Response<Body>, ApiError> {
         let accepted = header(headers, &ACCEPT);
         let aggregated = |core: bool, plain: fn() -> Value| match accept::discovery(accepted)? {
@@ -163,7 +164,7 @@ impl Handler {
         }
     }
 
-    /// What pods and nodes use.
+    /// Answers a request for what pods and nodes use.
     async fn usage(&self, route: &Route, query: &Query) -> Result<Response<Body>, ApiError> {
         let Route::Usage(path) = route else {
             return Err(ApiError::no_such_path());
@@ -173,7 +174,7 @@ impl Handler {
         Ok(json_answer(StatusCode::OK, &answering.await?))
     }
 
-    /// Healthy is a server whose store answers.
+    /// Answers whether the server is healthy, which it is if its store answers.
     async fn health(&self) -> Result<Response<Body>, ApiError> {
         self.registry.revision().await?;
         let mut answer = Response::new(full(Bytes::from_static(b"ok")));
@@ -219,7 +220,7 @@ impl Handler {
             })
     }
 
-    /// Room for one more request, or the advice to come back.
+    /// Takes room for one more request, or advises the client to come back.
     fn admit(&self, verb: Verb, long: bool) -> Result<OwnedSemaphorePermit, ApiError> {
         let room = if long {
             &self.long_running
@@ -448,7 +449,7 @@ impl Call<'_> {
     }
 }
 
-/// A header as text, empty when it is missing or not text.
+/// A header as text, empty if it is missing or is not text.
 fn header<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> &'a str {
     headers
         .get(name)

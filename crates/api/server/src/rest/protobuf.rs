@@ -327,7 +327,7 @@ fn map_entry(mut rest: &[u8]) -> Result<(&str, &[u8]), ProtobufError> {
     Ok((key, value))
 }
 
-/// A point in time; none is the zero time, which stands for "not set".
+/// A point in time; `None` if it is the zero time, which stands for "not set".
 fn time(mut rest: &[u8]) -> Result<Option<Timestamp>, ProtobufError> {
     let (mut seconds, mut nanos) = (None, 0);
     while let Some((number, wire)) = next_field(&mut rest)? {

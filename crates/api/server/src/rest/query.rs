@@ -13,7 +13,7 @@ use crate::store::Revision;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Query(Vec<(String, String)>);
 
-/// Parameters in one query. Exec passes one per word of its command.
+/// How many parameters one query may have. Exec passes one per word of its command.
 const MAX_PARAMETERS: usize = 1024;
 
 impl Query {
@@ -36,7 +36,7 @@ impl Query {
             .map(|(_, value)| value.as_str())
     }
 
-    /// Empty when it is not there.
+    /// The parameter, empty if it is not there.
     pub(crate) fn text(&self, name: &str) -> &str {
         self.get(name).unwrap_or_default()
     }
@@ -85,7 +85,7 @@ pub(crate) struct ListOptions {
     pub selector: Selector,
     pub limit: Option<usize>,
     pub continue_token: Option<String>,
-    /// None when the client leaves it open.
+    /// `None` if the client leaves it open.
     pub resource_version: Option<Revision>,
     pub version_match: Option<VersionMatch>,
     pub allow_bookmarks: bool,
@@ -148,16 +148,16 @@ pub(crate) enum FieldValidation {
 /// Options of a write.
 #[derive(Debug, Clone)]
 pub(crate) struct WriteOptions {
-    /// Everything but the write.
+    /// Do everything but the write.
     pub dry_run: bool,
     pub field_validation: FieldValidation,
-    /// Whom managed fields belong to.
+    /// The manager to whom written fields belong.
     pub field_manager: String,
     /// Take fields from other managers (server-side apply).
     pub force: bool,
 }
 
-/// Bytes of a manager's name.
+/// How many bytes a manager's name may have.
 const MAX_MANAGER_BYTES: usize = 128;
 
 impl WriteOptions {
@@ -232,7 +232,7 @@ struct Preconditions {
 }
 
 impl DeleteOptions {
-    /// From the body if there is one, else from the query.
+    /// Reads the options from the body if there is one, else from the query.
     pub(crate) fn parse(query: &Query, body: Option<Value>) -> Result<Self, ApiError> {
         let body: DeleteBody = match body {
             Some(body) => serde_json::from_value(body).map_err(|error| {

@@ -1,4 +1,4 @@
-//! From method and path to what is asked for.
+//! What a request asks for, by its method and path.
 //!
 //! A [`Route`] is a plain value, so that the grammar of paths is tested without a network. Whether the object exists
 //! and whether the caller may touch it is decided later.
@@ -64,7 +64,7 @@ impl Verb {
         }
     }
 
-    /// Whether it may change something.
+    /// Whether the verb may change something.
     pub(crate) const fn mutates(self) -> bool {
         match self {
             Self::Get | Self::List | Self::Watch => false,

@@ -117,7 +117,7 @@ impl ApiError {
         Self::new(StatusReason::NotFound, message).about(endpoint, name)
     }
 
-    /// No such path.
+    /// The path names nothing.
     pub fn no_such_path() -> Self {
         Self::new(
             StatusReason::NotFound,
@@ -144,7 +144,7 @@ impl ApiError {
         Self::new(StatusReason::Conflict, message).about(endpoint, name)
     }
 
-    /// Refused by a rule about this object.
+    /// A rule about this object refuses the request.
     pub fn forbidden(endpoint: Endpoint, name: &str, why: &str) -> Self {
         let subject = if name.is_empty() {
             endpoint.qualified()
@@ -236,7 +236,7 @@ impl ApiError {
         )
     }
 
-    /// A page of a list that cannot be continued.
+    /// The list whose next page was asked for cannot be continued.
     pub fn expired_continue() -> Self {
         Self::new(
             StatusReason::Expired,
@@ -299,7 +299,7 @@ impl From<StoreError> for ApiError {
             | StoreError::Read { .. }
             | StoreError::Write { .. }
             | StoreError::Closed => {
-                tracing::error!(%error, "the store failed");
+                tracing::error!(%error, "the store failed a request");
                 Self::internal(error)
             }
         }

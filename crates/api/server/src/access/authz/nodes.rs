@@ -1,7 +1,7 @@
 //! What a node may do: look after itself and after the Pods bound to it, and nothing else.
 //!
-//! Its own Node object and lease, the Pods bound to it and their status, the config maps, secrets and service accounts
-//! those Pods name, and events. A node that is broken into can harm its own Pods, not those of others.
+//! That is its own Node object and lease, the Pods bound to it and their status, the config maps, secrets and service
+//! accounts that those Pods name, and events. A node that is broken into can harm its own Pods, not those of others.
 
 use serde_json::Value;
 
@@ -70,7 +70,7 @@ async fn own_pod(node: &str, registry: &Registry, access: Access<'_>) -> Result<
                 .and_then(|selector| selector.required_field("spec.nodeName"));
             Ok(selected == Some(node))
         }
-        // A static Pod's image in the API.
+        // This is the mirror of a static Pod.
         (Verb::Create, None) => Ok(access.body.is_some_and(|body| is_own_mirror(node, body))),
         (Verb::Get | Verb::Delete, None)
         | (Verb::Get | Verb::Update | Verb::Patch, Some(Subresource::Status))

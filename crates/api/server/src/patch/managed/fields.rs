@@ -137,7 +137,7 @@ impl<'de> Deserialize<'de> for FieldSet {
     }
 }
 
-/// The step that leads to an item of a list with keys; none if the item lacks one.
+/// The step that leads to an item of a list with keys; `None` if the item lacks one of them.
 pub(super) fn item_step(keys: &[&str], item: &Value) -> Option<String> {
     let mut found = BTreeMap::new();
     for key in keys {
