@@ -66,8 +66,8 @@ impl fmt::Display for Path<'_> {
 }
 
 /// What kind of wrong a field is, as upstream's `causes` name it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub enum Reason {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum CauseReason {
     #[serde(rename = "FieldValueInvalid")]
     Invalid,
     #[serde(rename = "FieldValueRequired")]
@@ -87,11 +87,11 @@ pub enum Reason {
 }
 
 /// One thing that is wrong with an object.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct FieldError {
     /// The path of the field, such as `spec.containers[0].image`.
     pub field: String,
-    pub reason: Reason,
+    pub reason: CauseReason,
     /// The whole message, value included.
     pub message: String,
 }
@@ -125,7 +125,7 @@ impl Errors {
     pub(crate) fn invalid(&mut self, path: Path<'_>, value: impl BadValue, detail: impl fmt::Display) {
         self.push(
             path,
-            Reason::Invalid,
+            CauseReason::Invalid,
             format!("Invalid value: {}: {detail}", Shown(&value)),
         );
     }
@@ -143,7 +143,7 @@ impl Errors {
         } else {
             format!("Required value: {detail}")
         };
-        self.push(path, Reason::Required, message);
+        self.push(path, CauseReason::Required, message);
     }
 
     pub(crate) fn not_supported(&mut self, path: Path<'_>, value: &str, supported: &[&str]) {
@@ -153,29 +153,33 @@ impl Errors {
             go_quote(value),
             quoted.join(", ")
         );
-        self.push(path, Reason::NotSupported, message);
+        self.push(path, CauseReason::NotSupported, message);
     }
 
     pub(crate) fn forbidden(&mut self, path: Path<'_>, detail: impl fmt::Display) {
-        self.push(path, Reason::Forbidden, format!("Forbidden: {detail}"));
+        self.push(path, CauseReason::Forbidden, format!("Forbidden: {detail}"));
     }
 
     pub(crate) fn duplicate(&mut self, path: Path<'_>, value: &str) {
         self.push(
             path,
-            Reason::Duplicate,
+            CauseReason::Duplicate,
             format!("Duplicate value: {}", go_quote(value)),
         );
     }
 
     pub(crate) fn not_found(&mut self, path: Path<'_>, value: &str) {
-        self.push(path, Reason::NotFound, format!("Not found: {}", go_quote(value)));
+        self.push(
+            path,
+            CauseReason::NotFound,
+            format!("Not found: {}", go_quote(value)),
+        );
     }
 
     pub(crate) fn too_long(&mut self, path: Path<'_>, max_bytes: usize) {
         self.push(
             path,
-            Reason::TooLong,
+            CauseReason::TooLong,
             format!("Too long: may not be more than {max_bytes} bytes"),
         );
     }
@@ -183,12 +187,12 @@ impl Errors {
     pub(crate) fn too_many(&mut self, path: Path<'_>, count: usize, max: usize) {
         self.push(
             path,
-            Reason::TooMany,
+            CauseReason::TooMany,
             format!("Too many: {count}: must have at most {max} items"),
         );
     }
 
-    fn push(&mut self, path: Path<'_>, reason: Reason, message: String) {
+    fn push(&mut self, path: Path<'_>, reason: CauseReason, message: String) {
         if self.0.len() < MAX_ERRORS {
             self.0.push(FieldError {
                 field: path.to_string(),

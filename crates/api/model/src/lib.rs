@@ -29,7 +29,7 @@ pub use k8s_openapi as openapi;
 pub use admission::{Admission, admit_create, admit_ephemeral_containers, admit_update};
 pub use decode::{DecodeError, Decoded, Document, Documents, MAX_DOCUMENT_BYTES, Position, decode_documents};
 pub use dropping::hide_disabled;
-pub use field::{FieldError, Reason};
+pub use field::{CauseReason, FieldError};
 pub use gates::{Gate, GateError, GateSet};
 pub use pod::{Container, ContainerPort, EphemeralContainer, Pod, PodOs, PodSpec};
 pub use probe::{
@@ -37,6 +37,6 @@ pub use probe::{
     SleepAction, TcpSocketAction,
 };
 pub use profile::Profile;
-pub use status::{ContainerStatus, PodStatus};
+pub use status::{ContainerStatusFields, PodStatus};
 pub use validation::{NameRule, validate_metadata};
 pub use warning::Warning;

@@ -36,11 +36,11 @@ pub struct PodStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub init_container_statuses: Vec<ContainerStatus>,
+    pub init_container_statuses: Vec<ContainerStatusFields>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub container_statuses: Vec<ContainerStatus>,
+    pub container_statuses: Vec<ContainerStatusFields>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub ephemeral_container_statuses: Vec<ContainerStatus>,
+    pub ephemeral_container_statuses: Vec<ContainerStatusFields>,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub qos_class: String,
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -59,7 +59,7 @@ pub struct PodStatus {
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct ContainerStatus {
+pub struct ContainerStatusFields {
     pub name: String,
     pub state: core::ContainerState,
     pub last_state: core::ContainerState,

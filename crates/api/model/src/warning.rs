@@ -8,7 +8,7 @@ use crate::gates::Gate;
 use crate::pod::{Container, Pod};
 use crate::profile::Profile;
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Warning {
     /// A field was removed because its gate is off.
     Dropped { field: String, gate: Gate },

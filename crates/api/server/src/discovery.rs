@@ -1,9 +1,12 @@
 //! What is served, as clients discover it: the plain lists and the aggregated one, and the version.
+//! Their schemas are in `openapi`.
+
+pub(crate) mod openapi;
 
 use serde_json::{Value, json};
 
-use crate::resource::{Endpoint, GroupVersion, Subresource};
-use crate::usage;
+use crate::node_proxy::usage;
+use crate::registry::resource::{Endpoint, GroupVersion, Subresource};
 
 /// The Kubernetes release whose API this is; clients compare it with their own.
 pub(crate) const KUBERNETES_MINOR: &str = "36";

@@ -1,18 +1,18 @@
-//! What fuzzers call, and nobody else: bytes from outside on the way a request takes them. The answer is of no
-//! interest; a panic, a hang or endless memory is.
+//! What fuzzers call, and nobody else: these functions take bytes from outside the way a request takes them. Fuzzers
+//! look for panics, hangs and endless memory; the answers do not matter.
 
 use serde_json::{Value, json};
 
-use crate::body::{self, Encoding};
-use crate::object::Object;
 use crate::patch::{self, Patch};
-use crate::query::{Query, WriteOptions};
-use crate::resource::Kind;
+use crate::registry::object::Object;
+use crate::registry::resource::ResourceKind;
+use crate::rest::body::{self, Encoding};
+use crate::rest::query::{Query, WriteOptions};
 
 /// Reads a body in each of the encodings a client may choose.
 pub fn read_body(bytes: &[u8]) {
     for encoding in [Encoding::Json, Encoding::Yaml, Encoding::Protobuf] {
-        // Either is right, for bytes that mean nothing.
+        // Both a value and an error are right for bytes that mean nothing.
         let _ = body::parse(bytes, encoding);
     }
 }
@@ -38,6 +38,6 @@ pub fn patch_pod(bytes: &[u8]) {
     ];
     patches.extend(patch::parse_json_patch(change).ok().map(Patch::Json));
     for patch in patches {
-        let _ = patch::apply(&patch, Kind::Pod.storage(), &pod, &options);
+        let _ = patch::apply(&patch, ResourceKind::Pod.storage(), &pod, &options);
     }
 }

@@ -1,47 +1,43 @@
 //! The Kubernetes REST server.
 //!
-//! A request comes in through `server` (TLS, connections) and `handler` (who, what, may they), is found in the
-//! catalogue of `resource` by `route`, and reaches the `registry`, which applies the rules of `kinds` and `managed` and
-//! keeps objects in the `store`. Answers take the form `accept` found: JSON, a `table`, or the stream of a `watch`.
+//! Start at `rest::handler`, which takes one request through its steps, and at `registry`, which every read and write
+//! goes through. Each folder is one subject:
+//!
+//! - `server` listens, speaks TLS, and hands each request to the handler.
+//! - `rest` is the protocol: paths, queries, bodies, the forms of answers, errors.
+//! - `access` says who is asking and what they may do, and keeps the certificate authority.
+//! - `registry` holds the catalogue of kinds and the rules for reading and changing objects.
+//! - `patch` computes what a patch or an apply makes of an object, and who owns which field.
+//! - `store` keeps versioned values and tells watchers about changes.
+//! - `watch` turns the changes of the store into the stream that a client reads.
+//! - `discovery` says which kinds there are and what their fields are.
+//! - `node_proxy` passes logs, exec and usage on to the node that can answer.
+//! - `client` is the way in for controllers of the same process.
 //!
 //! What must always hold: a write is durable before it is answered; an object passes its kind's rules before it is
 //! stored; revisions never go back; a watch neither misses nor repeats a change, or says that it no longer can (410);
 //! a request that fails changes nothing.
 //!
 //! What it leaves to others: the rules for Pods (`pulselet-model`), running them (a node, which is a client like any
-//! other), and answering for logs and exec, which are passed on to the Pod's node.
+//! other), and everything that happens without a request (`pulselet-controllers`).
 
-mod accept;
 mod access;
-mod body;
+mod client;
 mod discovery;
 #[doc(hidden)]
 pub mod fuzzing;
-mod handler;
-mod kinds;
-mod managed;
-mod node;
-mod object;
-mod openapi;
+mod node_proxy;
 mod patch;
-mod pki;
-mod placement;
-mod protobuf;
-mod query;
 mod registry;
-mod render;
-mod resource;
-mod route;
-mod schema;
-mod selector;
+mod rest;
 mod server;
-mod status;
 pub mod store;
-mod table;
-mod usage;
 mod watch;
 
+pub use access::pki::{PkiError, node_kubeconfig};
 pub use access::{ADMIN_GROUP, AccessError, NODE_GROUP, NODE_USER_PREFIX};
-pub use pki::{PkiError, node_kubeconfig};
-pub use server::{Config, NodeCertificate, Server, StartError};
-pub use status::{ApiError, Reason};
+pub use client::{Deletion, LocalClient, ObjectChange, ObjectWatch};
+pub use registry::object::{Object, timestamp};
+pub use registry::resource::ResourceKind;
+pub use rest::status::{ApiError, StatusReason};
+pub use server::{Config, NodeCertificate, ServeError, Server};

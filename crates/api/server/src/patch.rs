@@ -5,16 +5,19 @@
 //! of what they build are bounded.
 
 mod json;
+pub(crate) mod managed;
+mod schema;
 mod strategic;
 
 use serde_json::{Map, Value};
 
-use crate::managed;
-use crate::object::Object;
-use crate::query::WriteOptions;
-use crate::resource::Endpoint;
-use crate::status::{ApiError, Reason};
+use crate::registry::object::Object;
+use crate::registry::resource::Endpoint;
+use crate::rest::body::{self, Encoding};
+use crate::rest::query::WriteOptions;
+use crate::rest::status::{ApiError, StatusReason};
 pub(crate) use json::JsonPatch;
+use json::{ApplyPatchError, DecodePatchError};
 
 /// A patch of one of the four kinds.
 #[derive(Debug, Clone)]
@@ -29,9 +32,34 @@ pub(crate) enum Patch {
     Apply(Value),
 }
 
+/// Reads the body of a patch.
+pub(crate) fn parse(content_type: Option<&str>, bytes: &[u8]) -> Result<Patch, ApiError> {
+    let essence = content_type.map(|text| text.split(';').next().unwrap_or_default().trim());
+    let json = |bytes| body::parse(bytes, Encoding::Json).map(|parsed| parsed.value);
+    match essence {
+        Some("application/json-patch+json") => parse_json_patch(json(bytes)?).map(Patch::Json),
+        Some("application/merge-patch+json") => json(bytes).map(Patch::Merge),
+        Some("application/strategic-merge-patch+json") => json(bytes).map(Patch::Strategic),
+        Some("application/apply-patch+yaml") => {
+            body::parse(bytes, Encoding::Yaml).map(|parsed| Patch::Apply(parsed.value))
+        }
+        _ => Err(ApiError::unsupported_media_type(&[
+            "application/json-patch+json",
+            "application/merge-patch+json",
+            "application/strategic-merge-patch+json",
+            "application/apply-patch+yaml",
+        ])),
+    }
+}
+
 /// Reads the operations of a JSON patch.
 pub(crate) fn parse_json_patch(value: Value) -> Result<JsonPatch, ApiError> {
-    JsonPatch::parse(value).map_err(|why| ApiError::bad_request(format!("error decoding patch: {why}")))
+    JsonPatch::parse(value).map_err(|error| match error {
+        DecodePatchError::TooManyOperations { .. } | DecodePatchError::Decode(_) => {
+            ApiError::bad_request(format!("error decoding patch: {error}"))
+        }
+        DecodePatchError::Apply(error) => does_not_fit(&error),
+    })
 }
 
 /// The patched object.
@@ -44,11 +72,11 @@ pub(crate) fn apply(
     let mut value = object.value().clone();
     match patch {
         Patch::Json(patch) => {
-            patch.apply(&mut value).map_err(|why| does_not_fit(&why))?;
+            patch.apply(&mut value).map_err(|error| does_not_fit(&error))?;
         }
         Patch::Merge(patch) => {
             require_object(patch)?;
-            merge(&mut value, patch);
+            json_patch::merge(&mut value, patch);
         }
         Patch::Strategic(patch) => {
             let patch = require_object(patch)?;
@@ -68,30 +96,11 @@ fn require_object(patch: &Value) -> Result<&Map<String, Value>, ApiError> {
         .ok_or_else(|| ApiError::bad_request("error decoding patch: the patch is not an object"))
 }
 
-fn does_not_fit(why: &str) -> ApiError {
+fn does_not_fit(why: &ApplyPatchError) -> ApiError {
     ApiError::new(
-        Reason::Invalid,
+        StatusReason::Invalid,
         format!("the server rejected our request due to an error in our request: {why}"),
     )
-}
-
-/// RFC 7386.
-fn merge(value: &mut Value, patch: &Value) {
-    let Value::Object(patch) = patch else {
-        *value = patch.clone();
-        return;
-    };
-    if !value.is_object() {
-        *value = Value::Object(Map::new());
-    }
-    let Value::Object(map) = value else { return };
-    for (key, change) in patch {
-        if change.is_null() {
-            map.remove(key);
-        } else {
-            merge(map.entry(key.clone()).or_insert(Value::Null), change);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -99,8 +108,10 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
+    use json_patch::merge;
+
     use super::*;
-    use crate::resource::Kind;
+    use crate::registry::resource::ResourceKind;
 
     /// Names that mean something to patches, so that random ones meet each other.
     fn any_name() -> impl Strategy<Value = String> {
@@ -155,9 +166,9 @@ mod tests {
         #[test]
         fn no_patch_breaks_the_server(document in any_json(), change in any_json(), operations in any_operations()) {
             let Some(object) = Object::new(document) else { return Ok(()) };
-            let query = crate::query::Query::parse("force=true").expect("a query");
+            let query = crate::rest::query::Query::parse("force=true").expect("a query");
             let options = WriteOptions::parse(&query, "tester/1").expect("options");
-            let endpoint = Kind::Pod.storage();
+            let endpoint = ResourceKind::Pod.storage();
             for patch in [Patch::Merge(change.clone()), Patch::Strategic(change.clone()), Patch::Apply(change)] {
                 let _ = apply(&patch, endpoint, &object, &options);
             }

@@ -1,11 +1,17 @@
 //! Objects and the rules for reading and changing them, between the wire and the store.
 //!
 //! What must always hold: an object passes its kind's rules before it is stored; a change is made on the very version
-//! it was computed from, or not at all; the store sees one swap per change. Who may do what was decided before.
+//! it was computed from, or not at all; the store sees one swap per change. Who may do what is decided before
+//! (`access`).
 
 mod deletion;
+pub(crate) mod kinds;
+mod namespaces;
 mod nodes;
+pub(crate) mod object;
 mod pods;
+pub(crate) mod resource;
+pub(crate) mod selector;
 mod writes;
 
 use std::sync::Arc;
@@ -16,22 +22,19 @@ use bytes::{BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::kinds::{self, Rules};
-use crate::object::{DamagedObject, Object, splice};
-use crate::query::{ListOptions, VersionMatch};
-use crate::resource::{Endpoint, Kind};
-use crate::route::ObjectPath;
-use crate::selector::Selector;
-use crate::status::ApiError;
-use crate::store::{Entry, Range, Revision, Store, Watch};
+use crate::rest::query::{ListOptions, VersionMatch};
+use crate::rest::status::ApiError;
+use crate::store::{Range, Revision, Store, StoredObject, Watch};
 pub(crate) use deletion::Deleted;
-pub(crate) use deletion::SYSTEM_NAMESPACES;
-pub(crate) use writes::parse_patch;
+use kinds::Rules;
+use object::{DamagedObject, Object, splice};
+use resource::{Endpoint, ObjectPath, ResourceKind};
+use selector::Selector;
 
-/// Objects read at once while looking for those a selector wants.
+/// How many objects are read at once while looking for those that a selector wants.
 const SELECT_PAGE: usize = 1000;
 
-/// See the module. Clones share one store.
+/// Reads and changes objects by the rules of their kinds. Clones share one store.
 #[derive(Debug, Clone)]
 pub(crate) struct Registry {
     store: Arc<dyn Store>,
@@ -41,7 +44,7 @@ pub(crate) struct Registry {
 /// A list, or a page of one.
 #[derive(Debug)]
 pub(crate) struct Listed {
-    pub entries: Vec<Entry>,
+    pub entries: Vec<StoredObject>,
     pub revision: Revision,
     pub continue_token: Option<String>,
     pub remaining: Option<usize>,
@@ -50,7 +53,7 @@ pub(crate) struct Listed {
 /// The result of a write.
 #[derive(Debug)]
 pub(crate) struct Written {
-    /// As stored, with its resourceVersion.
+    /// The object as it is stored, with its resourceVersion.
     pub object: Object,
     pub warnings: Vec<String>,
     pub created: bool,
@@ -58,7 +61,7 @@ pub(crate) struct Written {
 
 impl From<DamagedObject> for ApiError {
     fn from(error: DamagedObject) -> Self {
-        tracing::error!(%error, "an object cannot be read");
+        tracing::error!(%error, "the registry cannot read a stored object");
         Self::internal(error)
     }
 }
@@ -80,7 +83,7 @@ impl Registry {
         self.rules
     }
 
-    async fn entry(&self, path: &ObjectPath) -> Result<Entry, ApiError> {
+    async fn entry(&self, path: &ObjectPath) -> Result<StoredObject, ApiError> {
         let name = path.name.as_deref().unwrap_or_default();
         let key = path.endpoint.kind.key(path.namespace.as_deref(), name);
         let (entry, _) = self.store.get(&key).await?;
@@ -93,7 +96,7 @@ impl Registry {
     }
 
     /// One object as its endpoint shows it.
-    pub(crate) async fn read(&self, path: &ObjectPath) -> Result<Entry, ApiError> {
+    pub(crate) async fn read(&self, path: &ObjectPath) -> Result<StoredObject, ApiError> {
         self.entry(path).await
     }
 
@@ -101,7 +104,7 @@ impl Registry {
     pub(crate) fn render(
         &self,
         endpoint: Endpoint,
-        entry: &Entry,
+        entry: &StoredObject,
         out: &mut BytesMut,
     ) -> Result<(), ApiError> {
         if kinds::served_as_stored(endpoint, self.rules) {
@@ -119,7 +122,7 @@ impl Registry {
 
     pub(crate) async fn list(
         &self,
-        kind: Kind,
+        kind: ResourceKind,
         namespace: Option<&str>,
         options: &ListOptions,
     ) -> Result<Listed, ApiError> {
@@ -139,7 +142,9 @@ impl Registry {
             range.at = self.list_revision(options).await?;
         }
         let expired = |error: ApiError| match options.continue_token {
-            Some(_) if error.reason == crate::status::Reason::Expired => ApiError::expired_continue(),
+            Some(_) if error.reason == crate::rest::status::StatusReason::Expired => {
+                ApiError::expired_continue()
+            }
             _ => error,
         };
         let page = if options.selector.is_everything() {
@@ -172,7 +177,7 @@ impl Registry {
         })
     }
 
-    /// The state a list without a continue token is about; none is the newest.
+    /// The revision that a list without a continue token is about; `None` if that is the newest.
     async fn list_revision(&self, options: &ListOptions) -> Result<Option<Revision>, ApiError> {
         let Some(asked) = options.resource_version.filter(|revision| revision.0 > 0) else {
             return match options.version_match {
@@ -208,7 +213,7 @@ impl Registry {
         mut range: Range,
         selector: &Selector,
         limit: Option<usize>,
-    ) -> Result<(Vec<Entry>, Revision, usize), ApiError> {
+    ) -> Result<(Vec<StoredObject>, Revision, usize), ApiError> {
         let limit = limit.unwrap_or(usize::MAX);
         let mut found = Vec::new();
         range.limit = Some(SELECT_PAGE);
@@ -234,7 +239,7 @@ impl Registry {
     /// All objects of a kind, decoded. For the server's own use.
     pub(crate) async fn all(
         &self,
-        kind: Kind,
+        kind: ResourceKind,
         namespace: Option<&str>,
     ) -> Result<(Vec<Object>, Revision), ApiError> {
         let range = Range {
@@ -250,7 +255,7 @@ impl Registry {
     /// The objects of a kind in a namespace that have a text somewhere. Only these are decoded.
     pub(crate) async fn mentioning(
         &self,
-        kind: Kind,
+        kind: ResourceKind,
         namespace: &str,
         text: &str,
     ) -> Result<Vec<Object>, ApiError> {
@@ -260,7 +265,7 @@ impl Registry {
         };
         let page = self.store.range(range).await?;
         let mentions =
-            |entry: &&Entry| std::str::from_utf8(&entry.value).is_ok_and(|value| value.contains(text));
+            |entry: &&StoredObject| std::str::from_utf8(&entry.value).is_ok_and(|value| value.contains(text));
         let objects: Result<Vec<Object>, DamagedObject> = page
             .entries
             .iter()
@@ -273,7 +278,7 @@ impl Registry {
     /// Changes of objects of a kind after a revision.
     pub(crate) async fn watch(
         &self,
-        kind: Kind,
+        kind: ResourceKind,
         namespace: Option<&str>,
         after: Revision,
     ) -> Result<Box<dyn Watch>, ApiError> {

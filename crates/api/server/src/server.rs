@@ -1,11 +1,8 @@
-//! The server: listener, TLS, connections, and the chores beside them.
+//! The server: listener, TLS and connections.
 //!
 //! Both edges are injected: the configuration says where to listen and keep data, the caller's future says when to
 //! stop. Connections, handshakes and the time to shut down are bounded.
 
-mod binder;
-mod chores;
-mod staleness;
 mod tls;
 
 use std::fs::{self, File, TryLockError};
@@ -22,34 +19,42 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use pulselet_model::{GateSet, Profile};
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
+use crate::access::pki::{Authority, PkiError};
 use crate::access::{ADMIN_GROUP, AccessError, Authenticator};
-use crate::handler::Handler;
-use crate::kinds::Rules;
-use crate::node::{self, BodyError, Nodes};
-use crate::pki::{Authority, PkiError};
+use crate::client::LocalClient;
+use crate::node_proxy::Nodes;
 use crate::registry::Registry;
-use crate::status::ApiError;
+use crate::registry::kinds::Rules;
+use crate::rest::BodyError;
+use crate::rest::handler::Handler;
+use crate::rest::status::ApiError;
 use crate::store::{HistoryLimits, SqliteStore, StoreError};
 
-/// Connections at a time; more wait in the kernel's queue.
+/// How many connections there may be; more wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 4096;
-/// For a client to finish its handshake, and to send the head of a request.
+/// How long a client may take to finish its handshake, and to send the head of a request.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often a silent HTTP/2 client is asked whether it is there, and how long it has to answer.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// Requests at a time on one HTTP/2 connection, as upstream has it.
+/// How many requests may be under way on one HTTP/2 connection, as upstream has it.
 const MAX_STREAMS: u32 = 250;
-/// For requests under way when the server is told to stop.
+/// How long requests under way may take when the server stops.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
-/// After an error of the listener, such as too many open files.
+/// How long the listener waits after an error, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A peer that has vanished is noticed after a minute: the kernel asks after 30 s, then every 10 s.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_RETRIES: u32 = 3;
 
 /// What a server needs to know.
 #[derive(Debug, Clone)]
@@ -60,8 +65,6 @@ pub struct Config {
     pub profile: Profile,
     pub gates: GateSet,
     pub history: HistoryLimits,
-    /// Bind Pods without a node to one; otherwise that is someone else's task.
-    pub bind_pods: bool,
 }
 
 impl Config {
@@ -73,13 +76,12 @@ impl Config {
             profile: Profile::default(),
             gates: GateSet::default(),
             history: HistoryLimits::default(),
-            bind_pods: false,
         }
     }
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum ServeError {
     #[error("cannot create the data directory {path}: {source}")]
     CreateDataDir { path: PathBuf, source: io::Error },
     #[error("cannot lock the data directory {path}: {source}")]
@@ -111,16 +113,15 @@ pub struct Server {
     address: SocketAddr,
     data_dir: PathBuf,
     kubeconfig: PathBuf,
-    bind_pods: bool,
-    /// Held as long as the server lives.
-    _lock: File,
+    /// Locked as long as the server or a client of it lives.
+    lock: Arc<File>,
 }
 
 /// What a node needs to serve, in PEM.
 pub struct NodeCertificate {
     pub certificate: String,
     pub key: String,
-    /// Has signed it, and the certificate with which the server comes as a client.
+    /// The authority that signed it, and that signs the certificate with which the server comes as a client.
     pub authority: String,
 }
 
@@ -130,7 +131,7 @@ impl std::fmt::Debug for NodeCertificate {
     }
 }
 
-/// `TlsAcceptor` says nothing about itself.
+/// `TlsAcceptor` has no `Debug` of its own.
 struct TlsAcceptorDebug(TlsAcceptor);
 
 impl std::fmt::Debug for TlsAcceptorDebug {
@@ -141,7 +142,7 @@ impl std::fmt::Debug for TlsAcceptorDebug {
 
 impl Server {
     /// Opens the store, makes or loads the certificates, writes the administrator's kubeconfig, and listens.
-    pub async fn bind(config: Config) -> Result<Self, StartError> {
+    pub async fn bind(config: Config) -> Result<Self, ServeError> {
         let data_dir = config.data_dir;
         let lock = lock_data_dir(&data_dir)?;
         let store = SqliteStore::open(&data_dir.join("api.db"), config.history)?;
@@ -150,12 +151,13 @@ impl Server {
             gates: config.gates,
         };
         let registry = Registry::new(Arc::new(store), rules);
-        chores::bootstrap(&registry)
+        registry
+            .create_system_namespaces()
             .await
-            .map_err(|source| StartError::Bootstrap { source })?;
+            .map_err(|source| ServeError::Bootstrap { source })?;
         let authority = Authority::load_or_create(&data_dir.join("pki"))?;
         let authenticator = Authenticator::new(authority.certificate(), &data_dir.join("tokens.csv"))?;
-        let listen_failed = |source| StartError::Listen {
+        let listen_failed = |source| ServeError::Listen {
             address: config.listen,
             source,
         };
@@ -174,12 +176,11 @@ impl Server {
             address,
             data_dir,
             kubeconfig,
-            bind_pods: config.bind_pods,
-            _lock: lock,
+            lock: Arc::new(lock),
         })
     }
 
-    /// Where it listens.
+    /// The address on which the server listens.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
@@ -187,6 +188,11 @@ impl Server {
     /// The administrator's kubeconfig.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
+    }
+
+    /// A client for controllers in this process.
+    pub fn client(&self) -> LocalClient {
+        LocalClient::new(self.registry.clone(), Arc::clone(&self.lock))
     }
 
     /// Writes a kubeconfig with which a node can join, into the data directory.
@@ -217,11 +223,6 @@ impl Server {
     /// Serves until `stop` is done, then gives requests under way a little time.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let (stopping, stopped) = watch::channel(false);
-        let mut chores = JoinSet::new();
-        chores.spawn(chores::run(self.registry.clone()));
-        if self.bind_pods {
-            chores.spawn(binder::run(self.registry.clone()));
-        }
         let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let mut connections = JoinSet::new();
         tokio::pin!(stop);
@@ -236,7 +237,7 @@ impl Server {
                 accepted = self.listener.accept() => match accepted {
                     Ok((stream, _)) => stream,
                     Err(error) => {
-                        tracing::warn!(%error, "a connection could not be accepted");
+                        tracing::warn!(%error, "the server could not accept a connection");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                         continue;
                     }
@@ -250,14 +251,13 @@ impl Server {
             });
         }
         drop(self.listener);
-        // The receivers may all be gone, and then there is nobody to tell.
+        // The receivers may all be gone, and then nobody needs to know.
         let _ = stopping.send(true);
         let _ = tokio::time::timeout(SHUTDOWN_GRACE, async {
             while connections.join_next().await.is_some() {}
         })
         .await;
         connections.shutdown().await;
-        chores.shutdown().await;
     }
 }
 
@@ -271,18 +271,18 @@ fn url(address: SocketAddr) -> String {
     format!("https://{}", SocketAddr::new(ip, address.port()))
 }
 
-/// One server per data directory.
-fn lock_data_dir(path: &Path) -> Result<File, StartError> {
+/// Creates the data directory and locks it, so that only one server uses it.
+fn lock_data_dir(path: &Path) -> Result<File, ServeError> {
     use std::os::unix::fs::DirBuilderExt;
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(path)
-        .map_err(|source| StartError::CreateDataDir {
+        .map_err(|source| ServeError::CreateDataDir {
             path: path.to_owned(),
             source,
         })?;
-    let failed = |source| StartError::Lock {
+    let failed = |source| ServeError::Lock {
         path: path.to_owned(),
         source,
     };
@@ -294,7 +294,7 @@ fn lock_data_dir(path: &Path) -> Result<File, StartError> {
         .map_err(failed)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(StartError::Locked {
+        Err(TryLockError::WouldBlock) => Err(ServeError::Locked {
             path: path.to_owned(),
         }),
         Err(TryLockError::Error(source)) => Err(failed(source)),
@@ -307,12 +307,12 @@ async fn serve_connection(
     handler: Arc<Handler>,
     mut stopped: watch::Receiver<bool>,
 ) {
-    node::keep_alive(&stream);
+    keep_alive(&stream);
     let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream));
     let stream = match handshake.await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
-            tracing::debug!(%error, "a TLS handshake failed");
+            tracing::debug!(%error, "the TLS handshake with a client failed");
             return;
         }
         Err(_) => return,
@@ -332,17 +332,28 @@ async fn serve_connection(
     tokio::pin!(connection);
     let served = tokio::select! {
         served = connection.as_mut() => served,
-        () = told_to_stop(&mut stopped) => {
+        () = stop_requested(&mut stopped) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
     };
     if let Err(error) = served {
-        tracing::debug!(%error, "a connection ended badly");
+        tracing::debug!(%error, "the connection of a client failed");
     }
 }
 
-async fn told_to_stop(stopped: &mut watch::Receiver<bool>) {
+/// Asks the TCP peer now and then whether it is there.
+pub(crate) fn keep_alive(stream: &TcpStream) {
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_IDLE)
+        .with_interval(KEEPALIVE_INTERVAL)
+        .with_retries(KEEPALIVE_RETRIES);
+    // A connection works without them, only not as well.
+    let _ = SockRef::from(stream).set_tcp_keepalive(&keepalive);
+    let _ = stream.set_nodelay(true);
+}
+
+async fn stop_requested(stopped: &mut watch::Receiver<bool>) {
     // A sender that is gone means the same.
     let _ = stopped.wait_for(|stopped| *stopped).await;
 }

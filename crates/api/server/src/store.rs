@@ -29,7 +29,7 @@ impl fmt::Display for Revision {
 
 /// A stored value and the change that made it so.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct StoredObject {
     pub key: String,
     pub value: Bytes,
     pub revision: Revision,
@@ -42,14 +42,14 @@ pub struct Range {
     /// Only keys after this one.
     pub after: Option<String>,
     pub limit: Option<usize>,
-    /// As it was after this change; the newest state when there is none.
+    /// Read the state after this change; `None` for the newest state.
     pub at: Option<Revision>,
 }
 
 /// The answer to a [`Range`].
 #[derive(Debug, Clone)]
-pub struct Page {
-    pub entries: Vec<Entry>,
+pub struct ListPage {
+    pub entries: Vec<StoredObject>,
     /// The state that was read.
     pub revision: Revision,
     /// How many more keys there are behind the limit.
@@ -70,7 +70,7 @@ pub enum Expect {
 pub struct Swap {
     pub key: String,
     pub expect: Expect,
-    /// The new value; none deletes the key.
+    /// The new value; `None` deletes the key.
     pub value: Option<Bytes>,
     /// Conditions on other keys.
     pub guards: Vec<(String, Expect)>,
@@ -81,7 +81,7 @@ pub struct Swap {
 pub enum Swapped {
     Done(Revision),
     /// The key was not as expected; this is what it holds.
-    Conflict(Option<Entry>),
+    Conflict(Option<StoredObject>),
     /// A guard did not hold.
     GuardFailed {
         key: String,
@@ -93,10 +93,10 @@ pub enum Swapped {
 pub struct Change {
     pub key: String,
     pub revision: Revision,
-    /// What the key holds now; none after a deletion.
+    /// What the key holds now; `None` after a deletion.
     pub value: Option<Bytes>,
-    /// What it held before.
-    pub previous: Option<Entry>,
+    /// What the key held before; `None` if it was absent.
+    pub previous: Option<StoredObject>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -119,13 +119,13 @@ pub enum StoreError {
     Future { asked: Revision, newest: Revision },
 }
 
-/// See the module.
+/// Keys and values with a history of changes.
 #[async_trait]
 pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// The value of a key, and the revision at which it was read.
-    async fn get(&self, key: &str) -> Result<(Option<Entry>, Revision), StoreError>;
+    async fn get(&self, key: &str) -> Result<(Option<StoredObject>, Revision), StoreError>;
 
-    async fn range(&self, range: Range) -> Result<Page, StoreError>;
+    async fn range(&self, range: Range) -> Result<ListPage, StoreError>;
 
     /// Makes a change if the expectations hold. Durable once it returns.
     async fn swap(&self, swap: Swap) -> Result<Swapped, StoreError>;

@@ -10,17 +10,17 @@ use bytes::{BufMut, Bytes, BytesMut};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::accept::View;
-use crate::object::Object;
-use crate::query::{ListOptions, VersionMatch};
 use crate::registry::Registry;
-use crate::render::render_one;
-use crate::resource::Endpoint;
-use crate::selector::Selector;
-use crate::status::ApiError;
-use crate::store::{Change, Entry, Revision, Watch};
+use crate::registry::object::Object;
+use crate::registry::resource::Endpoint;
+use crate::registry::selector::Selector;
+use crate::rest::accept::View;
+use crate::rest::query::{ListOptions, VersionMatch};
+use crate::rest::render::render_one;
+use crate::rest::status::ApiError;
+use crate::store::{Change, Revision, StoredObject, Watch};
 
-/// Between bookmarks, as upstream has it.
+/// The time between bookmarks, as upstream has it.
 const BOOKMARK_INTERVAL: Duration = Duration::from_mins(1);
 /// A watch without a timeout of its own ends after this, and up to as much again, so that clients that started
 /// together do not come back together.
@@ -40,7 +40,7 @@ pub(crate) struct Session {
     selector: Selector,
     watch: Box<dyn Watch>,
     /// A page of what was there at the start and is not sent yet.
-    initial: std::vec::IntoIter<Entry>,
+    initial: std::vec::IntoIter<StoredObject>,
     /// How to read the next page, if there is one.
     next_page: Option<(ListOptions, Option<String>)>,
     /// The bookmark that ends the initial events, if the client asked for it.
@@ -112,7 +112,7 @@ impl Session {
         })
     }
 
-    /// The next bytes to send; none when the watch is over.
+    /// The next bytes to send; `None` if the watch is over.
     pub(crate) async fn next(&mut self) -> Option<Bytes> {
         if self.state == State::Ended {
             return None;
@@ -166,7 +166,7 @@ impl Session {
     }
 
     /// The next object of those that were there at the start.
-    async fn next_initial(&mut self) -> Result<Option<Entry>, ApiError> {
+    async fn next_initial(&mut self) -> Result<Option<StoredObject>, ApiError> {
         if self.initial.len() == 0
             && let Some((options, namespace)) = self.next_page.take()
         {
@@ -188,7 +188,7 @@ impl Session {
 
     /// Writes what a change means to this watch, if anything.
     fn append(&self, change: &Change, out: &mut BytesMut) -> Result<(), ApiError> {
-        let entry = |value: &Bytes| Entry {
+        let entry = |value: &Bytes| StoredObject {
             key: change.key.clone(),
             value: value.clone(),
             revision: change.revision,
@@ -213,14 +213,14 @@ impl Session {
         Ok(())
     }
 
-    fn selects(&self, entry: Option<&Entry>) -> Result<bool, ApiError> {
+    fn selects(&self, entry: Option<&StoredObject>) -> Result<bool, ApiError> {
         match entry {
             Some(entry) => Ok(self.selector.matches(&Object::from_entry(entry)?)),
             None => Ok(false),
         }
     }
 
-    fn frame(&self, kind: &str, entry: &Entry) -> Result<Bytes, ApiError> {
+    fn frame(&self, kind: &str, entry: &StoredObject) -> Result<Bytes, ApiError> {
         let mut out = BytesMut::new();
         out.extend_from_slice(format!("{{\"type\":\"{kind}\",\"object\":").as_bytes());
         render_one(&self.registry, self.endpoint, self.view, entry, &mut out)?;
@@ -249,7 +249,7 @@ impl Session {
                     Object::new(object).ok_or_else(|| ApiError::internal("a bookmark is an object"))?;
                 let rows = [(object.clone(), object)];
                 let metadata = json!({"resourceVersion": revision.to_string()});
-                crate::table::table(self.endpoint.kind, &rows, include, &metadata)
+                crate::rest::table::table(self.endpoint.kind, &rows, include, &metadata)
             }
         };
         Ok(line(&json!({"type": "BOOKMARK", "object": object})))

@@ -3,7 +3,8 @@
 use std::io::Write;
 use std::path::Path;
 
-use pulselet_apiserver::{Config, PkiError, Server, StartError, node_kubeconfig};
+use pulselet_apiserver::{Config, PkiError, ServeError, Server, node_kubeconfig};
+use pulselet_controllers::{ControllerOptions, Controllers};
 
 use crate::agent;
 use crate::cli::{ApiArgs, ApiCommand, ApiKubeconfigArgs};
@@ -20,15 +21,19 @@ pub(crate) fn run(args: &ApiArgs, verbose: u8) -> Result<Exit, Failure> {
     let mut config = Config::new(args.listen, args.data_dir.resolve()?);
     config.profile = args.profile.into();
     config.gates = args.gates.feature_gates;
-    config.bind_pods = args.bind_pods;
+    let options = ControllerOptions {
+        bind_pods: args.bind_pods,
+    };
     logging::start(Quietness::Daemon, verbose, std::io::stderr);
-    agent::executor()?.block_on(serve(config))
+    agent::executor()?.block_on(serve(config, options))
 }
 
-async fn serve(config: Config) -> Result<Exit, Failure> {
+async fn serve(config: Config, options: ControllerOptions) -> Result<Exit, Failure> {
     let mut interrupts = Interrupts::listen()?;
     let server = bind(config).await?;
+    let controllers = Controllers::start(&server.client(), options);
     server.run(interrupts.next()).await;
+    controllers.stop().await;
     Ok(Exit::Done)
 }
 
@@ -46,21 +51,21 @@ pub(super) async fn bind(config: Config) -> Result<Server, Failure> {
     Ok(server)
 }
 
-fn not_started(error: &StartError) -> Failure {
+fn not_started(error: &ServeError) -> Failure {
     let failure = Failure::environment(error);
     match error {
-        StartError::Locked { .. } => {
+        ServeError::Locked { .. } => {
             failure.with_hint("stop that server, or name another directory with --data-dir")
         }
-        StartError::CreateDataDir { .. } | StartError::Lock { .. } => {
+        ServeError::CreateDataDir { .. } | ServeError::Lock { .. } => {
             failure.with_hint("name a directory that you can write to with --data-dir")
         }
-        StartError::Listen { .. } => failure.with_hint("name another address with --listen"),
-        StartError::Tls { .. }
-        | StartError::Bootstrap { .. }
-        | StartError::Store(_)
-        | StartError::Pki(_)
-        | StartError::Access(_) => failure,
+        ServeError::Listen { .. } => failure.with_hint("name another address with --listen"),
+        ServeError::Tls { .. }
+        | ServeError::Bootstrap { .. }
+        | ServeError::Store(_)
+        | ServeError::Pki(_)
+        | ServeError::Access(_) => failure,
     }
 }
 

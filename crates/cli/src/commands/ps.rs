@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use jiff::Timestamp;
 use pulselet_agent::PodView;
-use pulselet_model::status::ContainerStatus;
+use pulselet_model::status::ContainerStatusFields;
 
 use super::run::age;
 use crate::agent;
@@ -66,7 +66,7 @@ fn rows(pod: &PodView, now: Timestamp) -> Vec<Row> {
         .collect()
 }
 
-fn row(pod: &PodView, status: &ContainerStatus, now: Timestamp) -> Row {
+fn row(pod: &PodView, status: &ContainerStatusFields, now: Timestamp) -> Row {
     let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
     let since = status
         .state
@@ -86,7 +86,7 @@ fn row(pod: &PodView, status: &ContainerStatus, now: Timestamp) -> Row {
 }
 
 /// The state in the words of `kubectl`.
-fn state(pod: &PodView, status: &ContainerStatus) -> String {
+fn state(pod: &PodView, status: &ContainerStatusFields) -> String {
     let state = &status.state;
     if state.running.is_some() {
         return if pod.deleting { "Terminating" } else { "Running" }.to_owned();

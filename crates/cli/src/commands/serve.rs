@@ -2,6 +2,7 @@
 
 use pulselet_agent::{LineHub, Shutdown};
 use pulselet_apiserver::{Config, Server};
+use pulselet_controllers::{ControllerOptions, Controllers};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -27,7 +28,6 @@ pub(crate) fn run(args: &ServeArgs, verbose: u8) -> Result<Exit, Failure> {
     {
         config.gates = config.gates.apply(gates).map_err(Failure::usage)?;
     }
-    config.bind_pods = true;
     let setting = Setting {
         config: node,
         lines: LineHub::default(),
@@ -71,12 +71,19 @@ async fn serve(args: &ServeArgs, config: Config, mut setting: Setting) -> Result
     Ok(Exit::Done)
 }
 
+/// Runs the server and its controllers until the sender is used or dropped.
 fn spawn(server: Server) -> (oneshot::Sender<()>, JoinHandle<()>) {
     let (stop, stopped) = oneshot::channel();
-    let api = tokio::spawn(server.run(async {
-        // A sender that is gone means the same.
-        let _ = stopped.await;
-    }));
+    let api = tokio::spawn(async {
+        let controllers = Controllers::start(&server.client(), ControllerOptions { bind_pods: true });
+        server
+            .run(async {
+                // A sender that is gone means the same.
+                let _ = stopped.await;
+            })
+            .await;
+        controllers.stop().await;
+    });
     (stop, api)
 }
 

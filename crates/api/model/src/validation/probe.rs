@@ -20,13 +20,7 @@ const MAX_OFFSET_MS: i32 = 999;
 
 pub(super) fn validate_liveness(errors: &mut Errors, probe: &Probe, path: Path<'_>, context: &Context<'_>) {
     validate_probe(errors, probe, path, context);
-    if probe.success_threshold != 1 {
-        errors.invalid(
-            path.child("successThreshold"),
-            probe.success_threshold,
-            "must be 1",
-        );
-    }
+    validate_single_success(errors, probe, path);
     validate_initial_delay(errors, probe, path);
     if let Some(offset) = probe.period_milliseconds {
         errors.invalid(
@@ -51,13 +45,7 @@ pub(super) fn validate_readiness(errors: &mut Errors, probe: &Probe, path: Path<
 
 pub(super) fn validate_startup(errors: &mut Errors, probe: &Probe, path: Path<'_>, context: &Context<'_>) {
     validate_probe(errors, probe, path, context);
-    if probe.success_threshold != 1 {
-        errors.invalid(
-            path.child("successThreshold"),
-            probe.success_threshold,
-            "must be 1",
-        );
-    }
+    validate_single_success(errors, probe, path);
     validate_initial_delay(errors, probe, path);
     validate_period(errors, probe, path);
     if probe.initialization_failure_threshold != 0 {
@@ -91,6 +79,14 @@ fn validate_probe(errors: &mut Errors, probe: &Probe, path: Path<'_>, context: &
         .filter(|grace| *grace < minimum)
     {
         errors.invalid(path.child("terminationGracePeriodSeconds"), grace, detail);
+    }
+}
+
+/// Liveness and startup are about a container's health, which one success proves.
+fn validate_single_success(errors: &mut Errors, probe: &Probe, path: Path<'_>) {
+    if probe.success_threshold != 1 {
+        let path = path.child("successThreshold");
+        errors.invalid(path, probe.success_threshold, "must be 1");
     }
 }
 

@@ -70,7 +70,7 @@ fn every_upstream_field_exists() {
     check::<pulselet_model::Pod, upstream::Pod>(&["apiVersion", "kind"]);
     check::<pulselet_model::PodSpec, upstream::PodSpec>(&[]);
     check::<pulselet_model::PodStatus, upstream::PodStatus>(&[]);
-    check::<pulselet_model::ContainerStatus, upstream::ContainerStatus>(&["lifecycle"]);
+    check::<pulselet_model::ContainerStatusFields, upstream::ContainerStatus>(&["lifecycle"]);
     check::<pulselet_model::Container, upstream::Container>(&[]);
     check::<pulselet_model::EphemeralContainer, upstream::EphemeralContainer>(&[]);
     check::<pulselet_model::ContainerPort, upstream::ContainerPort>(&[]);

@@ -1,9 +1,13 @@
 //! JSON patch, RFC 6902.
+//!
+//! The crate `json-patch` carries out single operations. What this module adds are bounds that the crate does not have,
+//! on the number of operations, the bytes they copy and the depth they build, and the errors that clients know. A patch
+//! is applied to a copy of the object, so a failure in its middle changes nothing.
 
-use serde::Deserialize;
+use json_patch::{PatchErrorKind, PatchOperation, jsonptr};
 use serde_json::Value;
 
-use crate::body::MAX_BODY_BYTES;
+use crate::rest::body::MAX_BODY_BYTES;
 
 /// Operations in one patch, as upstream has it.
 const MAX_OPERATIONS: usize = 10_000;
@@ -14,64 +18,95 @@ const MAX_DEPTH: usize = 500;
 
 /// A list of operations, carried out in order, all or none.
 #[derive(Debug, Clone)]
-pub(crate) struct JsonPatch(Vec<Operation>);
+pub(crate) struct JsonPatch(Vec<PatchOperation>);
 
-#[derive(Debug, Clone, Deserialize)]
-#[serde(tag = "op", rename_all = "lowercase")]
-enum Operation {
-    Add { path: String, value: Value },
-    Remove { path: String },
-    Replace { path: String, value: Value },
-    Move { from: String, path: String },
-    Copy { from: String, path: String },
-    Test { path: String, value: Value },
+/// Why a body is not a patch.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DecodePatchError {
+    #[error("the allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {count}")]
+    TooManyOperations { count: usize },
+    #[error(transparent)]
+    Decode(#[from] serde_json::Error),
+    /// It is a patch, but one that fits no object.
+    #[error(transparent)]
+    Apply(#[from] ApplyPatchError),
+}
+
+/// Why a patch does not fit an object.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ApplyPatchError {
+    #[error("{path} is not there")]
+    Missing { path: String },
+    #[error("{from} cannot be moved into itself")]
+    MoveIntoItself { from: String },
+    #[error("testing value {path} failed")]
+    TestFailed { path: String },
+    #[error("it nests values deeper than {MAX_DEPTH} levels")]
+    TooDeep,
+    #[error("copies of more than {MAX_BODY_BYTES} bytes")]
+    CopiesTooMuch,
+}
+
+fn missing(path: &str) -> ApplyPatchError {
+    ApplyPatchError::Missing {
+        path: path.to_owned(),
+    }
 }
 
 impl JsonPatch {
-    pub(super) fn parse(value: Value) -> Result<Self, String> {
-        let count = value.as_array().map_or(0, Vec::len);
+    pub(super) fn parse(value: Value) -> Result<Self, DecodePatchError> {
+        let operations = value.as_array().map(Vec::as_slice).unwrap_or_default();
+        let count = operations.len();
         if count > MAX_OPERATIONS {
-            return Err(format!(
-                "the allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {count}"
-            ));
+            return Err(DecodePatchError::TooManyOperations { count });
         }
-        serde_json::from_value(value)
-            .map(Self)
-            .map_err(|error| error.to_string())
+        for operation in operations {
+            check_pointers(operation)?;
+        }
+        Ok(Self(serde_json::from_value(value)?))
     }
 
-    pub(super) fn apply(&self, document: &mut Value) -> Result<(), String> {
+    pub(super) fn apply(&self, document: &mut Value) -> Result<(), ApplyPatchError> {
         let mut growth = Growth {
             depth: depth(document),
             copied: 0,
         };
         for operation in &self.0 {
-            growth.check(operation)?;
-            match operation {
-                Operation::Add { path, value } => add(document, path, value.clone())?,
-                Operation::Remove { path } => drop(remove(document, path)?),
-                Operation::Replace { path, value } => *find(document, path)? = value.clone(),
-                Operation::Move { from, path } => {
-                    if path.starts_with(&format!("{from}/")) {
-                        return Err(format!("{from} cannot be moved into itself"));
-                    }
-                    let value = remove(document, from)?;
-                    add(document, path, value)?;
-                }
-                Operation::Copy { from, path } => {
-                    let value = find(document, from)?.clone();
-                    growth.count_copy(&value)?;
-                    add(document, path, value)?;
-                }
-                Operation::Test { path, value } => {
-                    let found = find(document, path)?;
-                    if found != value {
-                        return Err(format!("testing value {path} failed"));
-                    }
-                }
-            }
+            growth.check(document, operation)?;
+            json_patch::patch_unsafe(document, std::slice::from_ref(operation))
+                .map_err(|error| explain(operation, &error.kind))?;
         }
         Ok(())
+    }
+}
+
+/// Refuses paths that no object can have, before the operations are decoded: clients know these as patches that do not
+/// fit, not as bodies that cannot be read.
+fn check_pointers(operation: &Value) -> Result<(), ApplyPatchError> {
+    for field in ["from", "path"] {
+        if let Some(text) = operation.get(field).and_then(Value::as_str) {
+            jsonptr::Pointer::parse(text).map_err(|_| missing(text))?;
+        }
+    }
+    Ok(())
+}
+
+fn explain(operation: &PatchOperation, kind: &PatchErrorKind) -> ApplyPatchError {
+    let path = operation.path().to_string();
+    let from = match operation {
+        PatchOperation::Move(operation) => operation.from.to_string(),
+        PatchOperation::Copy(operation) => operation.from.to_string(),
+        PatchOperation::Add(_)
+        | PatchOperation::Remove(_)
+        | PatchOperation::Replace(_)
+        | PatchOperation::Test(_) => String::new(),
+    };
+    match kind {
+        PatchErrorKind::TestFailed => ApplyPatchError::TestFailed { path },
+        PatchErrorKind::CannotMoveInsideItself => ApplyPatchError::MoveIntoItself { from },
+        PatchErrorKind::InvalidFromPointer => ApplyPatchError::Missing { path: from },
+        // The crate may add kinds; all that exist mean that a path leads nowhere.
+        _ => ApplyPatchError::Missing { path },
     }
 }
 
@@ -82,28 +117,29 @@ struct Growth {
 }
 
 impl Growth {
-    /// Refuses an operation that may build something too deep.
-    fn check(&mut self, operation: &Operation) -> Result<(), String> {
-        let steps = |path: &str| path.matches('/').count();
+    /// Refuses an operation that may build something too deep or copies too much.
+    fn check(&mut self, document: &Value, operation: &PatchOperation) -> Result<(), ApplyPatchError> {
+        let moved = |from: &jsonptr::Pointer, path: &jsonptr::Pointer| {
+            path.count() + self.depth.saturating_sub(from.count())
+        };
         let reached = match operation {
-            Operation::Add { path, value } | Operation::Replace { path, value } => steps(path) + depth(value),
-            Operation::Move { from, path } | Operation::Copy { from, path } => {
-                steps(path) + self.depth.saturating_sub(steps(from))
+            PatchOperation::Add(operation) => operation.path.count() + depth(&operation.value),
+            PatchOperation::Replace(operation) => operation.path.count() + depth(&operation.value),
+            PatchOperation::Move(operation) => moved(&operation.from, &operation.path),
+            PatchOperation::Copy(operation) => {
+                let value = document.pointer(operation.from.as_str());
+                // Copies of copies grow without end otherwise.
+                self.copied += value.map_or(0, |value| value.to_string().len());
+                if self.copied > MAX_BODY_BYTES {
+                    return Err(ApplyPatchError::CopiesTooMuch);
+                }
+                moved(&operation.from, &operation.path)
             }
-            Operation::Remove { .. } | Operation::Test { .. } => 0,
+            PatchOperation::Remove(_) | PatchOperation::Test(_) => 0,
         };
         self.depth = self.depth.max(reached);
         if self.depth > MAX_DEPTH {
-            return Err(format!("it nests values deeper than {MAX_DEPTH} levels"));
-        }
-        Ok(())
-    }
-
-    /// Copies of copies grow without end otherwise.
-    fn count_copy(&mut self, value: &Value) -> Result<(), String> {
-        self.copied += value.to_string().len();
-        if self.copied > MAX_BODY_BYTES {
-            return Err(format!("copies of more than {MAX_BODY_BYTES} bytes"));
+            return Err(ApplyPatchError::TooDeep);
         }
         Ok(())
     }
@@ -118,62 +154,6 @@ fn depth(value: &Value) -> usize {
     }
 }
 
-fn missing(path: &str) -> String {
-    format!("{path} is not there")
-}
-
-fn find<'a>(document: &'a mut Value, path: &str) -> Result<&'a mut Value, String> {
-    document.pointer_mut(path).ok_or_else(|| missing(path))
-}
-
-/// The parent of what a path names, and the last step.
-fn parent<'a>(document: &'a mut Value, path: &str) -> Result<(&'a mut Value, String), String> {
-    let (head, last) = path.rsplit_once('/').ok_or_else(|| missing(path))?;
-    let last = last.replace("~1", "/").replace("~0", "~");
-    Ok((find(document, head)?, last))
-}
-
-fn add(document: &mut Value, path: &str, value: Value) -> Result<(), String> {
-    if path.is_empty() {
-        *document = value;
-        return Ok(());
-    }
-    match parent(document, path)? {
-        (Value::Object(map), key) => {
-            map.insert(key, value);
-            Ok(())
-        }
-        (Value::Array(items), index) => {
-            let at = if index == "-" {
-                items.len()
-            } else {
-                index.parse().map_err(|_| missing(path))?
-            };
-            if at > items.len() {
-                return Err(missing(path));
-            }
-            items.insert(at, value);
-            Ok(())
-        }
-        _ => Err(missing(path)),
-    }
-}
-
-fn remove(document: &mut Value, path: &str) -> Result<Value, String> {
-    match parent(document, path)? {
-        (Value::Object(map), key) => map.remove(&key).ok_or_else(|| missing(path)),
-        (Value::Array(items), index) => {
-            let at: usize = index.parse().map_err(|_| missing(path))?;
-            if at < items.len() {
-                Ok(items.remove(at))
-            } else {
-                Err(missing(path))
-            }
-        }
-        _ => Err(missing(path)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -182,7 +162,8 @@ mod tests {
 
     fn patched(document: Value, patch: Value) -> Result<Value, String> {
         let mut document = document;
-        JsonPatch::parse(patch)?.apply(&mut document)?;
+        let patch = JsonPatch::parse(patch).map_err(|error| error.to_string())?;
+        patch.apply(&mut document).map_err(|error| error.to_string())?;
         Ok(document)
     }
 
@@ -212,10 +193,43 @@ mod tests {
             json!([{"op": "add", "path": "/a/5", "value": 1}]),
             json!([{"op": "test", "path": "/a/0", "value": 2}]),
             json!([{"op": "move", "from": "/a", "path": "/a/b"}]),
+            json!([{"op": "remove", "path": "/a/-"}]),
+            json!([{"op": "remove", "path": ""}]),
             json!([{"op": "frobnicate", "path": "/a"}]),
             json!({"op": "remove"}),
         ] {
             assert!(patched(document.clone(), patch.clone()).is_err(), "{patch}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_the_path() {
+        let refusal = |patch: Value| patched(json!({"a": [1]}), json!([patch])).unwrap_err();
+        for (patch, text) in [
+            (json!({"op": "remove", "path": "/x"}), "/x is not there"),
+            (json!({"op": "remove", "path": "x"}), "x is not there"),
+            (
+                json!({"op": "replace", "path": "/a~2", "value": 1}),
+                "/a~2 is not there",
+            ),
+            (
+                json!({"op": "move", "from": "/x", "path": "/y"}),
+                "/x is not there",
+            ),
+            (
+                json!({"op": "copy", "from": "/a", "path": "/x/y"}),
+                "/x/y is not there",
+            ),
+            (
+                json!({"op": "move", "from": "/a", "path": "/a/b"}),
+                "/a cannot be moved into itself",
+            ),
+            (
+                json!({"op": "test", "path": "/a/0", "value": 2}),
+                "testing value /a/0 failed",
+            ),
+        ] {
+            assert_eq!(refusal(patch.clone()), text, "{patch}");
         }
     }
 

@@ -2,15 +2,15 @@
 
 use serde_json::{Map, Value};
 
-use crate::resource::Kind;
-use crate::schema::{ListKind, list_kind};
+use crate::patch::schema::{ListKind, list_kind};
+use crate::registry::resource::ResourceKind;
 
 const DIRECTIVE: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";
 const ELEMENT_ORDER: &str = "$setElementOrder/";
 const DELETE_FROM: &str = "$deleteFromPrimitiveList/";
 
-pub(super) fn apply(kind: Kind, value: &mut Value, patch: &Map<String, Value>) -> Result<(), String> {
+pub(super) fn apply(kind: ResourceKind, value: &mut Value, patch: &Map<String, Value>) -> Result<(), String> {
     let mut merger = Merger {
         kind,
         path: Vec::new(),
@@ -19,7 +19,7 @@ pub(super) fn apply(kind: Kind, value: &mut Value, patch: &Map<String, Value>) -
 }
 
 struct Merger {
-    kind: Kind,
+    kind: ResourceKind,
     /// Field names from the root, for the table of lists.
     path: Vec<String>,
 }
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     fn patched(mut value: Value, patch: &Value) -> Result<Value, String> {
-        apply(Kind::Pod, &mut value, patch.as_object().expect("a patch"))?;
+        apply(ResourceKind::Pod, &mut value, patch.as_object().expect("a patch"))?;
         Ok(value)
     }
 

@@ -6,20 +6,17 @@
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::writes::Change;
+use super::namespaces::SYSTEM_NAMESPACES;
 use super::{Listed, Registry};
-use crate::object::{Object, timestamp};
-use crate::query::{DeleteOptions, ListOptions};
-use crate::resource::{Endpoint, Kind};
-use crate::route::ObjectPath;
-use crate::status::ApiError;
-use crate::store::{Entry, Expect, Swap, Swapped};
+use crate::registry::object::{Object, timestamp};
+use crate::registry::resource::{Endpoint, ObjectPath, ResourceKind};
+use crate::rest::query::{DeleteOptions, ListOptions};
+use crate::rest::status::ApiError;
+use crate::store::{Expect, StoredObject, Swap, Swapped};
 
-/// Namespaces the server cannot be without.
-pub(crate) const SYSTEM_NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
-/// Of a Pod that does not say.
+/// The grace period of a Pod that names none.
 const DEFAULT_GRACE_SECONDS: i64 = 30;
-/// Times a deletion is computed anew because someone else changed the object.
+/// How often a deletion is computed anew because someone else changed the object.
 const MAX_ATTEMPTS: usize = 16;
 
 /// The result of a deletion.
@@ -42,11 +39,11 @@ enum End {
 }
 
 /// Whether an object whose end has begun waits for nothing any more.
-pub(super) fn has_ended(kind: Kind, object: &Object) -> bool {
+pub(super) fn has_ended(kind: ResourceKind, object: &Object) -> bool {
     object.is_deleting()
         && !object.has_finalizers()
         && object.deletion_grace().unwrap_or(0) == 0
-        && !(kind == Kind::Namespace && has_namespace_finalizers(object))
+        && !(kind == ResourceKind::Namespace && has_namespace_finalizers(object))
 }
 
 fn has_namespace_finalizers(object: &Object) -> bool {
@@ -57,18 +54,19 @@ fn has_namespace_finalizers(object: &Object) -> bool {
     finalizers.is_some_and(|finalizers| !finalizers.is_empty())
 }
 
-fn plan(kind: Kind, object: &Object, asked: Option<i64>, now: Timestamp) -> End {
+fn plan(kind: ResourceKind, object: &Object, asked: Option<i64>, now: Timestamp) -> End {
     let grace = match kind {
-        Kind::Pod => pod_grace(object, asked),
-        Kind::ConfigMap
-        | Kind::Event
-        | Kind::Lease
-        | Kind::Namespace
-        | Kind::Node
-        | Kind::Secret
-        | Kind::ServiceAccount => 0,
+        ResourceKind::Pod => pod_grace(object, asked),
+        ResourceKind::ConfigMap
+        | ResourceKind::Event
+        | ResourceKind::Lease
+        | ResourceKind::Namespace
+        | ResourceKind::Node
+        | ResourceKind::Secret
+        | ResourceKind::ServiceAccount => 0,
     };
-    let waits = object.has_finalizers() || (kind == Kind::Namespace && has_namespace_finalizers(object));
+    let waits =
+        object.has_finalizers() || (kind == ResourceKind::Namespace && has_namespace_finalizers(object));
     if grace == 0 && !waits {
         return End::Remove;
     }
@@ -102,7 +100,7 @@ fn pod_grace(object: &Object, asked: Option<i64>) -> i64 {
     if grace < 0 { 1 } else { grace }
 }
 
-fn marked(kind: Kind, object: &Object, asked_at: Timestamp, grace: i64) -> Object {
+fn marked(kind: ResourceKind, object: &Object, asked_at: Timestamp, grace: i64) -> Object {
     let mut object = object.clone();
     let deadline = asked_at
         .checked_add(SignedDuration::from_secs(grace))
@@ -113,7 +111,7 @@ fn marked(kind: Kind, object: &Object, asked_at: Timestamp, grace: i64) -> Objec
     if let Some(generation) = generation {
         object.set_meta("generation", json!(generation + 1));
     }
-    if kind == Kind::Namespace {
+    if kind == ResourceKind::Namespace {
         object.value_mut()["status"]["phase"] = json!("Terminating");
     }
     object
@@ -127,7 +125,7 @@ impl Registry {
     ) -> Result<Deleted, ApiError> {
         let endpoint = path.endpoint;
         let name = path.name.as_deref().unwrap_or_default();
-        if endpoint.kind == Kind::Namespace && SYSTEM_NAMESPACES.contains(&name) {
+        if endpoint.kind == ResourceKind::Namespace && SYSTEM_NAMESPACES.contains(&name) {
             return Err(ApiError::forbidden(
                 endpoint,
                 name,
@@ -151,10 +149,10 @@ impl Registry {
         Err(ApiError::modified(endpoint, name))
     }
 
-    /// None if someone else changed the object meanwhile.
+    /// Makes the change; `None` if someone else changed the object meanwhile.
     async fn carry_out(
         &self,
-        entry: &Entry,
+        entry: &StoredObject,
         object: Object,
         end: End,
         dry_run: bool,
@@ -211,29 +209,13 @@ impl Registry {
                 Err(error)
                     if matches!(
                         error.reason,
-                        crate::status::Reason::NotFound | crate::status::Reason::Conflict
+                        crate::rest::status::StatusReason::NotFound
+                            | crate::rest::status::StatusReason::Conflict
                     ) => {}
                 Err(error) => return Err(error),
             }
         }
         Ok(listed)
-    }
-
-    /// Takes the server's own finalizer off a namespace that is ending and empty.
-    pub(crate) async fn finalize_namespace(&self, name: &str) -> Result<(), ApiError> {
-        let path = ObjectPath::stored(Kind::Namespace, None, name);
-        self.change(&path, false, |old| {
-            let mut object = old.clone();
-            if object.is_deleting() {
-                object.value_mut()["spec"]["finalizers"] = json!([]);
-            }
-            Ok(Change {
-                object,
-                warnings: Vec::new(),
-            })
-        })
-        .await
-        .map(drop)
     }
 }
 
@@ -285,35 +267,44 @@ mod tests {
 
     #[test]
     fn a_pod_that_runs_nowhere_goes_at_once() {
-        assert_eq!(plan(Kind::Pod, &pod("", "Pending"), None, NOW), End::Remove);
-        assert_eq!(plan(Kind::Pod, &pod("n1", "Failed"), Some(60), NOW), End::Remove);
-        assert_eq!(plan(Kind::Pod, &pod("n1", "Running"), Some(0), NOW), End::Remove);
+        assert_eq!(
+            plan(ResourceKind::Pod, &pod("", "Pending"), None, NOW),
+            End::Remove
+        );
+        assert_eq!(
+            plan(ResourceKind::Pod, &pod("n1", "Failed"), Some(60), NOW),
+            End::Remove
+        );
+        assert_eq!(
+            plan(ResourceKind::Pod, &pod("n1", "Running"), Some(0), NOW),
+            End::Remove
+        );
     }
 
     #[test]
     fn a_running_pod_is_marked_and_its_grace_only_shrinks() {
-        let first = mark(plan(Kind::Pod, &pod("n1", "Running"), None, NOW));
+        let first = mark(plan(ResourceKind::Pod, &pod("n1", "Running"), None, NOW));
         assert_eq!(first.deletion_grace(), Some(20));
         assert_eq!(first.text("/metadata/deletionTimestamp"), "1970-01-01T00:00:20Z");
         assert_eq!(first.metadata()["generation"], 2);
 
         let later = Timestamp::from_second(5).unwrap();
-        assert_eq!(plan(Kind::Pod, &first, None, later), End::Leave);
-        assert_eq!(plan(Kind::Pod, &first, Some(30), later), End::Leave);
-        let shorter = mark(plan(Kind::Pod, &first, Some(8), later));
+        assert_eq!(plan(ResourceKind::Pod, &first, None, later), End::Leave);
+        assert_eq!(plan(ResourceKind::Pod, &first, Some(30), later), End::Leave);
+        let shorter = mark(plan(ResourceKind::Pod, &first, Some(8), later));
         assert_eq!(
             shorter.text("/metadata/deletionTimestamp"),
             "1970-01-01T00:00:08Z"
         );
-        assert_eq!(plan(Kind::Pod, &shorter, Some(0), later), End::Remove);
+        assert_eq!(plan(ResourceKind::Pod, &shorter, Some(0), later), End::Remove);
     }
 
     #[test]
     fn finalizers_hold_an_object_back() {
         let mut map = Object::new(json!({"metadata": {"name": "a", "finalizers": ["x/y"]}})).unwrap();
-        let marked = mark(plan(Kind::ConfigMap, &map, None, NOW));
-        assert!(!has_ended(Kind::ConfigMap, &marked));
+        let marked = mark(plan(ResourceKind::ConfigMap, &map, None, NOW));
+        assert!(!has_ended(ResourceKind::ConfigMap, &marked));
         map.set_meta("finalizers", Value::Null);
-        assert_eq!(plan(Kind::ConfigMap, &map, None, NOW), End::Remove);
+        assert_eq!(plan(ResourceKind::ConfigMap, &map, None, NOW), End::Remove);
     }
 }

@@ -1,21 +1,20 @@
-//! What the server itself says about a node: that it has lost sight of it.
+//! What the server itself writes about a node: that the node has not been heard of for too long.
 
 use serde_json::{Value, json};
 
 use super::Registry;
 use super::writes::Change;
-use crate::object::{self, Object};
-use crate::resource::Kind;
-use crate::route::ObjectPath;
-use crate::status::ApiError;
+use crate::registry::object::{self, Object};
+use crate::registry::resource::{ObjectPath, ResourceKind};
+use crate::rest::status::ApiError;
 
 /// The conditions that a silent node can no longer speak for, as upstream has them.
 const LOST: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
 impl Registry {
-    /// Makes the conditions of a node Unknown; false if they are already.
-    pub(crate) async fn lose_node(&self, name: &str) -> Result<bool, ApiError> {
-        let path = ObjectPath::stored(Kind::Node, None, name);
+    /// Sets the conditions of a silent node to Unknown; false if they are already.
+    pub(crate) async fn mark_node_unknown(&self, name: &str) -> Result<bool, ApiError> {
+        let path = ObjectPath::stored(ResourceKind::Node, None, name);
         let mut changed = false;
         self.change(&path, false, |old| {
             let object = lost(old);

@@ -4,11 +4,10 @@ use serde_json::{Value, json};
 
 use super::writes::Change;
 use super::{Registry, Written};
-use crate::object::{self, Object};
-use crate::query::DeleteOptions;
-use crate::resource::Kind;
-use crate::route::ObjectPath;
-use crate::status::ApiError;
+use crate::registry::object::{self, Object};
+use crate::registry::resource::{ObjectPath, ResourceKind};
+use crate::rest::query::DeleteOptions;
+use crate::rest::status::ApiError;
 
 const SCHEDULED: &str = "PodScheduled";
 
@@ -42,7 +41,7 @@ impl Registry {
             .await
     }
 
-    /// Says on a Pod why no node takes it; false if it says so already.
+    /// Records on a Pod why no node takes it; false if that is recorded already.
     pub(crate) async fn mark_unschedulable(
         &self,
         path: &ObjectPath,
@@ -109,7 +108,7 @@ fn set_condition(pod: &mut Object, condition: Value) {
 fn bound(path: &ObjectPath, old: &Object, node: &str, uid: &str) -> Result<Change, ApiError> {
     let endpoint = path.endpoint;
     let name = old.name();
-    let refuse = |why: String| Err(ApiError::conflict(Kind::Pod.storage(), name, &why));
+    let refuse = |why: String| Err(ApiError::conflict(ResourceKind::Pod.storage(), name, &why));
     if !uid.is_empty() && uid != old.uid() {
         return refuse(format!(
             "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
@@ -125,7 +124,7 @@ fn bound(path: &ObjectPath, old: &Object, node: &str, uid: &str) -> Result<Chang
     if !current.is_empty() {
         return refuse(format!("pod {name} is already assigned to node {current:?}"));
     }
-    debug_assert_eq!(endpoint.kind, Kind::Pod);
+    debug_assert_eq!(endpoint.kind, ResourceKind::Pod);
     let mut object = old.clone();
     object.value_mut()["spec"]["nodeName"] = json!(node);
     let scheduled = json!({

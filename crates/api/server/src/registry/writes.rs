@@ -3,20 +3,19 @@
 use serde_json::{Value, json};
 
 use super::{Registry, Written};
-use crate::body::{Encoding, Parsed};
-use crate::kinds::{self, Admitted, Decoded};
-use crate::managed::{self, Writer};
-use crate::object::{self, Object};
+use crate::patch::managed::{self, Writer};
 use crate::patch::{self, Patch};
-use crate::query::WriteOptions;
-use crate::resource::{Endpoint, Kind};
-use crate::route::ObjectPath;
-use crate::status::{ApiError, Reason};
-use crate::store::{Entry, Expect, Swap, Swapped};
+use crate::registry::kinds::{self, Admitted, Decoded};
+use crate::registry::object::{self, Object};
+use crate::registry::resource::{Endpoint, ObjectPath, ResourceKind};
+use crate::rest::body::Parsed;
+use crate::rest::query::WriteOptions;
+use crate::rest::status::{ApiError, StatusReason};
+use crate::store::{Expect, StoredObject, Swap, Swapped};
 
-/// Names tried for one `generateName`.
+/// How many names are tried for one `generateName`.
 const MAX_NAME_ATTEMPTS: usize = 8;
-/// Times a change without a condition is computed anew because someone else was faster.
+/// How often a change without a condition is computed anew because someone else was faster.
 const MAX_CHANGE_ATTEMPTS: usize = 16;
 
 /// What a computed change does to the stored object.
@@ -67,8 +66,9 @@ impl Registry {
             managed::record(None, &mut object, path, options, writer);
             match self.insert(path.endpoint, object, options.dry_run).await {
                 Err(error)
-                    if error.reason == Reason::AlreadyExists && generated && attempts < MAX_NAME_ATTEMPTS => {
-                }
+                    if error.reason == StatusReason::AlreadyExists
+                        && generated
+                        && attempts < MAX_NAME_ATTEMPTS => {}
                 Err(error) => return Err(error),
                 Ok(object) => {
                     warnings.extend(admitted.warnings);
@@ -76,7 +76,7 @@ impl Registry {
                 }
             }
         };
-        if path.endpoint.kind == Kind::Namespace && !options.dry_run {
+        if path.endpoint.kind == ResourceKind::Namespace && !options.dry_run {
             self.ensure_service_account(object.name()).await?;
         }
         Ok(Written {
@@ -86,7 +86,7 @@ impl Registry {
         })
     }
 
-    /// Gives a new object what the server gives, and checks it.
+    /// Sets the fields of a new object that only the server sets, and checks the object.
     fn admit_new(&self, endpoint: Endpoint, mut object: Object) -> Result<Admitted, ApiError> {
         stamp(&mut object);
         let name = object.name().to_owned();
@@ -138,45 +138,12 @@ impl Registry {
         Err(ApiError::modified(endpoint, &name))
     }
 
-    /// The condition under which a namespace still takes new objects.
-    async fn open_namespace(
-        &self,
-        endpoint: Endpoint,
-        namespace: &str,
-        name: &str,
-    ) -> Result<(String, Expect), ApiError> {
-        let path = ObjectPath::stored(Kind::Namespace, None, namespace);
-        let entry = self.entry(&path).await?;
-        if Object::from_entry(&entry)?.is_deleting() {
-            let why = format!(
-                "unable to create new content in namespace {namespace} because it is being terminated"
-            );
-            let mut error = ApiError::forbidden(endpoint, name, &why);
-            if let Some(details) = &mut error.details {
-                details["causes"] = json!([{
-                    "reason": "NamespaceTerminating",
-                    "message": format!("namespace {namespace} is being terminated"),
-                    "field": "metadata.namespace",
-                }]);
-            }
-            return Err(error);
-        }
-        Ok((entry.key, Expect::Revision(entry.revision)))
-    }
-
-    /// Every namespace has a service account named `default`.
-    pub(crate) async fn ensure_service_account(&self, namespace: &str) -> Result<(), ApiError> {
-        let object = Object::new(json!({"metadata": {"name": "default", "namespace": namespace}}))
-            .expect("a literal object");
-        self.ensure(Kind::ServiceAccount, object).await
-    }
-
-    /// Creates an object of the server's own unless it is there.
-    pub(crate) async fn ensure(&self, kind: Kind, object: Object) -> Result<(), ApiError> {
+    /// Creates an object of the server's own, unless there is one of its name.
+    pub(crate) async fn ensure(&self, kind: ResourceKind, object: Object) -> Result<(), ApiError> {
         let endpoint = kind.storage();
         let object = self.admit_new(endpoint, object)?.object;
         match self.insert(endpoint, object, false).await {
-            Err(error) if error.reason == Reason::AlreadyExists => Ok(()),
+            Err(error) if error.reason == StatusReason::AlreadyExists => Ok(()),
             Err(error) => Err(error),
             Ok(_) => Ok(()),
         }
@@ -197,7 +164,7 @@ impl Registry {
                 self.admit(path, old, sent.clone(), options, Writer::Update)
             })
             .await;
-        let missing = matches!(&changed, Err(error) if error.reason == Reason::NotFound);
+        let missing = matches!(&changed, Err(error) if error.reason == StatusReason::NotFound);
         if missing && path.endpoint.info().create_on_update && path.subresource.is_none() {
             let decoded = Decoded {
                 object: sent,
@@ -240,7 +207,7 @@ impl Registry {
             .await;
         match (&changed, wanted) {
             (Err(error), Patch::Apply(config))
-                if error.reason == Reason::NotFound && path.subresource.is_none() =>
+                if error.reason == StatusReason::NotFound && path.subresource.is_none() =>
             {
                 let parsed = Parsed {
                     value: config.clone(),
@@ -311,11 +278,11 @@ impl Registry {
         ))
     }
 
-    /// Stores a changed object if nobody else changed it; none if somebody did.
+    /// Stores a changed object; `None` if somebody else changed it meanwhile.
     async fn replace(
         &self,
         path: &ObjectPath,
-        entry: &Entry,
+        entry: &StoredObject,
         mut object: Object,
         dry_run: bool,
     ) -> Result<Option<Object>, ApiError> {
@@ -367,7 +334,7 @@ fn place(object: &mut Object, path: &ObjectPath) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Gives a new object what only the server gives.
+/// Sets the metadata that only the server sets, and removes what a client may not set.
 fn stamp(object: &mut Object) {
     object.set_meta("uid", json!(object::new_uid()));
     object.set_meta("creationTimestamp", object::now());
@@ -379,25 +346,5 @@ fn stamp(object: &mut Object) {
         "selfLink",
     ] {
         object.set_meta(field, Value::Null);
-    }
-}
-
-/// Reads the body of a patch.
-pub(crate) fn parse_patch(content_type: Option<&str>, bytes: &[u8]) -> Result<Patch, ApiError> {
-    let essence = content_type.map(|text| text.split(';').next().unwrap_or_default().trim());
-    let json = |bytes| crate::body::parse(bytes, Encoding::Json).map(|parsed| parsed.value);
-    match essence {
-        Some("application/json-patch+json") => patch::parse_json_patch(json(bytes)?).map(Patch::Json),
-        Some("application/merge-patch+json") => json(bytes).map(Patch::Merge),
-        Some("application/strategic-merge-patch+json") => json(bytes).map(Patch::Strategic),
-        Some("application/apply-patch+yaml") => {
-            crate::body::parse(bytes, Encoding::Yaml).map(|parsed| Patch::Apply(parsed.value))
-        }
-        _ => Err(ApiError::unsupported_media_type(&[
-            "application/json-patch+json",
-            "application/merge-patch+json",
-            "application/strategic-merge-patch+json",
-            "application/apply-patch+yaml",
-        ])),
     }
 }

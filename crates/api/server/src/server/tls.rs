@@ -3,15 +3,13 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::sync::Arc;
 
-use rustls::client::danger::HandshakeSignatureValid;
-use rustls::pki_types::{CertificateDer, UnixTime};
-use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme};
+use rustls::ServerConfig;
 use tokio_rustls::TlsAcceptor;
 
-use super::StartError;
+use super::ServeError;
 use crate::access::Authenticator;
-use crate::pki::Authority;
+use crate::access::certificates::ClientCertificateVerifier;
+use crate::access::pki::Authority;
 
 /// Names under which clients on this machine and in Pods know the server.
 const NAMES: [&str; 4] = [
@@ -25,7 +23,7 @@ pub(super) fn acceptor(
     authority: &Authority,
     authenticator: &Authenticator,
     address: IpAddr,
-) -> Result<TlsAcceptor, StartError> {
+) -> Result<TlsAcceptor, ServeError> {
     let mut addresses = vec![IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
     if !address.is_unspecified() && !addresses.contains(&address) {
         addresses.push(address);
@@ -37,8 +35,10 @@ pub(super) fn acceptor(
     let mut names = NAMES.to_vec();
     names.extend(hostname.as_deref());
     let credential = authority.issue_server("pulselet-api", &names, &addresses)?;
-    let verifier = Arc::new(AnyCertificate(Arc::clone(authenticator.verifier())));
-    let failed = |source| StartError::Tls { source };
+    let verifier = Arc::new(ClientCertificateVerifier::new(Arc::clone(
+        authenticator.verifier(),
+    )));
+    let failed = |source| ServeError::Tls { source };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -64,50 +64,4 @@ fn outward_address() -> Option<IpAddr> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
     socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
     socket.local_addr().ok().map(|address| address.ip())
-}
-
-/// Lets every certificate through whose key the client has. A bad one is then answered with 401 and a `Status`,
-/// which a client can read, instead of a broken handshake, which it cannot.
-#[derive(Debug)]
-struct AnyCertificate(Arc<dyn ClientCertVerifier>);
-
-impl ClientCertVerifier for AnyCertificate {
-    fn client_auth_mandatory(&self) -> bool {
-        false
-    }
-
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.0.root_hint_subjects()
-    }
-
-    fn verify_client_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _now: UnixTime,
-    ) -> Result<ClientCertVerified, rustls::Error> {
-        Ok(ClientCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0.verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0.verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
-    }
 }

@@ -19,7 +19,7 @@ use rusqlite::Connection;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use super::window::{Lookup, Window};
-use super::{Change, Entry, Page, Range, Revision, Store, StoreError, Swap, Swapped, Watch};
+use super::{Change, ListPage, Range, Revision, Store, StoreError, StoredObject, Swap, Swapped, Watch};
 pub use writer::HistoryLimits;
 use writer::{Request, Writer};
 
@@ -115,14 +115,14 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 #[async_trait]
 impl Store for SqliteStore {
-    async fn get(&self, key: &str) -> Result<(Option<Entry>, Revision), StoreError> {
+    async fn get(&self, key: &str) -> Result<(Option<StoredObject>, Revision), StoreError> {
         let key = key.to_owned();
         self.shared
             .read(move |connection| reader::get(connection, &key))
             .await
     }
 
-    async fn range(&self, range: Range) -> Result<Page, StoreError> {
+    async fn range(&self, range: Range) -> Result<ListPage, StoreError> {
         self.shared
             .read(move |connection| reader::range(connection, &range))
             .await

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use pulselet_apiserver::{Config, NodeCertificate, Server};
+use pulselet_controllers::{ControllerOptions, Controllers};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
@@ -48,12 +49,14 @@ impl TestServer {
                 server
                     .write_node_kubeconfig("n1")
                     .expect("a kubeconfig for a node");
+                let controllers = Controllers::start(&server.client(), ControllerOptions::default());
                 ready.send(facts).expect("the test waits");
                 server
                     .run(async {
                         let _ = stopped.await;
                     })
                     .await;
+                controllers.stop().await;
             });
         });
         let (kubeconfig, address, node_certificate) = is_ready.recv().expect("the server starts");

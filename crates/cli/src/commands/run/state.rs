@@ -179,7 +179,7 @@ impl ContainerState {
         self.strips[index(kind)].iter().copied()
     }
 
-    fn recall(&mut self, status: &pulselet_model::status::ContainerStatus) {
+    fn recall(&mut self, status: &pulselet_model::status::ContainerStatusFields) {
         self.started = status.started.unwrap_or_default();
         self.ready = status.ready;
         self.restarts = u32::try_from(status.restart_count).unwrap_or_default();

@@ -8,7 +8,7 @@ use pulselet_engine::{PodPlan, Time};
 use pulselet_model::openapi::api::core::v1 as core;
 use pulselet_model::openapi::apimachinery::pkg::apis::meta::v1::Time as WireTime;
 use pulselet_model::status::ContainerLifecycleStatus;
-use pulselet_model::{ContainerStatus, Gate, GateSet, PodStatus};
+use pulselet_model::{ContainerStatusFields, Gate, GateSet, PodStatus};
 
 use crate::state::clock::Clock;
 
@@ -74,7 +74,7 @@ fn container_status(
     index: usize,
     container: &engine::ContainerReport,
     around: &Surroundings<'_>,
-) -> ContainerStatus {
+) -> ContainerStatusFields {
     let plan = around.plan.containers.get(index);
     let id = |id: &str| format!("{}://{id}", around.runtime);
     let shows_signals = around.gates.enabled(Gate::ContainerStopSignals);
@@ -103,7 +103,7 @@ fn container_status(
         }
         engine::ReportedState::Terminated(it) => state.terminated = Some(terminated(it)),
     }
-    ContainerStatus {
+    ContainerStatusFields {
         name: container.name.to_string(),
         state,
         last_state: core::ContainerState {
@@ -120,7 +120,7 @@ fn container_status(
         lifecycle: stop_signal.map(|signal| ContainerLifecycleStatus {
             stop_signal: Some(signal.name().to_owned()),
         }),
-        ..ContainerStatus::default()
+        ..ContainerStatusFields::default()
     }
 }
 

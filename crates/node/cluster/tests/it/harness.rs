@@ -12,6 +12,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use pulselet_agent::{DataDir, Feed, Node, NodeFacts, NodeHandle, NodeOptions, Shutdown};
 use pulselet_apiserver::{Config, Server};
 use pulselet_cluster::{ApiObjects, Client, Joined, Kubeconfig, Machine, join};
+use pulselet_controllers::{ControllerOptions, Controllers};
 use pulselet_runtime_fake::{FakeRuntime, RuntimeFaults};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -37,15 +38,20 @@ pub(crate) struct Api {
 
 impl Api {
     async fn start(directory: PathBuf, listen: SocketAddr) -> Self {
-        let mut config = Config::new(listen, &directory);
-        config.bind_pods = true;
+        let config = Config::new(listen, &directory);
         let server = Server::bind(config).await.expect("the server starts");
+        let controllers = Controllers::start(&server.client(), ControllerOptions { bind_pods: true });
         let node_kubeconfig = server.write_node_kubeconfig(NODE).expect("a kubeconfig");
         let address = server.address();
         let (stop, stopped) = oneshot::channel::<()>();
-        let task = tokio::spawn(server.run(async {
-            let _ = stopped.await;
-        }));
+        let task = tokio::spawn(async {
+            server
+                .run(async {
+                    let _ = stopped.await;
+                })
+                .await;
+            controllers.stop().await;
+        });
         Self {
             address,
             directory,

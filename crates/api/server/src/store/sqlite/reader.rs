@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
-use super::super::{Change, Entry, Page, Range, Revision, StoreError, prefix_end};
+use super::super::{Change, ListPage, Range, Revision, StoreError, StoredObject, prefix_end};
 
 fn failed(source: rusqlite::Error) -> StoreError {
     StoreError::Read { source }
@@ -36,29 +36,32 @@ pub(super) fn compacted(connection: &Connection) -> rusqlite::Result<Revision> {
     counter(connection, "compacted")
 }
 
-pub(super) fn current(connection: &Connection, key: &str) -> rusqlite::Result<Option<Entry>> {
+pub(super) fn current(connection: &Connection, key: &str) -> rusqlite::Result<Option<StoredObject>> {
     connection
         .prepare_cached("SELECT key, revision, value FROM current WHERE key = ?1")?
         .query_row([key], entry)
         .optional()
 }
 
-fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
-    Ok(Entry {
+fn entry(row: &Row<'_>) -> rusqlite::Result<StoredObject> {
+    Ok(StoredObject {
         key: row.get(0)?,
         revision: from_sql(row.get(1)?),
         value: Bytes::from(row.get::<_, Vec<u8>>(2)?),
     })
 }
 
-pub(super) fn get(connection: &mut Connection, key: &str) -> Result<(Option<Entry>, Revision), StoreError> {
+pub(super) fn get(
+    connection: &mut Connection,
+    key: &str,
+) -> Result<(Option<StoredObject>, Revision), StoreError> {
     let transaction = connection.transaction().map_err(failed)?;
     let revision = latest(&transaction).map_err(failed)?;
     let found = current(&transaction, key).map_err(failed)?;
     Ok((found, revision))
 }
 
-pub(super) fn range(connection: &mut Connection, range: &Range) -> Result<Page, StoreError> {
+pub(super) fn range(connection: &mut Connection, range: &Range) -> Result<ListPage, StoreError> {
     let transaction = connection.transaction().map_err(failed)?;
     let newest = latest(&transaction).map_err(failed)?;
     let revision = range.at.unwrap_or(newest);
@@ -84,7 +87,7 @@ fn select(
     range: &Range,
     revision: Revision,
     present: bool,
-) -> rusqlite::Result<Page> {
+) -> rusqlite::Result<ListPage> {
     let query = if present { SELECT_PRESENT } else { SELECT_PAST };
     let mut statement = transaction.prepare_cached(query)?;
     // A key is longer than the prefix of its kind, so "after the prefix" leaves none out.
@@ -92,7 +95,7 @@ fn select(
     let end = String::from_utf8_lossy(&prefix_end(&range.prefix)).into_owned();
     let mut rows = statement.query(params![after, end, to_sql(revision)])?;
     let limit = range.limit.unwrap_or(usize::MAX);
-    let mut page = Page {
+    let mut page = ListPage {
         entries: Vec::new(),
         revision,
         remaining: 0,
@@ -161,7 +164,7 @@ pub(super) fn history(
 fn change(row: &Row<'_>) -> rusqlite::Result<Change> {
     let key: String = row.get(1)?;
     let previous = match (row.get::<_, Option<i64>>(3)?, row.get::<_, Option<Vec<u8>>>(4)?) {
-        (Some(revision), Some(value)) => Some(Entry {
+        (Some(revision), Some(value)) => Some(StoredObject {
             key: key.clone(),
             revision: from_sql(revision),
             value: Bytes::from(value),

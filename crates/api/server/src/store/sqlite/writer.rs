@@ -82,7 +82,7 @@ impl Writer {
             }
             self.serve(batch);
             if let Err(error) = self.compact() {
-                tracing::warn!(%error, "the history of the store could not be shortened");
+                tracing::warn!(%error, "the store could not shorten its history");
             }
         }
     }
@@ -106,7 +106,7 @@ impl Writer {
                 }
             }
             Err(error) => {
-                tracing::error!(%error, "a transaction of the store failed");
+                tracing::error!(%error, "the store could not commit a transaction");
                 let message = error.to_string();
                 for answer in answers {
                     let _ = answer.send(Err(StoreError::Write {

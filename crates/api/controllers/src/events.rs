@@ -1,0 +1,69 @@
+//! Old events: an event that nobody has seen again for a while is removed.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use pulselet_apiserver::{ApiError, LocalClient, Object, ResourceKind, StatusReason};
+
+/// How long events are kept, as upstream has it.
+const EVENT_LIFETIME: Duration = Duration::from_hours(1);
+/// The time between looks for events that are too old.
+const LOOK_INTERVAL: Duration = Duration::from_mins(5);
+
+/// Runs until it is dropped.
+pub(crate) async fn run(client: LocalClient) {
+    let mut ticks = tokio::time::interval(LOOK_INTERVAL);
+    loop {
+        ticks.tick().await;
+        if let Err(error) = remove_before(&client, Timestamp::now() - EVENT_LIFETIME).await {
+            tracing::warn!(%error, "the event controller could not remove old events");
+        }
+    }
+}
+
+async fn remove_before(client: &LocalClient, limit: Timestamp) -> Result<(), ApiError> {
+    let (events, _) = client.list(ResourceKind::Event, None).await?;
+    for event in events {
+        if last_seen(&event).is_some_and(|last| last < limit) {
+            match client.delete_unchanged(ResourceKind::Event, &event).await {
+                // The event was seen again meanwhile, or it is gone already.
+                Err(error) if matches!(error.reason, StatusReason::Conflict | StatusReason::NotFound) => {}
+                other => drop(other?),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// When an event last happened; `None` if it does not say.
+fn last_seen(event: &Object) -> Option<Timestamp> {
+    let times = [
+        "/series/lastObservedTime",
+        "/lastTimestamp",
+        "/eventTime",
+        "/metadata/creationTimestamp",
+    ];
+    times
+        .into_iter()
+        .filter_map(|pointer| event.text(pointer).parse().ok())
+        .max()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_latest_of_an_events_times_counts() {
+        let event = |value| Object::new(value).expect("an object");
+        let created = json!({"creationTimestamp": "2024-01-01T00:00:00Z"});
+        let seen =
+            event(json!({"metadata": created, "lastTimestamp": "2024-01-01T02:00:00Z", "eventTime": null}));
+        assert_eq!(last_seen(&seen), "2024-01-01T02:00:00Z".parse().ok());
+        let only_created = event(json!({"metadata": created}));
+        assert_eq!(last_seen(&only_created), "2024-01-01T00:00:00Z".parse().ok());
+        assert_eq!(last_seen(&event(json!({"lastTimestamp": "yesterday"}))), None);
+    }
+}

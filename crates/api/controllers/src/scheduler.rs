@@ -1,0 +1,209 @@
+//! Binding Pods to nodes.
+//!
+//! The scheduler holds what a decision needs of every Pod and node. Two watches keep that up to date, so that a new Pod
+//! costs one decision and not a look at all others. If no node fits, the Pod says why, and it is tried again when nodes
+//! or Pods change. What must always hold: a Pod is bound once; a scheduler that loses track (its watch is too slow for
+//! the history) begins anew.
+
+mod placement;
+
+use std::collections::{BTreeMap, HashMap};
+
+use jiff::Timestamp;
+use pulselet_apiserver::{ApiError, LocalClient, Object, ResourceKind, StatusReason, timestamp};
+use serde_json::{Value, json};
+
+use crate::RETRY_PAUSE;
+use placement::{Candidate, choose, has_ended, wants_node};
+
+/// Who reports the events, as upstream's scheduler calls itself.
+const COMPONENT: &str = "default-scheduler";
+
+/// Runs until it is dropped.
+pub(crate) async fn run(client: LocalClient) {
+    loop {
+        if let Err(error) = follow(&client).await {
+            tracing::warn!(%error, "the scheduler lost track of Pods and nodes and reads them again");
+        }
+        tokio::time::sleep(RETRY_PAUSE).await;
+    }
+}
+
+/// Binds Pods until a watch cannot go on.
+async fn follow(client: &LocalClient) -> Result<(), ApiError> {
+    let (nodes, node_revision) = client.list(ResourceKind::Node, None).await?;
+    let (pods, pod_revision) = client.list(ResourceKind::Pod, None).await?;
+    let mut scheduler = Scheduler::new(client, nodes);
+    for pod in pods {
+        let key = ResourceKind::Pod.key(Some(pod.namespace()), pod.name());
+        scheduler.note_pod(key, Some(pod));
+    }
+    let mut node_changes = client.watch(ResourceKind::Node, node_revision).await?;
+    let mut pod_changes = client.watch(ResourceKind::Pod, pod_revision).await?;
+    loop {
+        scheduler.place_all().await?;
+        tokio::select! {
+            changes = node_changes.next() => for change in changes? {
+                scheduler.note_node(change.key, change.object);
+            },
+            changes = pod_changes.next() => for change in changes? {
+                scheduler.note_pod(change.key, change.object);
+            },
+        }
+    }
+}
+
+struct Scheduler<'a> {
+    client: &'a LocalClient,
+    /// All nodes, by key.
+    nodes: BTreeMap<String, Object>,
+    /// Pods that wait for a node, by key.
+    waiting: BTreeMap<String, Object>,
+    /// The nodes of the other Pods, by the Pod's key.
+    nodes_of_pods: HashMap<String, String>,
+    /// How many Pods are on each node, by its name.
+    pod_counts: HashMap<String, usize>,
+    /// Whether something has changed since all waiting Pods were tried.
+    changed: bool,
+}
+
+impl<'a> Scheduler<'a> {
+    fn new(client: &'a LocalClient, nodes: Vec<Object>) -> Self {
+        let nodes = nodes
+            .into_iter()
+            .map(|node| (ResourceKind::Node.key(None, node.name()), node));
+        Self {
+            client,
+            nodes: nodes.collect(),
+            waiting: BTreeMap::new(),
+            nodes_of_pods: HashMap::new(),
+            pod_counts: HashMap::new(),
+            changed: true,
+        }
+    }
+
+    fn note_node(&mut self, key: String, node: Option<Object>) {
+        // A heartbeat changes nothing; deciding again costs little.
+        self.changed = true;
+        match node {
+            Some(node) => self.nodes.insert(key, node),
+            None => self.nodes.remove(&key),
+        };
+    }
+
+    fn note_pod(&mut self, key: String, pod: Option<Object>) {
+        let node = pod
+            .as_ref()
+            .filter(|pod| !has_ended(pod))
+            .map(|pod| pod.text("/spec/nodeName"))
+            .filter(|node| !node.is_empty())
+            .map(str::to_owned);
+        self.note_node_of_pod(&key, node);
+        match pod.filter(wants_node) {
+            Some(pod) => {
+                let before = self.waiting.insert(key, pod);
+                self.changed |= before.is_none();
+            }
+            None => drop(self.waiting.remove(&key)),
+        }
+    }
+
+    /// Notes that a Pod is on this node, or on none.
+    fn note_node_of_pod(&mut self, key: &str, node: Option<String>) {
+        if self.nodes_of_pods.get(key) == node.as_ref() {
+            return;
+        }
+        if let Some(before) = self.nodes_of_pods.remove(key) {
+            self.changed = true;
+            if let Some(count) = self.pod_counts.get_mut(&before) {
+                *count = count.saturating_sub(1);
+            }
+        }
+        if let Some(node) = node {
+            *self.pod_counts.entry(node.clone()).or_default() += 1;
+            self.nodes_of_pods.insert(key.to_owned(), node);
+        }
+    }
+
+    async fn place_all(&mut self) -> Result<(), ApiError> {
+        if !std::mem::take(&mut self.changed) {
+            return Ok(());
+        }
+        for key in self.waiting.keys().cloned().collect::<Vec<_>>() {
+            if let Some(pod) = self.waiting.get(&key).cloned() {
+                self.place(&key, &pod).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn place(&mut self, key: &str, pod: &Object) -> Result<(), ApiError> {
+        let candidates: Vec<_> = self
+            .nodes
+            .values()
+            .map(|node| Candidate {
+                node,
+                pods: self.pod_counts.get(node.name()).copied().unwrap_or(0),
+            })
+            .collect();
+        let done = match choose(pod, &candidates) {
+            Ok(node) => {
+                let bound = self.client.bind_pod(pod, &node).await;
+                if bound.is_ok() {
+                    self.note_node_of_pod(key, Some(node.clone()));
+                    self.waiting.remove(key);
+                    let message = format!(
+                        "Successfully assigned {}/{} to {node}",
+                        pod.namespace(),
+                        pod.name()
+                    );
+                    self.record_event(pod, "Normal", "Scheduled", &message).await;
+                }
+                bound
+            }
+            Err(why) => match self.client.mark_unschedulable(pod, &why).await {
+                Ok(true) => {
+                    self.record_event(pod, "Warning", "FailedScheduling", &why).await;
+                    Ok(())
+                }
+                other => other.map(drop),
+            },
+        };
+        match done {
+            // Somebody else was faster, or the Pod is gone; the watch says so.
+            Err(error) if matches!(error.reason, StatusReason::NotFound | StatusReason::Conflict) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Stores an event about a Pod. A failure loses nothing that matters.
+    async fn record_event(&self, pod: &Object, kind: &str, reason: &str, message: &str) {
+        let now = Timestamp::now();
+        let event: Value = json!({
+            "metadata": {
+                "name": format!("{}.{:x}", pod.name(), now.as_nanosecond()),
+                "namespace": pod.namespace(),
+            },
+            "involvedObject": {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "namespace": pod.namespace(),
+                "name": pod.name(),
+                "uid": pod.uid(),
+            },
+            "type": kind,
+            "reason": reason,
+            "message": message,
+            "source": {"component": COMPONENT},
+            "reportingComponent": COMPONENT,
+            "reportingInstance": "",
+            "firstTimestamp": timestamp(now),
+            "lastTimestamp": timestamp(now),
+            "count": 1,
+        });
+        let event = Object::new(event).expect("a literal object");
+        if let Err(error) = self.client.ensure(ResourceKind::Event, event).await {
+            tracing::debug!(%error, reason, "the scheduler could not store an event");
+        }
+    }
+}

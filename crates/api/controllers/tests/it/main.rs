@@ -1,0 +1,112 @@
+//! Controllers on a server of their own: what they make of objects that nobody asks about.
+
+use pulselet_apiserver::{Config, Deletion, LocalClient, Object, ResourceKind, Server};
+use pulselet_controllers::{ControllerOptions, Controllers};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+struct Cluster {
+    client: LocalClient,
+    _controllers: Controllers,
+    _server: Server,
+    _directory: TempDir,
+}
+
+impl Cluster {
+    /// A server that no request reaches, and its controllers.
+    async fn start(bind_pods: bool) -> Self {
+        let directory = TempDir::new().expect("a directory");
+        let config = Config::new(([127, 0, 0, 1], 0).into(), directory.path());
+        let server = Server::bind(config).await.expect("the server starts");
+        let client = server.client();
+        Self {
+            _controllers: Controllers::start(&client, ControllerOptions { bind_pods }),
+            client,
+            _server: server,
+            _directory: directory,
+        }
+    }
+
+    async fn create(&self, kind: ResourceKind, value: Value) {
+        let object = Object::new(value).expect("an object");
+        self.client.ensure(kind, object).await.expect("it is created");
+    }
+
+    /// Waits until the objects of a kind are as wanted, and returns them.
+    async fn wait(&self, kind: ResourceKind, wanted: impl Fn(&[Object]) -> bool) -> Vec<Object> {
+        loop {
+            let (objects, revision) = self.client.list(kind, None).await.expect("a list");
+            if wanted(&objects) {
+                return objects;
+            }
+            let mut watch = self.client.watch(kind, revision).await.expect("a watch");
+            watch.next().await.expect("a change");
+        }
+    }
+}
+
+fn pod(name: &str, namespace: &str) -> Value {
+    json!({
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"containers": [{"name": "app", "image": "app:1"}]},
+    })
+}
+
+fn ready_node(name: &str) -> Value {
+    json!({
+        "metadata": {"name": name},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    })
+}
+
+#[tokio::test]
+async fn a_pod_waits_for_a_node_and_is_bound_when_one_comes() {
+    let cluster = Cluster::start(true).await;
+    cluster.create(ResourceKind::Pod, pod("web", "default")).await;
+    let message = |pod: &Object| pod.text("/status/conditions/0/message").to_owned();
+    let pods = cluster
+        .wait(ResourceKind::Pod, |pods| {
+            pods.iter().any(|pod| !message(pod).is_empty())
+        })
+        .await;
+    assert_eq!(message(&pods[0]), "no nodes available to schedule pods");
+    cluster.create(ResourceKind::Node, ready_node("n1")).await;
+    cluster
+        .wait(ResourceKind::Pod, |pods| {
+            pods.iter().any(|pod| pod.text("/spec/nodeName") == "n1")
+        })
+        .await;
+    let said = |events: &[Object], reason: &str| events.iter().any(|event| event.text("/reason") == reason);
+    cluster
+        .wait(ResourceKind::Event, |events| {
+            said(events, "FailedScheduling") && said(events, "Scheduled")
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_namespace_that_ends_takes_what_is_in_it_along() {
+    let cluster = Cluster::start(false).await;
+    let namespace = json!({"metadata": {"name": "short"}});
+    cluster.create(ResourceKind::Namespace, namespace.clone()).await;
+    cluster.create(ResourceKind::Pod, pod("web", "short")).await;
+    let deleted = cluster
+        .client
+        .delete(
+            ResourceKind::Namespace,
+            &Object::new(namespace).expect("an object"),
+        )
+        .await;
+    assert_eq!(deleted, Ok(Deletion::Marked));
+    cluster
+        .wait(ResourceKind::Namespace, |namespaces| {
+            namespaces.iter().all(|namespace| namespace.name() != "short")
+        })
+        .await;
+    let (pods, _) = cluster
+        .client
+        .list(ResourceKind::Pod, None)
+        .await
+        .expect("a list");
+    assert!(pods.is_empty());
+}

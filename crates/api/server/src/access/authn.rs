@@ -1,0 +1,215 @@
+//! Who sends a request.
+//!
+//! There are three ways to prove who you are: a client certificate of our authority (name and groups are its subject),
+//! a bearer token of the token file, or nothing, which is anonymous.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+use rustls::RootCertStore;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use sha2::{Digest, Sha256};
+
+use super::pki::{self, PkiError};
+use super::{ADMIN_GROUP, ANONYMOUS, NODE_GROUP, NODE_USER_PREFIX};
+use crate::rest::status::ApiError;
+
+/// Who is asking.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub user: String,
+    pub groups: Vec<String>,
+}
+
+impl Identity {
+    fn anonymous() -> Self {
+        Self {
+            user: ANONYMOUS.to_owned(),
+            groups: vec!["system:unauthenticated".to_owned()],
+        }
+    }
+
+    pub(super) fn has_group(&self, group: &str) -> bool {
+        self.groups.iter().any(|candidate| candidate == group)
+    }
+
+    /// The name of the node that is asking; `None` if it is somebody else.
+    pub(crate) fn node(&self) -> Option<&str> {
+        self.user
+            .strip_prefix(NODE_USER_PREFIX)
+            .filter(|name| !name.is_empty() && self.has_group(NODE_GROUP))
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    #[error("cannot use the certificate authority to verify clients: {message}")]
+    BuildVerifier { message: String },
+    #[error("cannot read the token file {path}: {source}")]
+    ReadTokens { path: String, source: io::Error },
+    #[error("line {line} of the token file {path} is not token,user,uid or token,user,uid,\"group,group\"")]
+    ParseTokens { path: String, line: usize },
+    #[error(transparent)]
+    WriteTokens(#[from] PkiError),
+}
+
+/// Finds out who is asking.
+#[derive(Debug)]
+pub(crate) struct Authenticator {
+    verifier: Arc<dyn ClientCertVerifier>,
+    /// Identities by the hash of their token, so that looking one up takes the same time whatever it is.
+    tokens: HashMap<[u8; 32], Identity>,
+}
+
+impl Authenticator {
+    /// Trusts the authority's certificates and the tokens of a file, which is made with one for the administrator if
+    /// there is none.
+    pub(crate) fn new(authority: &CertificateDer<'static>, token_file: &Path) -> Result<Self, AccessError> {
+        let mut roots = RootCertStore::empty();
+        let failed = |message: String| AccessError::BuildVerifier { message };
+        roots
+            .add(authority.clone())
+            .map_err(|error| failed(error.to_string()))?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+            .build()
+            .map_err(|error| failed(error.to_string()))?;
+        let tokens = load_tokens(token_file)?;
+        Ok(Self { verifier, tokens })
+    }
+
+    /// The verifier for handshakes: it checks that the client has the key of the certificate it shows. Whether the
+    /// certificate is any good is a question for the request, which can then be answered.
+    pub(crate) fn verifier(&self) -> &Arc<dyn ClientCertVerifier> {
+        &self.verifier
+    }
+
+    /// The identity a certificate proves; `None` if it has expired or is not of our authority.
+    pub(crate) fn certificate_identity(&self, chain: &[CertificateDer<'_>]) -> Option<Identity> {
+        let (end_entity, intermediates) = chain.split_first()?;
+        self.verifier
+            .verify_client_cert(end_entity, intermediates, UnixTime::now())
+            .ok()?;
+        let (_, certificate) = x509_parser::parse_x509_certificate(end_entity).ok()?;
+        let subject = certificate.subject();
+        let user = subject.iter_common_name().next()?.as_str().ok()?;
+        let groups = subject
+            .iter_organization()
+            .filter_map(|group| group.as_str().ok());
+        Some(authenticated(user, groups.map(str::to_owned)))
+    }
+
+    /// Who sends a request over a connection with this certificate chain.
+    pub(crate) fn authenticate(
+        &self,
+        chain: Option<&[CertificateDer<'_>]>,
+        headers: &HeaderMap,
+    ) -> Result<Identity, ApiError> {
+        // The certificate is verified anew for every request: a watch's connection may outlive its certificate.
+        if let Some(identity) = chain.and_then(|chain| self.certificate_identity(chain)) {
+            return Ok(identity);
+        }
+        let Some(header) = headers.get(AUTHORIZATION) else {
+            return if chain.is_some() {
+                Err(ApiError::unauthorized())
+            } else {
+                Ok(Identity::anonymous())
+            };
+        };
+        let token = header.to_str().ok().and_then(|header| {
+            let (scheme, token) = header.split_once(' ')?;
+            scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+        });
+        token
+            .and_then(|token| self.tokens.get(&hash(token)))
+            .cloned()
+            .ok_or_else(ApiError::unauthorized)
+    }
+}
+
+fn authenticated(user: &str, groups: impl Iterator<Item = String>) -> Identity {
+    let mut groups: Vec<String> = groups.collect();
+    groups.push("system:authenticated".to_owned());
+    Identity {
+        user: user.to_owned(),
+        groups,
+    }
+}
+
+fn hash(token: &str) -> [u8; 32] {
+    Sha256::digest(token.as_bytes()).into()
+}
+
+fn load_tokens(path: &Path) -> Result<HashMap<[u8; 32], Identity>, AccessError> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            // 256 bits of randomness.
+            let (first, second): (u128, u128) = (rand::random(), rand::random());
+            let line = format!("{first:032x}{second:032x},admin,admin,\"{ADMIN_GROUP}\"\n");
+            pki::write_private(path, line.as_bytes())?;
+            line
+        }
+        Err(source) => {
+            return Err(AccessError::ReadTokens {
+                path: path.display().to_string(),
+                source,
+            });
+        }
+    };
+    let mut tokens = HashMap::new();
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let (token, identity) = parse_token(line).ok_or_else(|| AccessError::ParseTokens {
+            path: path.display().to_string(),
+            line: index + 1,
+        })?;
+        tokens.insert(hash(token), identity);
+    }
+    Ok(tokens)
+}
+
+/// Reads a line `token,user,uid` or `token,user,uid,"group,group"`.
+fn parse_token(line: &str) -> Option<(&str, Identity)> {
+    let mut fields = line.splitn(4, ',');
+    let (token, user, _uid) = (fields.next()?.trim(), fields.next()?.trim(), fields.next()?);
+    if token.is_empty() || user.is_empty() {
+        return None;
+    }
+    let groups = fields.next().unwrap_or_default().trim().trim_matches('"');
+    let groups = groups.split(',').map(str::trim).filter(|group| !group.is_empty());
+    Some((token, authenticated(user, groups.map(str::to_owned))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn token_lines_are_read_as_upstream_writes_them() {
+        let (token, identity) = parse_token("secret,ann,1,\"a, b\"").unwrap();
+        assert_eq!((token, identity.user.as_str()), ("secret", "ann"));
+        assert_eq!(identity.groups, ["a", "b", "system:authenticated"]);
+        for line in ["", "a", "a,b", ",b,c"] {
+            assert!(parse_token(line).is_none(), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_node_needs_its_group() {
+        let mut identity = authenticated("system:node:n1", std::iter::empty());
+        assert_eq!(identity.node(), None);
+        identity.groups.push(NODE_GROUP.to_owned());
+        assert_eq!(identity.node(), Some("n1"));
+    }
+}

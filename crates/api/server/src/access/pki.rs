@@ -1,0 +1,269 @@
+//! The server's own certificate authority, and what it issues.
+//!
+//! It is made at the first start and kept in the data directory, with a key that only the owner can read. Certificates
+//! of the server are made anew at every start; those of clients are handed out in kubeconfig files and not kept.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use jiff::{Timestamp, ToSpan, tz::TimeZone};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyPair, KeyUsagePurpose, SanType, date_time_ymd,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+
+/// How long the authority is good for.
+const AUTHORITY_YEARS: i16 = 10;
+/// How long what it issues is good for; a restart renews it.
+const CERTIFICATE_YEARS: i16 = 1;
+const AUTHORITY_NAME: &str = "pulselet-ca";
+
+#[derive(Debug, thiserror::Error)]
+pub enum PkiError {
+    #[error("cannot read {path}: {source}")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("cannot write {path}: {source}")]
+    Write { path: PathBuf, source: io::Error },
+    #[error("the key in {path} cannot be used: {source}")]
+    ParseKey { path: PathBuf, source: rcgen::Error },
+    #[error("cannot make a certificate for {subject}: {source}")]
+    Issue { subject: String, source: rcgen::Error },
+    #[error("the certificate authority cannot be used: {message}")]
+    Use { message: String },
+}
+
+/// The certificate authority.
+#[derive(Debug)]
+pub(crate) struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    certificate_pem: String,
+    certificate: CertificateDer<'static>,
+}
+
+/// A certificate with its key.
+#[derive(Debug)]
+pub(crate) struct Credential {
+    pub certificate: CertificateDer<'static>,
+    pub key: PrivateKeyDer<'static>,
+    pub certificate_pem: String,
+    pub key_pem: String,
+}
+
+impl Authority {
+    /// Loads the authority from a directory, or makes it there.
+    pub(crate) fn load_or_create(directory: &Path) -> Result<Self, PkiError> {
+        let failed = |source| PkiError::Write {
+            path: directory.to_owned(),
+            source,
+        };
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)
+            .map_err(failed)?;
+        let (key_path, certificate_path) = (directory.join("ca.key"), directory.join("ca.crt"));
+        let key = match fs::read_to_string(&key_path) {
+            Ok(pem) => KeyPair::from_pem(&pem).map_err(|source| PkiError::ParseKey {
+                path: key_path,
+                source,
+            })?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let key = KeyPair::generate().map_err(issue_failed(AUTHORITY_NAME))?;
+                write_private(&key_path, key.serialize_pem().as_bytes())?;
+                key
+            }
+            Err(source) => {
+                return Err(PkiError::Read {
+                    path: key_path,
+                    source,
+                });
+            }
+        };
+        let certificate_pem = match fs::read_to_string(&certificate_path) {
+            Ok(pem) => pem,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let certificate = authority_params()
+                    .self_signed(&key)
+                    .map_err(issue_failed(AUTHORITY_NAME))?;
+                write_private(&certificate_path, certificate.pem().as_bytes())?;
+                certificate.pem()
+            }
+            Err(source) => {
+                return Err(PkiError::Read {
+                    path: certificate_path,
+                    source,
+                });
+            }
+        };
+        let certificate =
+            CertificateDer::from_pem_slice(certificate_pem.as_bytes()).map_err(|error| PkiError::Read {
+                path: certificate_path,
+                source: io::Error::new(io::ErrorKind::InvalidData, error.to_string()),
+            })?;
+        Ok(Self {
+            issuer: Issuer::new(authority_params(), key),
+            certificate_pem,
+            certificate,
+        })
+    }
+
+    pub(crate) const fn certificate(&self) -> &CertificateDer<'static> {
+        &self.certificate
+    }
+
+    pub(crate) fn certificate_pem(&self) -> &str {
+        &self.certificate_pem
+    }
+
+    /// A certificate for a server reachable under these names and addresses.
+    pub(crate) fn issue_server(
+        &self,
+        subject: &str,
+        names: &[&str],
+        addresses: &[IpAddr],
+    ) -> Result<Credential, PkiError> {
+        let mut params = leaf_params(subject, &[]);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        for name in names {
+            let name = (*name).try_into().map_err(issue_failed(name))?;
+            params.subject_alt_names.push(SanType::DnsName(name));
+        }
+        let addresses = addresses.iter().map(|address| SanType::IpAddress(*address));
+        params.subject_alt_names.extend(addresses);
+        self.issue(subject, &params)
+    }
+
+    /// A certificate that proves a user and its groups.
+    pub(crate) fn issue_client(&self, user: &str, groups: &[&str]) -> Result<Credential, PkiError> {
+        let mut params = leaf_params(user, groups);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.issue(user, &params)
+    }
+
+    fn issue(&self, subject: &str, params: &CertificateParams) -> Result<Credential, PkiError> {
+        let key = KeyPair::generate().map_err(issue_failed(subject))?;
+        let certificate = params
+            .signed_by(&key, &self.issuer)
+            .map_err(issue_failed(subject))?;
+        Ok(Credential {
+            certificate: certificate.der().clone(),
+            key: PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der())),
+            certificate_pem: certificate.pem(),
+            key_pem: key.serialize_pem(),
+        })
+    }
+
+    /// Writes a kubeconfig for a user, readable by the owner alone.
+    pub(crate) fn write_kubeconfig(
+        &self,
+        path: &Path,
+        server: &str,
+        user: &str,
+        groups: &[&str],
+    ) -> Result<(), PkiError> {
+        write_private(path, self.kubeconfig(server, user, groups)?.as_bytes())
+    }
+
+    /// A kubeconfig for a user, with a certificate of its own.
+    fn kubeconfig(&self, server: &str, user: &str, groups: &[&str]) -> Result<String, PkiError> {
+        let credential = self.issue_client(user, groups)?;
+        let encode = |pem: &str| STANDARD.encode(pem);
+        Ok(format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: pulselet\nclusters:\n- name: pulselet\n  cluster:\n    \
+             server: {server}\n    certificate-authority-data: {}\ncontexts:\n- name: pulselet\n  context:\n    \
+             cluster: pulselet\n    user: {user}\nusers:\n- name: {user}\n  user:\n    client-certificate-data: {}\n    \
+             client-key-data: {}\n",
+            encode(&self.certificate_pem),
+            encode(&credential.certificate_pem),
+            encode(&credential.key_pem),
+        ))
+    }
+}
+
+/// A kubeconfig with which a node can join the server whose data is in a directory, as text.
+pub fn node_kubeconfig(data_dir: &Path, server: &str, node: &str) -> Result<String, PkiError> {
+    let directory = data_dir.join("pki");
+    let certificate = directory.join("ca.crt");
+    // Asking must not make an authority that no server uses.
+    fs::metadata(&certificate).map_err(|source| PkiError::Read {
+        path: certificate,
+        source,
+    })?;
+    let user = format!("{}{node}", crate::access::NODE_USER_PREFIX);
+    Authority::load_or_create(&directory)?.kubeconfig(server, &user, &[crate::access::NODE_GROUP])
+}
+
+fn issue_failed(subject: &str) -> impl FnOnce(rcgen::Error) -> PkiError {
+    let subject = subject.to_owned();
+    move |source| PkiError::Issue { subject, source }
+}
+
+fn authority_params() -> CertificateParams {
+    let mut params = dated_params(AUTHORITY_YEARS);
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, AUTHORITY_NAME);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+    params
+}
+
+fn leaf_params(name: &str, groups: &[&str]) -> CertificateParams {
+    let mut params = dated_params(CERTIFICATE_YEARS);
+    params.distinguished_name = DistinguishedName::new();
+    for group in groups {
+        params.distinguished_name.push(DnType::OrganizationName, *group);
+    }
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.use_authority_key_identifier_extension = true;
+    params
+}
+
+/// Makes a certificate valid from yesterday, because clocks differ, and for some years.
+fn dated_params(years: i16) -> CertificateParams {
+    let today = Timestamp::now().to_zoned(TimeZone::UTC).date();
+    let yesterday = today.saturating_sub(1.day());
+    let ymd = |date: jiff::civil::Date| {
+        // Months and days are positive, so nothing is lost.
+        let (month, day) = (date.month().unsigned_abs(), date.day().unsigned_abs());
+        date_time_ymd(i32::from(date.year()), month, day)
+    };
+    let mut params = CertificateParams::default();
+    params.not_before = ymd(yesterday);
+    params.not_after = ymd(today.saturating_add(years.years()));
+    params
+}
+
+/// Writes a file that only its owner can read: whole or not at all, also after a crash.
+pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> Result<(), PkiError> {
+    let failed = |source| PkiError::Write {
+        path: path.to_owned(),
+        source,
+    };
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    let temporary = PathBuf::from(name);
+    let write = || {
+        // A leftover of a crash may have another mode.
+        match fs::remove_file(&temporary) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&temporary)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)
+    };
+    write().map_err(failed)
+}

@@ -1,0 +1,75 @@
+//! Namespaces: which ones are always there, what each of them comes with, and when they take no more objects.
+
+use serde_json::json;
+
+use super::Registry;
+use super::object::Object;
+use super::resource::{Endpoint, ObjectPath, ResourceKind};
+use super::writes::Change;
+use crate::rest::status::ApiError;
+use crate::store::Expect;
+
+/// Namespaces the server cannot be without.
+pub(crate) const SYSTEM_NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
+
+impl Registry {
+    /// Creates the namespaces that every cluster has.
+    pub(crate) async fn create_system_namespaces(&self) -> Result<(), ApiError> {
+        for name in SYSTEM_NAMESPACES {
+            let namespace = Object::new(json!({"metadata": {"name": name}})).expect("a literal object");
+            self.ensure(ResourceKind::Namespace, namespace).await?;
+            self.ensure_service_account(name).await?;
+        }
+        Ok(())
+    }
+
+    /// Creates the service account `default`, which every namespace has.
+    pub(super) async fn ensure_service_account(&self, namespace: &str) -> Result<(), ApiError> {
+        let object = Object::new(json!({"metadata": {"name": "default", "namespace": namespace}}))
+            .expect("a literal object");
+        self.ensure(ResourceKind::ServiceAccount, object).await
+    }
+
+    /// The condition under which a namespace still takes new objects.
+    pub(super) async fn open_namespace(
+        &self,
+        endpoint: Endpoint,
+        namespace: &str,
+        name: &str,
+    ) -> Result<(String, Expect), ApiError> {
+        let path = ObjectPath::stored(ResourceKind::Namespace, None, namespace);
+        let entry = self.entry(&path).await?;
+        if Object::from_entry(&entry)?.is_deleting() {
+            let why = format!(
+                "unable to create new content in namespace {namespace} because it is being terminated"
+            );
+            let mut error = ApiError::forbidden(endpoint, name, &why);
+            if let Some(details) = &mut error.details {
+                details["causes"] = json!([{
+                    "reason": "NamespaceTerminating",
+                    "message": format!("namespace {namespace} is being terminated"),
+                    "field": "metadata.namespace",
+                }]);
+            }
+            return Err(error);
+        }
+        Ok((entry.key, Expect::Revision(entry.revision)))
+    }
+
+    /// Takes the server's own finalizer off a namespace that is ending and empty.
+    pub(crate) async fn finalize_namespace(&self, name: &str) -> Result<(), ApiError> {
+        let path = ObjectPath::stored(ResourceKind::Namespace, None, name);
+        self.change(&path, false, |old| {
+            let mut object = old.clone();
+            if object.is_deleting() {
+                object.value_mut()["spec"]["finalizers"] = json!([]);
+            }
+            Ok(Change {
+                object,
+                warnings: Vec::new(),
+            })
+        })
+        .await
+        .map(drop)
+    }
+}

@@ -1,0 +1,267 @@
+//! An object as the registry handles it: JSON whose metadata it knows, and the form in which it is stored.
+//!
+//! What must always hold of a stored value: it is one JSON object whose first member is `metadata`, which is not
+//! empty and has no `resourceVersion`. The revision that made the value is its resourceVersion, known only after the
+//! write; with that form it is put in by splicing, so that reads do not parse.
+
+use std::collections::BTreeMap;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use crate::registry::resource::Endpoint;
+use crate::store::{Revision, StoredObject};
+
+/// How every stored value begins.
+const HEAD: &[u8] = b"{\"metadata\":{";
+
+/// A JSON object with metadata.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Object(Value);
+
+/// A stored value that is not what we wrote.
+#[derive(Debug, thiserror::Error)]
+#[error("the stored value of {key} is damaged: {why}")]
+pub struct DamagedObject {
+    pub key: String,
+    pub why: String,
+}
+
+impl Object {
+    /// Takes a JSON object and adds metadata if there is none; `None` if the value is something else.
+    pub fn new(mut value: Value) -> Option<Self> {
+        let map = value.as_object_mut()?;
+        let metadata = map.entry("metadata").or_insert_with(|| json!({}));
+        if metadata.is_null() {
+            *metadata = json!({});
+        }
+        metadata.is_object().then_some(Self(value))
+    }
+
+    pub const fn value(&self) -> &Value {
+        &self.0
+    }
+
+    pub(crate) const fn value_mut(&mut self) -> &mut Value {
+        &mut self.0
+    }
+
+    pub(crate) fn into_value(self) -> Value {
+        self.0
+    }
+
+    pub(crate) fn metadata(&self) -> &Map<String, Value> {
+        self.0["metadata"].as_object().expect("an Object has metadata")
+    }
+
+    pub(crate) fn metadata_mut(&mut self) -> &mut Map<String, Value> {
+        self.0["metadata"]
+            .as_object_mut()
+            .expect("an Object has metadata")
+    }
+
+    fn meta_str(&self, field: &str) -> &str {
+        self.metadata()
+            .get(field)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    }
+
+    pub fn name(&self) -> &str {
+        self.meta_str("name")
+    }
+
+    pub(crate) fn generate_name(&self) -> &str {
+        self.meta_str("generateName")
+    }
+
+    pub fn namespace(&self) -> &str {
+        self.meta_str("namespace")
+    }
+
+    pub fn uid(&self) -> &str {
+        self.meta_str("uid")
+    }
+
+    pub fn resource_version(&self) -> &str {
+        self.meta_str("resourceVersion")
+    }
+
+    pub fn labels(&self) -> BTreeMap<&str, &str> {
+        let labels = self.metadata().get("labels").and_then(Value::as_object);
+        labels
+            .into_iter()
+            .flatten()
+            .filter_map(|(key, value)| value.as_str().map(|value| (key.as_str(), value)))
+            .collect()
+    }
+
+    pub(crate) fn has_finalizers(&self) -> bool {
+        let finalizers = self.metadata().get("finalizers").and_then(Value::as_array);
+        finalizers.is_some_and(|finalizers| !finalizers.is_empty())
+    }
+
+    /// Whether the object's end has begun.
+    pub fn is_deleting(&self) -> bool {
+        self.metadata().contains_key("deletionTimestamp")
+    }
+
+    pub(crate) fn deletion_grace(&self) -> Option<i64> {
+        self.metadata()
+            .get("deletionGracePeriodSeconds")
+            .and_then(Value::as_i64)
+    }
+
+    /// Sets a field of the metadata; null removes it.
+    pub(crate) fn set_meta(&mut self, field: &str, value: Value) {
+        if value.is_null() {
+            self.metadata_mut().remove(field);
+        } else {
+            self.metadata_mut().insert(field.to_owned(), value);
+        }
+    }
+
+    /// The text at a JSON pointer, empty if there is none.
+    pub fn text(&self, pointer: &str) -> &str {
+        self.0
+            .pointer(pointer)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    }
+
+    /// Sets `apiVersion` and `kind`.
+    pub(crate) fn set_type(&mut self, endpoint: Endpoint) {
+        self.0["apiVersion"] = json!(endpoint.group_version.api_version());
+        self.0["kind"] = json!(endpoint.info().kind);
+    }
+
+    /// The form in which the object is stored.
+    pub(crate) fn encode(&self) -> Bytes {
+        let mut metadata = self.metadata().clone();
+        metadata.remove("resourceVersion");
+        let mut out = BytesMut::new();
+        out.extend_from_slice(&HEAD[..HEAD.len() - 1]);
+        write_json(&mut out, &Value::Object(metadata));
+        for (key, value) in self.0.as_object().into_iter().flatten() {
+            if key != "metadata" {
+                out.extend_from_slice(b",");
+                write_json(&mut out, &json!(key));
+                out.extend_from_slice(b":");
+                write_json(&mut out, value);
+            }
+        }
+        out.extend_from_slice(b"}");
+        out.freeze()
+    }
+
+    /// A stored value with its resourceVersion.
+    pub(crate) fn decode(key: &str, value: &[u8], revision: Revision) -> Result<Self, DamagedObject> {
+        let damaged = |why: String| DamagedObject {
+            key: key.to_owned(),
+            why,
+        };
+        let value: Value = serde_json::from_slice(value).map_err(|error| damaged(error.to_string()))?;
+        let mut object = Self::new(value).ok_or_else(|| damaged("it is not an object".to_owned()))?;
+        object.set_meta("resourceVersion", json!(revision.to_string()));
+        Ok(object)
+    }
+
+    pub(crate) fn from_entry(entry: &StoredObject) -> Result<Self, DamagedObject> {
+        Self::decode(&entry.key, &entry.value, entry.revision)
+    }
+}
+
+/// Writing JSON to memory cannot fail.
+fn write_json(out: &mut BytesMut, value: &Value) {
+    serde_json::to_writer(out.writer(), value).expect("a JSON value can be written to memory");
+}
+
+/// Appends a stored value with its resourceVersion, without parsing it.
+pub(crate) fn splice(out: &mut BytesMut, value: &[u8], revision: Revision) {
+    debug_assert!(value.starts_with(HEAD));
+    out.reserve(value.len() + 48);
+    out.extend_from_slice(HEAD);
+    out.extend_from_slice(format!("\"resourceVersion\":\"{revision}\",").as_bytes());
+    out.extend_from_slice(&value[HEAD.len()..]);
+}
+
+/// The current time as object metadata carries it, in whole seconds.
+pub(crate) fn now() -> Value {
+    json!(timestamp(Timestamp::now()))
+}
+
+/// A time in whole seconds, as RFC 3339.
+pub fn timestamp(time: Timestamp) -> String {
+    Timestamp::from_second(time.as_second())
+        .unwrap_or(time)
+        .to_string()
+}
+
+/// A random uid (version 4).
+pub(crate) fn new_uid() -> String {
+    let mut bits: u128 = rand::random();
+    bits = (bits & !(0xf << 76)) | (0x4 << 76);
+    bits = (bits & !(0x3 << 62)) | (0x2 << 62);
+    let text = format!("{bits:032x}");
+    format!(
+        "{}-{}-{}-{}-{}",
+        &text[..8],
+        &text[8..12],
+        &text[12..16],
+        &text[16..20],
+        &text[20..]
+    )
+}
+
+/// The characters of generated names: no vowels, so that no words arise, and none that look alike.
+const NAME_CHARACTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+const NAME_SUFFIX_LENGTH: usize = 5;
+const MAX_NAME_LENGTH: usize = 63;
+
+/// A name from `generateName`.
+pub(crate) fn generate_name(base: &str) -> String {
+    let mut end = base.len().min(MAX_NAME_LENGTH - NAME_SUFFIX_LENGTH);
+    while !base.is_char_boundary(end) {
+        end -= 1;
+    }
+    let mut name = base[..end].to_owned();
+    for _ in 0..NAME_SUFFIX_LENGTH {
+        let index = rand::random::<u64>() % NAME_CHARACTERS.len() as u64;
+        name.push(char::from(NAME_CHARACTERS[usize::try_from(index).unwrap_or(0)]));
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spliced_value_is_the_decoded_one() {
+        let object = Object::new(json!({
+            "kind": "ConfigMap",
+            "data": {"x": "\"metadata\":{"},
+            "metadata": {"name": "a", "resourceVersion": "3"},
+        }))
+        .unwrap();
+        let stored = object.encode();
+        assert!(!String::from_utf8_lossy(&stored).contains("resourceVersion"));
+        let mut out = BytesMut::new();
+        splice(&mut out, &stored, Revision(17));
+        let spliced: Value = serde_json::from_slice(&out).unwrap();
+        let decoded = Object::decode("/k", &stored, Revision(17)).unwrap();
+        assert_eq!(&spliced, decoded.value());
+        assert_eq!(decoded.resource_version(), "17");
+    }
+
+    #[test]
+    fn uids_and_names_are_well_formed_and_differ() {
+        let uid = new_uid();
+        assert_eq!((uid.len(), &uid[14..15]), (36, "4"));
+        assert_ne!(uid, new_uid());
+        let name = generate_name(&"long".repeat(30));
+        assert_eq!(name.len(), MAX_NAME_LENGTH);
+        assert_ne!(generate_name("web-"), generate_name("web-"));
+    }
+}

@@ -1,0 +1,581 @@
+//! One request, from headers to answer.
+//!
+//! The order is fixed: who is asking, what they ask for, whether they may, whether there is room, and then the work. A
+//! request that fails at any step
+//! changes nothing and gets a `Status` that says why. The network is left to `server`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::stream;
+use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, USER_AGENT, WARNING};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Collected, Full, Limited, StreamBody};
+use hyper::body::Frame;
+use rustls::pki_types::CertificateDer;
+use serde_json::{Value, json};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::access::{self, Access, Authenticator, Identity};
+use crate::discovery;
+use crate::discovery::openapi;
+use crate::node_proxy::usage;
+use crate::node_proxy::{self, Nodes};
+use crate::patch;
+use crate::registry::object::Object;
+use crate::registry::resource::{ObjectPath, ResourceKind, Subresource};
+use crate::registry::{Deleted, Registry, Written};
+use crate::rest::accept::{self, DiscoveryView, View};
+use crate::rest::body::{self, Encoding, MAX_BODY_BYTES, Parsed};
+use crate::rest::query::{DeleteOptions, ListOptions, Query, WriteOptions};
+use crate::rest::render::{object_view, render_list, render_one};
+use crate::rest::route::{self, Route, Verb};
+use crate::rest::status::ApiError;
+use crate::rest::{Body, BodyError};
+use crate::watch::{self, Session};
+
+/// How many requests that change something may be under way, as upstream has it.
+const MAX_MUTATING: usize = 200;
+/// How many requests that only read may be under way.
+const MAX_READING: usize = 400;
+/// How many watches and streams to nodes there may be. They live long and do little.
+const MAX_LONG_RUNNING: usize = 5000;
+/// How long a request may take from its first byte to its answer. Watches and streams may take longer.
+const REQUEST_TIMEOUT: Duration = Duration::from_mins(1);
+/// How many warnings go with one answer, and how many bytes each may have: headers have no room for more.
+const MAX_WARNINGS: usize = 32;
+const MAX_WARNING_BYTES: usize = 256;
+
+/// Answers requests.
+#[derive(Debug)]
+pub(crate) struct Handler {
+    registry: Registry,
+    authenticator: Authenticator,
+    nodes: Nodes,
+    mutating: Arc<Semaphore>,
+    reading: Arc<Semaphore>,
+    long_running: Arc<Semaphore>,
+}
+
+/// A request that has been read and understood.
+struct Call<'a> {
+    identity: Identity,
+    path: ObjectPath,
+    verb: Verb,
+    query: Query,
+    headers: &'a HeaderMap,
+    /// Empty for requests that are passed on.
+    body: Bytes,
+}
+
+impl Handler {
+    pub(crate) fn new(registry: Registry, authenticator: Authenticator, nodes: Nodes) -> Self {
+        Self {
+            registry,
+            authenticator,
+            nodes,
+            mutating: Arc::new(Semaphore::new(MAX_MUTATING)),
+            reading: Arc::new(Semaphore::new(MAX_READING)),
+            long_running: Arc::new(Semaphore::new(MAX_LONG_RUNNING)),
+        }
+    }
+
+    /// Answers a request that came over a connection with this client certificate.
+    ///
+    /// The future is boxed: the compiler cannot see through it that it may move between threads.
+    pub(crate) fn handle(
+        self: Arc<Self>,
+        chain: Arc<Option<Vec<CertificateDer<'static>>>>,
+        request: Request<Body>,
+    ) -> BoxFuture<'static, Response<Body>> {
+        Box::pin(async move {
+            let chain = chain.as_deref();
+            let answered = self.answer(chain, request).await;
+            answered.unwrap_or_else(|error| failure(&error))
+        })
+    }
+
+    async fn answer(
+        &self,
+        chain: Option<&[CertificateDer<'static>]>,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, ApiError> {
+        let identity = self.authenticator.authenticate(chain, request.headers())?;
+        let path = request.uri().path().to_owned();
+        let route = route::parse(&path);
+        match route {
+            Ok(Route::Objects(object)) => self.objects(identity, object, request).await,
+            Ok(route @ Route::Usage(_)) if request.method() == Method::GET => {
+                access::authorize_route(&identity, &route, &path)?;
+                let query = Query::parse(request.uri().query().unwrap_or_default())?;
+                self.usage(&route, &query).await
+            }
+            Ok(route) => {
+                access::authorize_route(&identity, &route, &path)?;
+                if request.method() != Method::GET && request.method() != Method::HEAD {
+                    return Err(ApiError::method_not_allowed());
+                }
+                self.document(&route, request.headers()).await
+            }
+            Err(error) => {
+                // A caller who may not look around does not learn what is not there.
+                access::authorize_route(&identity, &Route::Paths, &path)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Answers a request for something that is not an object.
+    async fn document(&self, route: &Route, headers: &HeaderMap) -> Result<Response<Body>, ApiError> {
+        let accepted = header(headers, &ACCEPT);
+        let aggregated = |core: bool, plain: fn() -> Value| match accept::discovery(accepted)? {
+            DiscoveryView::Plain => Ok(json_answer(StatusCode::OK, &plain())),
+            DiscoveryView::Aggregated(format) => {
+                let mut answer = json_answer(StatusCode::OK, &discovery::aggregated(core, format));
+                let content_type =
+                    format!("application/json;g=apidiscovery.k8s.io;v={format};as=APIGroupDiscoveryList");
+                if let Ok(value) = HeaderValue::from_str(&content_type) {
+                    answer.headers_mut().insert(CONTENT_TYPE, value);
+                }
+                Ok(answer)
+            }
+        };
+        let plain = |value: &Value| {
+            accept::require_json(accepted)?;
+            Ok(json_answer(StatusCode::OK, value))
+        };
+        match route {
+            Route::Health => self.health().await,
+            Route::Version => plain(&discovery::version()),
+            Route::CoreVersions => aggregated(true, discovery::core_versions),
+            Route::Groups => aggregated(false, discovery::groups),
+            Route::Group(group) => plain(&discovery::group(*group)),
+            Route::Resources(group) => plain(&discovery::resources(*group)),
+            Route::UsageGroup => plain(&discovery::usage_group()),
+            Route::UsageResources => plain(&usage::resources()),
+            Route::Paths => plain(&discovery::paths()),
+            Route::OpenApiV2 if accept::wants_protobuf_openapi(accepted) => Ok(protobuf_openapi()),
+            Route::OpenApiV2 => plain(&openapi::v2(self.registry.rules().profile)),
+            Route::OpenApiV3Index => plain(&openapi::v3_index()),
+            Route::OpenApiV3(group) => plain(&openapi::v3(*group, self.registry.rules().profile)),
+            Route::Objects(_) | Route::Usage(_) => Err(ApiError::no_such_path()),
+        }
+    }
+
+    /// Answers a request for what pods and nodes use.
+    async fn usage(&self, route: &Route, query: &Query) -> Result<Response<Body>, ApiError> {
+        let Route::Usage(path) = route else {
+            return Err(ApiError::no_such_path());
+        };
+        let _permit = self.admit(Verb::List, false)?;
+        let answering: BoxFuture<'_, _> = Box::pin(usage::answer(&self.registry, &self.nodes, path, query));
+        Ok(json_answer(StatusCode::OK, &answering.await?))
+    }
+
+    /// Answers whether the server is healthy, which it is if its store answers.
+    async fn health(&self) -> Result<Response<Body>, ApiError> {
+        self.registry.revision().await?;
+        let mut answer = Response::new(full(Bytes::from_static(b"ok")));
+        let text = HeaderValue::from_static("text/plain; charset=utf-8");
+        answer.headers_mut().insert(CONTENT_TYPE, text);
+        Ok(answer)
+    }
+
+    async fn objects(
+        &self,
+        identity: Identity,
+        path: ObjectPath,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, ApiError> {
+        let query = Query::parse(request.uri().query().unwrap_or_default())?;
+        let watch = query.flag("watch")?.unwrap_or(false);
+        let verb = Verb::of(request.method(), &path, watch)?;
+        check_served(verb, &path)?;
+        if is_stream(&path) {
+            return self.stream(&identity, &path, verb, &query, request).await;
+        }
+        let long = verb == Verb::Watch;
+        let permit = self.admit(verb, long)?;
+        let (parts, incoming) = request.into_parts();
+        let work = async {
+            let body = read_body(incoming).await?;
+            let call = Call {
+                identity,
+                path,
+                verb,
+                query,
+                headers: &parts.headers,
+                body,
+            };
+            self.serve(call, permit).await
+        };
+        tokio::time::timeout(REQUEST_TIMEOUT, work)
+            .await
+            .unwrap_or_else(|_| {
+                Err(ApiError::timeout(
+                    "request did not complete within the allotted timeout",
+                ))
+            })
+    }
+
+    /// Takes room for one more request, or advises the client to come back.
+    fn admit(&self, verb: Verb, long: bool) -> Result<OwnedSemaphorePermit, ApiError> {
+        let room = if long {
+            &self.long_running
+        } else if verb.mutates() {
+            &self.mutating
+        } else {
+            &self.reading
+        };
+        Arc::clone(room)
+            .try_acquire_owned()
+            .map_err(|_| ApiError::too_many_requests())
+    }
+
+    async fn serve(&self, call: Call<'_>, permit: OwnedSemaphorePermit) -> Result<Response<Body>, ApiError> {
+        match call.verb {
+            Verb::Get => self.get(&call).await,
+            Verb::List => self.list(&call).await,
+            Verb::Watch => self.watch(&call, permit).await,
+            Verb::Create => self.create(&call).await,
+            Verb::Update => self.update(&call).await,
+            Verb::Patch => self.patch(&call).await,
+            Verb::Delete => self.delete(&call).await,
+            Verb::DeleteCollection => self.delete_collection(&call).await,
+        }
+    }
+
+    async fn authorize(
+        &self,
+        call: &Call<'_>,
+        options: Option<&ListOptions>,
+        sent: Option<&Value>,
+    ) -> Result<(), ApiError> {
+        let access = Access {
+            verb: call.verb,
+            path: &call.path,
+            selector: options.map(|options| &options.selector),
+            body: sent,
+        };
+        access::authorize(&call.identity, &self.registry, access).await
+    }
+
+    async fn get(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
+        self.authorize(call, None, None).await?;
+        let view = call.view()?;
+        let entry = self.registry.read(&call.path).await?;
+        let mut out = bytes::BytesMut::new();
+        render_one(&self.registry, call.path.endpoint, view, &entry, &mut out)?;
+        Ok(bytes_answer(StatusCode::OK, out.freeze()))
+    }
+
+    async fn list(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
+        let options = ListOptions::parse(call.path.endpoint.kind, &call.query)?;
+        self.authorize(call, Some(&options), None).await?;
+        let (view, endpoint) = (call.view()?, call.path.endpoint);
+        let namespace = call.path.namespace.as_deref();
+        let listed = self.registry.list(endpoint.kind, namespace, &options).await?;
+        let list = render_list(&self.registry, endpoint, view, &listed)?;
+        Ok(bytes_answer(StatusCode::OK, list))
+    }
+
+    async fn watch(&self, call: &Call<'_>, permit: OwnedSemaphorePermit) -> Result<Response<Body>, ApiError> {
+        let endpoint = call.path.endpoint;
+        let mut options = ListOptions::parse(endpoint.kind, &call.query)?;
+        if let Some(name) = &call.path.name {
+            let fields = format!("metadata.name={name}");
+            options.selector = crate::registry::selector::Selector::parse(endpoint.kind, "", &fields)?;
+        }
+        self.authorize(call, Some(&options), None).await?;
+        let namespace = call.path.namespace.as_deref();
+        let session = Session::start(&self.registry, endpoint, namespace, options, call.view()?).await;
+        let body = match session {
+            Ok(session) => session_body(session, permit),
+            // A watch from a revision that is gone starts and says so, as upstream has it.
+            Err(error) if error.reason == crate::rest::status::StatusReason::Expired => {
+                full(watch::error_frame(&error))
+            }
+            Err(error) => return Err(error),
+        };
+        let mut answer = Response::new(body);
+        answer
+            .headers_mut()
+            .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        Ok(answer)
+    }
+
+    async fn create(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
+        let parsed = call.parse_body()?;
+        self.authorize(call, None, Some(&parsed.value)).await?;
+        let options = call.write_options()?;
+        match call.path.subresource {
+            Some(Subresource::Binding) => {
+                self.registry
+                    .bind(&call.path, &parsed.value, options.dry_run)
+                    .await?;
+                Ok(json_answer(StatusCode::CREATED, &success(None)))
+            }
+            Some(Subresource::Eviction) => {
+                let delete = parsed.value.get("deleteOptions").cloned();
+                let mut delete = DeleteOptions::parse(&call.query, delete.or_else(|| Some(json!({}))))?;
+                delete.dry_run |= options.dry_run;
+                self.registry.evict(&call.path, &delete).await?;
+                Ok(json_answer(StatusCode::CREATED, &success(None)))
+            }
+            Some(_) => Err(ApiError::method_not_allowed()),
+            None => {
+                let written = self.registry.create(&call.path, parsed, &options).await?;
+                self.written(call, written)
+            }
+        }
+    }
+
+    async fn update(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
+        let parsed = call.parse_body()?;
+        self.authorize(call, None, Some(&parsed.value)).await?;
+        let written = self
+            .registry
+            .update(&call.path, parsed, &call.write_options()?)
+            .await?;
+        self.written(call, written)
+    }
+
+    async fn patch(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
+        self.authorize(call, None, None).await?;
+        let content_type = header(call.headers, &CONTENT_TYPE);
+        let patch = patch::parse(Some(content_type), &call.body)?;
+        let written = self
+            .registry
+            .patch(&call.path, &patch, &call.write_options()?)
+            .await?;
+        self.written(call, written)
+    }
+
+    fn written(&self, call: &Call<'_>, written: Written) -> Result<Response<Body>, ApiError> {
+        let code = if written.created {
+            StatusCode::CREATED
+        } else {
+            StatusCode::OK
+        };
+        let value = object_view(&self.registry, call.path.endpoint, call.view()?, written.object);
+        let mut answer = json_answer(code, &value);
+        add_warnings(&mut answer, &written.warnings);
+        Ok(answer)
+    }
+
+    async fn delete(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
+        self.authorize(call, None, None).await?;
+        let options = call.delete_options()?;
+        let Deleted { object, gone } = self.registry.delete(&call.path, &options).await?;
+        let kind = call.path.endpoint.kind;
+        if gone && kind != ResourceKind::Pod {
+            return Ok(json_answer(StatusCode::OK, &success(Some((kind, &object)))));
+        }
+        let value = object_view(&self.registry, call.path.endpoint, call.view()?, object);
+        Ok(json_answer(StatusCode::OK, &value))
+    }
+
+    async fn delete_collection(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
+        let endpoint = call.path.endpoint;
+        let list = ListOptions::parse(endpoint.kind, &call.query)?;
+        self.authorize(call, Some(&list), None).await?;
+        let options = call.delete_options()?;
+        let namespace = call.path.namespace.as_deref();
+        let listed = self
+            .registry
+            .delete_collection(endpoint, namespace, &list, &options)
+            .await?;
+        let list = render_list(&self.registry, endpoint, call.view()?, &listed)?;
+        Ok(bytes_answer(StatusCode::OK, list))
+    }
+
+    /// Passes a request on to the Pod's node.
+    async fn stream(
+        &self,
+        identity: &Identity,
+        path: &ObjectPath,
+        verb: Verb,
+        query: &Query,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, ApiError> {
+        let access = Access {
+            verb,
+            path,
+            selector: None,
+            body: None,
+        };
+        access::authorize(identity, &self.registry, access).await?;
+        let permit = self.admit(verb, true)?;
+        let pod = self.registry.get(path).await?;
+        let subresource = path.subresource.ok_or_else(ApiError::no_such_path)?;
+        let target = node_proxy::target(
+            &pod,
+            subresource,
+            query,
+            request.uri().query().unwrap_or_default(),
+        )?;
+        let answer = self.nodes.forward(target, request, permit).await?;
+        let code = answer.status();
+        if subresource == Subresource::Log && (code.is_client_error() || code.is_server_error()) {
+            return Err(node_proxy::complaint(answer).await);
+        }
+        Ok(answer)
+    }
+}
+
+impl Call<'_> {
+    fn view(&self) -> Result<View, ApiError> {
+        accept::view(header(self.headers, &ACCEPT), &self.query)
+    }
+
+    fn write_options(&self) -> Result<WriteOptions, ApiError> {
+        WriteOptions::parse(&self.query, header(self.headers, &USER_AGENT))
+    }
+
+    fn parse_body(&self) -> Result<Parsed, ApiError> {
+        let content_type = Some(header(self.headers, &CONTENT_TYPE));
+        body::parse(&self.body, Encoding::of(content_type)?)
+    }
+
+    fn delete_options(&self) -> Result<DeleteOptions, ApiError> {
+        let body = if self.body.is_empty() {
+            None
+        } else {
+            Some(self.parse_body()?.value)
+        };
+        DeleteOptions::parse(&self.query, body)
+    }
+}
+
+/// A header as text, empty if it is missing or is not text.
+fn header<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> &'a str {
+    headers
+        .get(name)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default()
+}
+
+/// Whether the verb exists for this part of an object.
+fn check_served(verb: Verb, path: &ObjectPath) -> Result<(), ApiError> {
+    let Some(subresource) = path.subresource else {
+        // Objects are created in a namespace, not beside them.
+        let in_place = path.namespace.is_some() || !path.endpoint.info().namespaced;
+        return if in_place || !matches!(verb, Verb::Create | Verb::DeleteCollection) {
+            Ok(())
+        } else {
+            Err(ApiError::method_not_allowed())
+        };
+    };
+    if subresource.verbs().contains(&verb.name()) {
+        Ok(())
+    } else {
+        Err(ApiError::method_not_allowed())
+    }
+}
+
+/// Whether a request is answered by a node.
+fn is_stream(path: &ObjectPath) -> bool {
+    matches!(
+        path.subresource,
+        Some(Subresource::Log | Subresource::Exec | Subresource::Attach | Subresource::PortForward)
+    )
+}
+
+async fn read_body(body: Body) -> Result<Bytes, ApiError> {
+    let collecting: BoxFuture<'static, Result<Collected<Bytes>, BodyError>> =
+        Box::pin(Limited::new(body, MAX_BODY_BYTES).collect());
+    match collecting.await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => {
+            Err(ApiError::too_large(MAX_BODY_BYTES))
+        }
+        Err(error) => Err(ApiError::bad_request(format!(
+            "the body of the request cannot be read: {error}"
+        ))),
+    }
+}
+
+/// The stream of a watch; the place it takes is free again when it ends.
+fn session_body(session: Session, permit: OwnedSemaphorePermit) -> Body {
+    let frames = stream::unfold((session, permit), |(mut session, permit)| async move {
+        let bytes = session.next().await?;
+        Some((Ok(Frame::data(bytes)), (session, permit)))
+    });
+    StreamBody::new(frames).boxed_unsync()
+}
+
+fn success(deleted: Option<(ResourceKind, &Object)>) -> Value {
+    let mut status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
+    match deleted {
+        Some((kind, object)) => {
+            status["details"] = json!({
+                "name": object.name(),
+                "group": kind.storage().group_version.group(),
+                "kind": kind.info().plural,
+                "uid": object.uid(),
+            });
+        }
+        None => status["code"] = json!(201),
+    }
+    status
+}
+
+fn full(bytes: Bytes) -> Body {
+    Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
+}
+
+fn bytes_answer(code: StatusCode, bytes: Bytes) -> Response<Body> {
+    let mut answer = Response::new(full(bytes));
+    *answer.status_mut() = code;
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    answer
+}
+
+fn protobuf_openapi() -> Response<Body> {
+    let mut answer = bytes_answer(StatusCode::OK, openapi::v2_protobuf());
+    let content_type = HeaderValue::from_static(accept::PROTOBUF_OPENAPI);
+    answer.headers_mut().insert(CONTENT_TYPE, content_type);
+    answer
+}
+
+fn json_answer(code: StatusCode, value: &Value) -> Response<Body> {
+    bytes_answer(code, Bytes::from(value.to_string()))
+}
+
+/// The answer to a request that failed.
+pub(crate) fn failure(error: &ApiError) -> Response<Body> {
+    let mut answer = json_answer(error.reason.code(), &error.to_status());
+    if let Some(seconds) = error.retry_after {
+        answer
+            .headers_mut()
+            .insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    answer
+}
+
+fn add_warnings(answer: &mut Response<Body>, warnings: &[String]) {
+    for warning in warnings.iter().take(MAX_WARNINGS) {
+        let mut text: String = warning
+            .chars()
+            .filter(|character| !character.is_control())
+            .flat_map(|character| match character {
+                '"' | '\\' => vec!['\\', character],
+                _ => vec![character],
+            })
+            .collect();
+        if text.len() > MAX_WARNING_BYTES {
+            let mut end = MAX_WARNING_BYTES;
+            while !text.is_char_boundary(end) || text[..end].ends_with('\\') {
+                end -= 1;
+            }
+            text.truncate(end);
+        }
+        if let Ok(value) = HeaderValue::from_bytes(format!("299 - \"{text}\"").as_bytes()) {
+            answer.headers_mut().append(WARNING, value);
+        }
+    }
+}

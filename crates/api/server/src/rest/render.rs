@@ -1,0 +1,75 @@
+//! Objects and lists in the form a client asked for.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use serde_json::{Value, json};
+
+use crate::registry::object::Object;
+use crate::registry::resource::Endpoint;
+use crate::registry::{Listed, Registry};
+use crate::rest::accept::View;
+use crate::rest::status::ApiError;
+use crate::rest::table;
+use crate::store::StoredObject;
+
+/// Appends one stored object.
+pub(crate) fn render_one(
+    registry: &Registry,
+    endpoint: Endpoint,
+    view: View,
+    entry: &StoredObject,
+    out: &mut BytesMut,
+) -> Result<(), ApiError> {
+    match view {
+        View::Objects => registry.render(endpoint, entry, out),
+        View::Metadata | View::Table(_) => {
+            let value = object_view(registry, endpoint, view, Object::from_entry(entry)?);
+            serde_json::to_writer(out.writer(), &value).map_err(ApiError::internal)
+        }
+    }
+}
+
+/// One object, as stored, in the form asked for.
+pub(crate) fn object_view(registry: &Registry, endpoint: Endpoint, view: View, object: Object) -> Value {
+    match view {
+        View::Objects => registry.present(endpoint, object).into_value(),
+        View::Metadata => table::partial(&object),
+        View::Table(include) => {
+            let metadata = json!({"resourceVersion": object.resource_version()});
+            let shown = registry.present(endpoint, object.clone());
+            table::table(endpoint.kind, &[(object, shown)], include, &metadata)
+        }
+    }
+}
+
+/// A list in the form asked for.
+pub(crate) fn render_list(
+    registry: &Registry,
+    endpoint: Endpoint,
+    view: View,
+    listed: &Listed,
+) -> Result<Bytes, ApiError> {
+    let decoded = || -> Result<Vec<Object>, ApiError> {
+        let objects = listed.entries.iter().map(Object::from_entry);
+        Ok(objects.collect::<Result<_, _>>()?)
+    };
+    let value = match view {
+        View::Objects => return registry.render_list(endpoint, listed),
+        View::Metadata => {
+            let items: Vec<Value> = decoded()?.iter().map(table::partial).collect();
+            json!({
+                "kind": "PartialObjectMetadataList",
+                "apiVersion": "meta.k8s.io/v1",
+                "metadata": listed.metadata(),
+                "items": items,
+            })
+        }
+        View::Table(include) => {
+            let rows: Vec<(Object, Object)> = decoded()?
+                .into_iter()
+                .map(|object| (object.clone(), registry.present(endpoint, object)))
+                .collect();
+            table::table(endpoint.kind, &rows, include, &listed.metadata())
+        }
+    };
+    Ok(Bytes::from(value.to_string()))
+}
