@@ -81,7 +81,7 @@ impl Roles {
         while !roles.complete(wanted, resizes) {
             let (stream, headers) = match connection.next().await.map_err(|PeerLeft| OpenError::Left)? {
                 StreamEvent::Opened { stream, headers } => (stream, headers),
-                // A client that only listens ends its side at once.
+                // A client that only reads ends its side at once.
                 StreamEvent::Ended { .. } => continue,
                 StreamEvent::Data { .. } | StreamEvent::Reset { .. } | StreamEvent::Closed => {
                     return Err(OpenError::TooEarly);
@@ -150,7 +150,7 @@ impl Start {
         }
     }
 
-    /// The streams, or what the client is told.
+    /// The streams, or the message for the client.
     pub(crate) async fn streams(
         &self,
         runtime: &dyn Runtime,
@@ -183,7 +183,7 @@ pub(crate) async fn run(
         Err(error) => Ok(Outcome::Error(error)),
     };
     if let Ok(outcome) = outcome {
-        // A client that cannot be told has left.
+        // If this fails, the client has left.
         let _ = report(&sender, roles, &outcome, form).await;
     }
     drop(sender);

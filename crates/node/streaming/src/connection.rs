@@ -2,7 +2,7 @@
 //!
 //! Both directions are bounded: a peer is not read while nobody takes what it sent last, and no commands are taken while
 //! a peer does not read. The task ends when the peer leaves, when the [`StreamConnection`] is dropped, or when the
-//! connection and its [`StreamSender`]s have all finished, and then the peer is told goodbye first.
+//! connection and its [`StreamSender`]s have all finished; in the last case the protocol's close is sent first.
 //!
 //! The two sides differ where it matters who may wait for whom. A server ends a connection that nothing moves on for
 //! hours, and leaves a client as soon as it cannot be written to. A client goes on to read, whatever becomes of what it
@@ -29,7 +29,7 @@ const MAX_OUTPUT: usize = 64 * 1024;
 const QUEUE: usize = 8;
 /// How long a client may be silent while it is sent nothing, as a kubelet has it.
 const IDLE_TIMEOUT: Duration = Duration::from_hours(4);
-/// How long a peer may take to close its side after goodbye.
+/// How long a peer may take to close its side after the protocol's close.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// A connection with several streams.
@@ -104,7 +104,7 @@ impl StreamConnection {
         }
     }
 
-    /// Why the peer has left, once it has; `None` if it said goodbye or closed the connection.
+    /// Why the peer has left, once it has; `None` if it closed the protocol or the connection.
     pub async fn failure(self) -> Option<ConnectionError> {
         if !self.events.is_closed() {
             return None;
@@ -115,7 +115,7 @@ impl StreamConnection {
         }
     }
 
-    /// Says goodbye, if there is still somebody to say it to, and waits for the end; all other senders are gone.
+    /// Sends the protocol's close if the peer is still there, and waits for the end. All other senders must be gone.
     pub async fn finish(self) {
         drop(self.events);
         drop(self.commands);
@@ -191,7 +191,7 @@ impl<S: AsyncRead + AsyncWrite + Send + 'static, P: StreamProtocol> Driver<S, P>
                     Ok(permit) => if let Some(event) = self.events.pop_front() {
                         permit.send(event);
                     },
-                    // Nobody listens any more.
+                    // The receiver of events is gone.
                     Err(_) => self.events.clear(),
                 },
                 count = self.reader.read(&mut chunk), if may_read => {
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn goodbye_comes_after_everything_else() {
+    async fn the_close_comes_after_everything_else() {
         let (connection, mut client) = connection(16);
         let sender = connection.sender();
         let speaking = async {

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refusal_is_told_by_its_status() {
+    async fn a_refusal_carries_the_status() {
         let (ours, theirs) = duplex(1024);
         tokio::spawn(serve(theirs));
         let refused = request_upgrade(ours, "localhost", "/exec/1", PORT_FORWARD).await;

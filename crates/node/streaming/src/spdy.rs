@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_hears_of_its_streams_and_nothing_else() {
+    fn a_client_gets_events_of_its_streams_and_no_others() {
         let mut client = SpdyClient::default();
         let first = client.open_to_read(&[("streamtype", "error")]);
         let second = client.open(&[("streamtype", "data")]);

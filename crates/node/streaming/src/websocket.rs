@@ -28,7 +28,7 @@ const READ_BUFFER: usize = 4 * 1024;
 enum Item {
     /// Text or binary: Kubernetes makes no difference.
     Message(Bytes),
-    /// The client says goodbye.
+    /// The client closes the WebSocket.
     Close,
 }
 
@@ -36,7 +36,7 @@ enum Item {
 #[derive(Debug)]
 struct Messages {
     socket: WebSocket<Memory>,
-    /// The client has said goodbye.
+    /// The client has closed the WebSocket.
     closed: bool,
 }
 
@@ -85,7 +85,7 @@ impl Default for Messages {
 }
 
 impl Messages {
-    /// Takes bytes; pings and a goodbye are answered into the output.
+    /// Takes bytes; pings and a close frame are answered into the output.
     fn receive(
         &mut self,
         bytes: &[u8],
@@ -95,7 +95,7 @@ impl Messages {
         if !self.closed {
             self.socket.get_mut().received.extend_from_slice(bytes);
         }
-        // After its goodbye a client has nothing to say.
+        // Nothing may follow the close frame of a client.
         while !self.closed {
             match self.socket.read() {
                 Ok(Message::Text(text)) => take(Item::Message(text.into()))?,
@@ -110,7 +110,7 @@ impl Messages {
                 Err(error) => return Err(Box::new(error).into()),
             }
         }
-        // What follows a goodbye is an error to `tungstenite` and no news here.
+        // After a close frame this returns an error, which is not one here: the answer to it is written.
         let _ = self.socket.flush();
         output.append(&mut self.socket.get_mut().to_send);
         Ok(())
@@ -133,7 +133,7 @@ impl Messages {
     }
 
     fn send(&mut self, message: Message, output: &mut Vec<u8>) {
-        // Memory takes everything, so this fails for one reason only: goodbye has been said, and no more is sent.
+        // Memory takes everything, so this fails for one reason only: a close frame was sent before.
         let _ = self.socket.send(message);
         output.append(&mut self.socket.get_mut().to_send);
     }
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_follows_a_goodbye() {
+    fn nothing_follows_a_close_frame() {
         let (mut messages, mut output) = (Messages::default(), Vec::new());
         messages.send_close(&mut output);
         messages.send_binary("late".into(), &mut output);

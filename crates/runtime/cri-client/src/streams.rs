@@ -1,6 +1,6 @@
 //! Commands, attached streams and forwarded ports. CRI hands out an address for each, at which streams are served.
 //!
-//! The connection lives as long as somebody listens for its end. Each stream is a pipe of bounded size between the
+//! The connection lives as long as its end is waited for. Each stream is a pipe of bounded size between the
 //! caller and the connection, so a reader that stops reading stops the sender.
 
 use std::io;
@@ -272,7 +272,7 @@ impl Outputs {
                 Ok(StreamEvent::Ended { stream } | StreamEvent::Reset { stream }) => {
                     self.take(stream, true, &[]).await;
                 }
-                // Servers open no streams, and `next` returns no goodbye.
+                // Servers open no streams, and `next` does not return `Closed`.
                 Ok(StreamEvent::Opened { .. } | StreamEvent::Closed) => {}
                 Err(PeerLeft) => {
                     return connection

@@ -167,7 +167,7 @@ mod tests {
             let mut new = Channels::new(Coding::Binary, Closing::ByChannel);
             assert_eq!(events(&mut new, &bytes, piece).unwrap(), expected);
         }
-        // An older client has no such channel, and nobody listens to it.
+        // An older client has no such channel, and what comes on it is ignored later.
         let mut old = Channels::new(Coding::Binary, Closing::Never);
         assert_eq!(
             events(&mut old, &bytes, bytes.len()).unwrap()[2],
