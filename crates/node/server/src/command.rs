@@ -1,20 +1,23 @@
 //! A person at a command: exec and attach, whatever protocol their streams come by.
 //!
-//! What must always hold: the outcome is the last thing a client hears; a client that leaves takes its command with
+//! What must always hold: the outcome is the last thing a client is sent; a client that leaves takes its command with
 //! it, since its streams are dropped; a command that has ended does not wait for the client's input.
 
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use pulselet_runtime::{ExecStreams, ReadStream, TerminalSize, WriteStream};
+use pulselet_runtime::{
+    AttachOptions, ContainerId, ExecOptions, ExecStreams, ReadStream, Runtime, TerminalSize, WriteStream,
+};
+use pulselet_streaming::{
+    PeerLeft, STREAM_TYPE, StatusForm, StreamConnection, StreamEvent, StreamId, StreamSender,
+};
 use serde::Deserialize;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::link::{Left, Link, Sender};
-use crate::protocol::{Event, StreamId};
-use crate::status::{Outcome, StatusForm};
+use crate::status::Outcome;
 
 /// Bytes of output sent at a time.
 const OUTPUT_CHUNK: usize = 32 * 1024;
@@ -59,22 +62,32 @@ impl Roles {
     }
 
     /// Those a client of SPDY opens, once it has opened all of them.
-    pub(crate) async fn opened(link: &mut Link, wanted: Wanted, resizes: bool) -> Result<Self, OpenError> {
-        timeout(OPEN_TIMEOUT, Self::collect(link, wanted, resizes))
+    pub(crate) async fn opened(
+        connection: &mut StreamConnection,
+        wanted: Wanted,
+        resizes: bool,
+    ) -> Result<Self, OpenError> {
+        timeout(OPEN_TIMEOUT, Self::collect(connection, wanted, resizes))
             .await
             .unwrap_or(Err(OpenError::TimedOut))
     }
 
-    async fn collect(link: &mut Link, wanted: Wanted, resizes: bool) -> Result<Self, OpenError> {
+    async fn collect(
+        connection: &mut StreamConnection,
+        wanted: Wanted,
+        resizes: bool,
+    ) -> Result<Self, OpenError> {
         let mut roles = Self::default();
         while !roles.complete(wanted, resizes) {
-            let (stream, headers) = match link.next().await.map_err(|Left| OpenError::Left)? {
-                Event::Opened { stream, headers } => (stream, headers),
-                // A client that only listens ends its side at once.
-                Event::Ended { .. } => continue,
-                Event::Data { .. } | Event::Reset { .. } | Event::Closed => return Err(OpenError::TooEarly),
+            let (stream, headers) = match connection.next().await.map_err(|PeerLeft| OpenError::Left)? {
+                StreamEvent::Opened { stream, headers } => (stream, headers),
+                // A client that only reads ends its side at once.
+                StreamEvent::Ended { .. } => continue,
+                StreamEvent::Data { .. } | StreamEvent::Reset { .. } | StreamEvent::Closed => {
+                    return Err(OpenError::TooEarly);
+                }
             };
-            let kind = headers.iter().find(|(name, _)| name == "streamtype");
+            let kind = headers.iter().find(|(name, _)| name == STREAM_TYPE);
             let role = match kind.map(|(_, kind)| kind.as_str()) {
                 Some("stdin") => &mut roles.stdin,
                 Some("stdout") => &mut roles.stdout,
@@ -117,33 +130,72 @@ pub(crate) enum OpenError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// It is the command's: exec.
-    Told,
+    Reported,
     /// It is the container's, and in its status: attach.
-    Kept,
+    InStatus,
+}
+
+/// Where the streams of a command come from.
+#[derive(Debug)]
+pub(crate) enum Start {
+    Exec(ExecOptions),
+    Attach(AttachOptions),
+}
+
+impl Start {
+    pub(crate) fn ending(&self) -> Ending {
+        match self {
+            Self::Exec(_) => Ending::Reported,
+            Self::Attach(_) => Ending::InStatus,
+        }
+    }
+
+    /// The streams, or the message for the client.
+    pub(crate) async fn streams(
+        &self,
+        runtime: &dyn Runtime,
+        id: &ContainerId,
+    ) -> Result<ExecStreams, String> {
+        match self {
+            Self::Exec(options) => {
+                let started = runtime.exec(id, options).await;
+                started.map_err(|error| format!("error executing command in container: {error}"))
+            }
+            Self::Attach(options) => {
+                let started = runtime.attach(id, options).await;
+                started.map_err(|error| format!("error attaching to container: {error}"))
+            }
+        }
+    }
 }
 
 /// Connects a client with a command until one of them ends.
 pub(crate) async fn run(
-    mut link: Link,
+    mut connection: StreamConnection,
     roles: Roles,
     form: StatusForm,
     ending: Ending,
     started: Result<ExecStreams, String>,
 ) {
-    let sender = link.sender();
+    let sender = connection.sender();
     let outcome = match started {
-        Ok(streams) => converse(&mut link, &sender, roles, ending, streams).await,
+        Ok(streams) => converse(&mut connection, &sender, roles, ending, streams).await,
         Err(error) => Ok(Outcome::Error(error)),
     };
     if let Ok(outcome) = outcome {
-        // Who does not hear it has left.
-        let _ = tell(&sender, roles, &outcome, form).await;
+        // If this fails, the client has left.
+        let _ = report(&sender, roles, &outcome, form).await;
     }
     drop(sender);
-    link.finish().await;
+    connection.finish().await;
 }
 
-async fn tell(sender: &Sender, roles: Roles, outcome: &Outcome, form: StatusForm) -> Result<(), Left> {
+async fn report(
+    sender: &StreamSender,
+    roles: Roles,
+    outcome: &Outcome,
+    form: StatusForm,
+) -> Result<(), PeerLeft> {
     for stream in [roles.stdout, roles.stderr].into_iter().flatten() {
         sender.end(stream).await?;
     }
@@ -157,12 +209,12 @@ async fn tell(sender: &Sender, roles: Roles, outcome: &Outcome, form: StatusForm
 }
 
 async fn converse(
-    link: &mut Link,
-    sender: &Sender,
+    connection: &mut StreamConnection,
+    sender: &StreamSender,
     roles: Roles,
     ending: Ending,
     streams: ExecStreams,
-) -> Result<Outcome, Left> {
+) -> Result<Outcome, PeerLeft> {
     let ExecStreams {
         stdin,
         stdout,
@@ -177,7 +229,7 @@ async fn converse(
     };
     let listening = async {
         loop {
-            input.take(link.next().await?, roles).await;
+            input.take(connection.next().await?, roles).await;
         }
     };
     let speaking = async {
@@ -187,8 +239,8 @@ async fn converse(
         );
         out.and(err)?;
         Ok(match (exit.await, ending) {
-            (Ok(Ok(0)), _) | (Ok(Ok(_)), Ending::Kept) => Outcome::Success,
-            (Ok(Ok(code)), Ending::Told) => Outcome::ExitCode(code),
+            (Ok(Ok(0)), _) | (Ok(Ok(_)), Ending::InStatus) => Outcome::Success,
+            (Ok(Ok(code)), Ending::Reported) => Outcome::ExitCode(code),
             (Ok(Err(error)), _) => Outcome::Error(error.to_string()),
             (Err(_), _) => Outcome::Error("nobody knows how it ended".to_owned()),
         })
@@ -200,7 +252,11 @@ async fn converse(
 }
 
 /// Passes output on until there is no more; output that is not wanted is thrown away.
-async fn copy(sender: &Sender, stream: Option<StreamId>, from: Option<ReadStream>) -> Result<(), Left> {
+async fn copy(
+    sender: &StreamSender,
+    stream: Option<StreamId>,
+    from: Option<ReadStream>,
+) -> Result<(), PeerLeft> {
     let Some(mut from) = from else {
         return Ok(());
     };
@@ -228,19 +284,19 @@ struct Input {
 }
 
 impl Input {
-    async fn take(&mut self, event: Event, roles: Roles) {
+    async fn take(&mut self, event: StreamEvent, roles: Roles) {
         match event {
-            Event::Data { stream, bytes } if Some(stream) == roles.stdin => self.typed(&bytes).await,
-            Event::Data { stream, bytes } if Some(stream) == roles.resize => self.resized(&bytes).await,
-            Event::Ended { stream } | Event::Reset { stream } if Some(stream) == roles.stdin => {
+            StreamEvent::Data { stream, bytes } if Some(stream) == roles.stdin => self.typed(&bytes).await,
+            StreamEvent::Data { stream, bytes } if Some(stream) == roles.resize => self.resized(&bytes).await,
+            StreamEvent::Ended { stream } | StreamEvent::Reset { stream } if Some(stream) == roles.stdin => {
                 self.stdin = None;
             }
             // Nothing is expected on the others.
-            Event::Data { .. }
-            | Event::Ended { .. }
-            | Event::Reset { .. }
-            | Event::Opened { .. }
-            | Event::Closed => {}
+            StreamEvent::Data { .. }
+            | StreamEvent::Ended { .. }
+            | StreamEvent::Reset { .. }
+            | StreamEvent::Opened { .. }
+            | StreamEvent::Closed => {}
         }
     }
 

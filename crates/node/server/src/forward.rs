@@ -11,12 +11,13 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use pulselet_runtime::{DuplexStream, Runtime, SandboxId};
+use pulselet_streaming::{
+    PORT, PeerLeft, REQUEST_ID, STREAM_TYPE, StreamConnection, StreamEvent, StreamHeaders, StreamId,
+    StreamSender,
+};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-
-use crate::link::{Left, Link, Sender};
-use crate::protocol::{Event, Headers, StreamId};
 
 /// Chunks that wait for a connection.
 const INBOX: usize = 16;
@@ -54,27 +55,27 @@ enum Side {
 }
 
 /// Serves a client of SPDY until it leaves.
-pub(crate) async fn streams(mut link: Link, target: Target) {
+pub(crate) async fn streams(mut connection: StreamConnection, target: Target) {
     let mut session = Session {
-        sender: link.sender(),
+        sender: connection.sender(),
         target,
         halves: HashMap::new(),
         inboxes: HashMap::new(),
         connections: JoinSet::new(),
     };
-    while let Ok(event) = link.next().await {
+    while let Ok(event) = connection.next().await {
         if session.take(event).await.is_err() {
             break;
         }
         while session.connections.try_join_next().is_some() {}
     }
     drop(session);
-    link.finish().await;
+    connection.finish().await;
 }
 
 /// Serves a client of channels, which says beforehand which ports it wants.
-pub(crate) async fn channels(mut link: Link, target: Target, ports: &[u16]) {
-    let sender = link.sender();
+pub(crate) async fn channels(mut connection: StreamConnection, target: Target, ports: &[u16]) {
+    let sender = connection.sender();
     let mut inboxes = HashMap::new();
     let mut connections = JoinSet::new();
     for (data, port) in (0..).step_by(2).zip(ports) {
@@ -95,11 +96,11 @@ pub(crate) async fn channels(mut link: Link, target: Target, ports: &[u16]) {
     drop(sender);
     loop {
         tokio::select! {
-            event = link.next() => match event {
-                Ok(Event::Data { stream, bytes }) => deliver(&mut inboxes, stream, bytes).await,
-                Ok(Event::Ended { stream } | Event::Reset { stream }) => drop(inboxes.remove(&stream)),
-                Ok(Event::Opened { .. } | Event::Closed) => {}
-                Err(Left) => break,
+            event = connection.next() => match event {
+                Ok(StreamEvent::Data { stream, bytes }) => deliver(&mut inboxes, stream, bytes).await,
+                Ok(StreamEvent::Ended { stream } | StreamEvent::Reset { stream }) => drop(inboxes.remove(&stream)),
+                Ok(StreamEvent::Opened { .. } | StreamEvent::Closed) => {}
+                Err(PeerLeft) => break,
             },
             ended = connections.join_next() => if ended.is_none() {
                 break;
@@ -107,7 +108,7 @@ pub(crate) async fn channels(mut link: Link, target: Target, ports: &[u16]) {
         }
     }
     drop(connections);
-    link.finish().await;
+    connection.finish().await;
 }
 
 /// A connection that has ended takes no more.
@@ -120,7 +121,7 @@ async fn deliver(inboxes: &mut HashMap<StreamId, mpsc::Sender<Bytes>>, stream: S
 }
 
 struct Session {
-    sender: Sender,
+    sender: StreamSender,
     target: Target,
     /// By the request's id.
     halves: HashMap<String, Half>,
@@ -130,24 +131,24 @@ struct Session {
 }
 
 impl Session {
-    async fn take(&mut self, event: Event) -> Result<(), Left> {
+    async fn take(&mut self, event: StreamEvent) -> Result<(), PeerLeft> {
         match event {
-            Event::Opened { stream, headers } => self.opened(stream, &headers).await?,
-            Event::Data { stream, bytes } => {
+            StreamEvent::Opened { stream, headers } => self.opened(stream, &headers).await?,
+            StreamEvent::Data { stream, bytes } => {
                 if self.is_half(stream) {
                     return self.keep_for_later(stream, bytes).await;
                 }
                 deliver(&mut self.inboxes, stream, bytes).await;
             }
-            Event::Ended { stream } => drop(self.inboxes.remove(&stream)),
-            Event::Reset { stream } => {
+            StreamEvent::Ended { stream } => drop(self.inboxes.remove(&stream)),
+            StreamEvent::Reset { stream } => {
                 self.inboxes.remove(&stream);
                 self.halves.retain(|_, half| {
                     let data = half.data.as_ref().map(|(data, _)| *data);
                     data != Some(stream) && half.error != Some(stream)
                 });
             }
-            Event::Closed => {}
+            StreamEvent::Closed => {}
         }
         Ok(())
     }
@@ -159,7 +160,7 @@ impl Session {
     }
 
     /// Nobody takes the data of half a connection, so room for them must not be waited for.
-    async fn keep_for_later(&mut self, stream: StreamId, bytes: Bytes) -> Result<(), Left> {
+    async fn keep_for_later(&mut self, stream: StreamId, bytes: Bytes) -> Result<(), PeerLeft> {
         let inbox = self.inboxes.get(&stream);
         if inbox.is_none_or(|inbox| inbox.try_send(bytes).is_ok()) {
             return Ok(());
@@ -169,7 +170,7 @@ impl Session {
     }
 
     /// Takes a new stream, and connects when it is the second of its connection.
-    async fn opened(&mut self, stream: StreamId, headers: &Headers) -> Result<(), Left> {
+    async fn opened(&mut self, stream: StreamId, headers: &StreamHeaders) -> Result<(), PeerLeft> {
         let Some((side, port, request)) = describe(stream, headers) else {
             return self.sender.reset(stream).await;
         };
@@ -201,19 +202,19 @@ impl Session {
 }
 
 /// What the headers say: side, port and request.
-fn describe(stream: StreamId, headers: &Headers) -> Option<(Side, u16, String)> {
+fn describe(stream: StreamId, headers: &StreamHeaders) -> Option<(Side, u16, String)> {
     let header = |wanted: &str| {
         let mut all = headers.iter();
         all.find(|(name, _)| name == wanted)
             .map(|(_, value)| value.as_str())
     };
-    let side = match header("streamtype")? {
+    let side = match header(STREAM_TYPE)? {
         "data" => Side::Data,
         "error" => Side::Error,
         _ => return None,
     };
-    let port = header("port")?.parse().ok().filter(|port| *port > 0)?;
-    let request = match (header("requestid"), side) {
+    let port = header(PORT)?.parse().ok().filter(|port| *port > 0)?;
+    let request = match (header(REQUEST_ID), side) {
         (Some(request), _) => request.to_owned(),
         // The oldest clients name no request, and open the error's stream just before that of the data.
         (None, Side::Error) => stream.to_string(),
@@ -223,23 +224,29 @@ fn describe(stream: StreamId, headers: &Headers) -> Option<(Side, u16, String)> 
 }
 
 /// One connection, from its beginning to its end.
-async fn connect(target: Target, port: u16, pair: Pair, sender: Sender, incoming: mpsc::Receiver<Bytes>) {
+async fn connect(
+    target: Target,
+    port: u16,
+    pair: Pair,
+    sender: StreamSender,
+    incoming: mpsc::Receiver<Bytes>,
+) {
     let connected = target.runtime.port_forward(&target.sandbox, port).await;
     let ended = match connected {
         Ok(stream) => exchange(stream, pair, &sender, incoming).await,
         Err(error) => {
             let text = format!("error forwarding port {port} to pod {}: {error}", target.pod);
-            let told = sender.data(pair.error, text.into()).await;
-            told.and(end(pair, &sender).await)
+            let sent = sender.data(pair.error, text.into()).await;
+            sent.and(end(pair, &sender).await)
         }
     };
-    if ended == Err(Left) {
+    if ended == Err(PeerLeft) {
         tracing::debug!(port, "a client left a forwarded connection");
     }
 }
 
 /// Nothing more comes from the pod. Clients wait for the end of both streams before they close their own side.
-async fn end(pair: Pair, sender: &Sender) -> Result<(), Left> {
+async fn end(pair: Pair, sender: &StreamSender) -> Result<(), PeerLeft> {
     sender.end(pair.error).await?;
     sender.end(pair.data).await
 }
@@ -248,9 +255,9 @@ async fn end(pair: Pair, sender: &Sender) -> Result<(), Left> {
 async fn exchange(
     stream: DuplexStream,
     pair: Pair,
-    sender: &Sender,
+    sender: &StreamSender,
     mut incoming: mpsc::Receiver<Bytes>,
-) -> Result<(), Left> {
+) -> Result<(), PeerLeft> {
     let (mut from, mut to) = tokio::io::split(stream);
     let upwards = async {
         while let Some(bytes) = incoming.recv().await {

@@ -23,8 +23,8 @@
 //! | `/pods` | a `PodList` |
 //! | `/healthz`, `/metrics`, ... | what the node has for monitoring |
 //!
-//! Streams are spoken as WebSocket (`v5.channel.k8s.io`, `v4.channel.k8s.io`, and SPDY within one for port-forward) or
-//! as SPDY/3.1 (`v4.channel.k8s.io` down to `channel.k8s.io`, `portforward.k8s.io`).
+//! Streams are spoken as WebSocket (`v5.channel.k8s.io` down to `channel.k8s.io`, and SPDY within one for port-forward)
+//! or as SPDY/3.1 (`v4.channel.k8s.io` down to `channel.k8s.io`, `portforward.k8s.io`).
 //!
 //! Clients prove who they are by a certificate of the given authority. Members of `system:masters` and API servers may
 //! ask everything; others get 401 or 403, except for `/healthz`.
@@ -32,22 +32,18 @@
 //! What must always hold: connections, sessions, streams and buffers are bounded; what a client sends never makes the
 //! endpoint panic; a client that leaves or vanishes leaves nothing behind, its command included.
 //!
-//! Left to others: what runs where (`node`), how a command is run (`runtime`), and who may do what with pods (the API).
+//! Left to others: what runs where (`agent`), how a command is run (`runtime`), the protocols of streams (`streaming`),
+//! and who may do what with pods (the API).
 
 mod body;
 mod command;
 mod forward;
-mod link;
 mod logs;
-mod protocol;
 mod query;
 mod routes;
 mod server;
-mod spdy;
 mod status;
 mod tls;
-mod upgrade;
-mod websocket;
 
 pub use server::{NodeServer, Options, ServeError, serve};
 pub use tls::{Tls, TlsError};

@@ -7,20 +7,21 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
 use pulselet_agent::{Gone, LogError, NodeHandle, StreamError};
-use pulselet_runtime::{AttachOptions, ExecOptions, Runtime};
+use pulselet_runtime::{AttachOptions, ExecOptions, ExecStreams, Runtime};
+use pulselet_streaming::{
+    NegotiatedProtocol, NegotiationError, StreamConnection, StreamLayout, StreamPurpose, negotiate,
+};
 use pulselet_vocabulary::PodName;
 use serde_json::json;
 use thiserror::Error;
 
-use crate::body::{Body, full, text};
-use crate::command::{self, Ending, Roles, Wanted};
+use crate::body::{Body, empty, full, text};
+use crate::command::{self, Ending, Roles, Start, Wanted};
 use crate::forward::{self, Target};
-use crate::link::Link;
 use crate::logs::{self, LogOptions, OptionError, Source};
 use crate::query::Query;
-use crate::server::{Place, Sessions};
+use crate::server::{SessionSlot, Sessions};
 use crate::tls::Client;
-use crate::upgrade::{self, Agreement, Purpose, Speech, UpgradeError};
 
 const JSON: &str = "application/json";
 /// Ports that one client of channels may ask for: two channels each, and a channel's number is a byte.
@@ -32,6 +33,13 @@ pub(crate) struct Routes {
     pub(crate) node: NodeHandle,
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) sessions: Sessions,
+}
+
+/// What a client asks of a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verb {
+    Exec,
+    Attach,
 }
 
 /// Why a request gets no good answer; worded as a kubelet does where clients see it.
@@ -76,7 +84,7 @@ enum RouteError {
     #[error("query parameter \"port\" must be 1 to {MAX_PORTS} numbers from 1 to 65535")]
     Ports,
     #[error(transparent)]
-    Upgrade(#[from] UpgradeError),
+    Upgrade(#[from] NegotiationError),
     #[error("maximum number of in-flight requests exceeded")]
     TooMany,
     #[error("the pods cannot be written as JSON: {0}")]
@@ -127,10 +135,12 @@ impl Routes {
                 self.logs(namespace, pod, container, &query).await
             }
             ["exec", namespace, pod, container] | ["exec", namespace, pod, _, container] if streaming => {
-                self.exec(namespace, pod, container, &query, request).await
+                self.command(Verb::Exec, namespace, pod, container, &query, request)
+                    .await
             }
             ["attach", namespace, pod, container] | ["attach", namespace, pod, _, container] if streaming => {
-                self.attach(namespace, pod, container, &query, request).await
+                self.command(Verb::Attach, namespace, pod, container, &query, request)
+                    .await
             }
             ["portForward", namespace, pod] | ["portForward", namespace, pod, _] if streaming => {
                 self.port_forward(namespace, pod, &query, request).await
@@ -220,8 +230,9 @@ impl Routes {
         waiting.unwrap_or_else(|| "ContainerCreating".to_owned())
     }
 
-    async fn exec(
+    async fn command(
         &self,
+        verb: Verb,
         namespace: &str,
         pod: &str,
         container: &str,
@@ -230,7 +241,7 @@ impl Routes {
     ) -> Result<Response<Body>, RouteError> {
         let wanted = wanted(query)?;
         let command: Vec<String> = query.all("command").map(str::to_owned).collect();
-        if command.is_empty() {
+        if verb == Verb::Exec && command.is_empty() {
             return Err(RouteError::NoCommand);
         }
         let found = self
@@ -238,64 +249,35 @@ impl Routes {
             .container(&PodName::new(namespace, pod), container)
             .await?;
         let located = found.map_err(|error| no_stream(pod, container, &error))?;
-        let (agreement, place) = self.agree(&request, Purpose::Command)?;
+        let (protocol, slot) = self.agree(&request, StreamPurpose::Command)?;
         let runtime = Arc::clone(&self.runtime);
-        let options = ExecOptions {
-            command,
-            tty: wanted.tty,
-            stdin: wanted.stdin,
-            stdout: wanted.stdout,
-            stderr: wanted.stderr,
+        let Wanted {
+            stdin,
+            stdout,
+            stderr,
+            tty,
+        } = wanted;
+        let start = match verb {
+            Verb::Exec => Start::Exec(ExecOptions {
+                command,
+                tty,
+                stdin,
+                stdout,
+                stderr,
+            }),
+            Verb::Attach => Start::Attach(AttachOptions {
+                // Whether there is a terminal was decided when the container was made.
+                tty: located.tty,
+                stdin,
+                stdout,
+                stderr: stderr && !located.tty,
+            }),
         };
-        Ok(upgraded(
-            request,
-            agreement,
-            place,
-            move |agreement, link| async move {
-                let starting = async {
-                    let started = runtime.exec(&located.id, &options).await;
-                    started.map_err(|error| format!("error executing command in container: {error}"))
-                };
-                converse(link, &agreement, wanted, Ending::Told, starting).await;
-            },
-        ))
-    }
-
-    async fn attach(
-        &self,
-        namespace: &str,
-        pod: &str,
-        container: &str,
-        query: &Query,
-        request: Request<Incoming>,
-    ) -> Result<Response<Body>, RouteError> {
-        let wanted = wanted(query)?;
-        let found = self
-            .node
-            .container(&PodName::new(namespace, pod), container)
-            .await?;
-        let located = found.map_err(|error| no_stream(pod, container, &error))?;
-        let (agreement, place) = self.agree(&request, Purpose::Command)?;
-        let runtime = Arc::clone(&self.runtime);
-        let options = AttachOptions {
-            // Whether there is a terminal was decided when the container was made.
-            tty: located.tty,
-            stdin: wanted.stdin,
-            stdout: wanted.stdout,
-            stderr: wanted.stderr && !located.tty,
+        let session = async move |protocol, connection| {
+            let starting = start.streams(&*runtime, &located.id);
+            converse(connection, &protocol, wanted, start.ending(), starting).await;
         };
-        Ok(upgraded(
-            request,
-            agreement,
-            place,
-            move |agreement, link| async move {
-                let starting = async {
-                    let started = runtime.attach(&located.id, &options).await;
-                    started.map_err(|error| format!("error attaching to container: {error}"))
-                };
-                converse(link, &agreement, wanted, Ending::Kept, starting).await;
-            },
-        ))
+        Ok(upgraded(request, protocol, slot, session))
     }
 
     async fn port_forward(
@@ -307,31 +289,31 @@ impl Routes {
     ) -> Result<Response<Body>, RouteError> {
         let sandbox = self.node.sandbox(&PodName::new(namespace, pod)).await?;
         let sandbox = sandbox.map_err(|error| no_stream(pod, "", &error))?;
-        let (agreement, place) = self.agree(&request, Purpose::PortForward)?;
-        let ports = match agreement.speech {
-            Speech::Channels(_) => ports(query)?,
-            Speech::Spdy | Speech::Tunnel => Vec::new(),
+        let (protocol, slot) = self.agree(&request, StreamPurpose::PortForward)?;
+        let ports = match protocol.layout() {
+            StreamLayout::Channels => ports(query)?,
+            StreamLayout::Opened => Vec::new(),
         };
         let target = Target {
             runtime: Arc::clone(&self.runtime),
             sandbox,
             pod: pod.to_owned(),
         };
-        Ok(upgraded(
-            request,
-            agreement,
-            place,
-            async move |agreement, link| match agreement.speech {
-                Speech::Channels(_) => forward::channels(link, target, &ports).await,
-                Speech::Spdy | Speech::Tunnel => forward::streams(link, target).await,
-            },
-        ))
+        let session = async move |protocol: NegotiatedProtocol, connection| match protocol.layout() {
+            StreamLayout::Channels => forward::channels(connection, target, &ports).await,
+            StreamLayout::Opened => forward::streams(connection, target).await,
+        };
+        Ok(upgraded(request, protocol, slot, session))
     }
 
-    fn agree(&self, request: &Request<Incoming>, purpose: Purpose) -> Result<(Agreement, Place), RouteError> {
-        let agreement = upgrade::negotiate(request.headers(), purpose)?;
-        let place = self.sessions.place().ok_or(RouteError::TooMany)?;
-        Ok((agreement, place))
+    fn agree(
+        &self,
+        request: &Request<Incoming>,
+        purpose: StreamPurpose,
+    ) -> Result<(NegotiatedProtocol, SessionSlot), RouteError> {
+        let protocol = negotiate(request.headers(), purpose)?;
+        let slot = self.sessions.slot().ok_or(RouteError::TooMany)?;
+        Ok((protocol, slot))
     }
 }
 
@@ -388,19 +370,19 @@ fn ports(query: &Query) -> Result<Vec<u16>, RouteError> {
 /// The answer that grants an upgrade; the session begins once it is sent.
 fn upgraded<S>(
     request: Request<Incoming>,
-    agreement: Agreement,
-    place: Place,
-    session: impl FnOnce(Agreement, Link) -> S + Send + 'static,
+    protocol: NegotiatedProtocol,
+    slot: SessionSlot,
+    session: impl FnOnce(NegotiatedProtocol, StreamConnection) -> S + Send + 'static,
 ) -> Response<Body>
 where
     S: Future<Output = ()> + Send,
 {
-    let answer = agreement.answer();
-    place.begin(async move {
+    let answer = protocol.answer().map(|()| empty());
+    slot.begin(async move {
         match hyper::upgrade::on(request).await {
             Ok(stream) => {
-                let link = agreement.begin(TokioIo::new(stream));
-                session(agreement, link).await;
+                let connection = protocol.start(TokioIo::new(stream));
+                session(protocol, connection).await;
             }
             Err(error) => tracing::debug!(%error, "a client left before its streams began"),
         }
@@ -410,18 +392,21 @@ where
 
 /// Runs a command once the client has opened its streams.
 async fn converse(
-    mut link: Link,
-    agreement: &Agreement,
+    mut connection: StreamConnection,
+    protocol: &NegotiatedProtocol,
     wanted: Wanted,
     ending: Ending,
-    starting: impl Future<Output = Result<pulselet_runtime::ExecStreams, String>>,
+    starting: impl Future<Output = Result<ExecStreams, String>>,
 ) {
-    let roles = match agreement.speech {
-        Speech::Channels(_) => Ok(Roles::channels(wanted)),
-        Speech::Spdy | Speech::Tunnel => Roles::opened(&mut link, wanted, agreement.resizes).await,
+    let roles = match protocol.layout() {
+        StreamLayout::Channels => Ok(Roles::channels(wanted)),
+        StreamLayout::Opened => Roles::opened(&mut connection, wanted, protocol.sends_terminal_size()).await,
     };
     match roles {
-        Ok(roles) => command::run(link, roles, agreement.form, ending, starting.await).await,
+        Ok(roles) => {
+            let form = protocol.status_form();
+            command::run(connection, roles, form, ending, starting.await).await;
+        }
         Err(error) => tracing::debug!(%error, "a command was not run"),
     }
 }

@@ -89,7 +89,7 @@ pub fn serve(options: Options) -> Result<NodeServer, ServeError> {
     let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
     let node = options.node.clone();
     let sessions = Sessions {
-        places: Arc::new(Semaphore::new(MAX_SESSIONS)),
+        slots: Arc::new(Semaphore::new(MAX_SESSIONS)),
         stop: stop.clone(),
         tasks: tasks.clone(),
     };
@@ -114,28 +114,28 @@ pub fn serve(options: Options) -> Result<NodeServer, ServeError> {
 /// The sessions of an endpoint: bounded, and ended with it.
 #[derive(Debug, Clone)]
 pub(crate) struct Sessions {
-    places: Arc<Semaphore>,
+    slots: Arc<Semaphore>,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
 
-/// A place for a session that has not begun.
+/// Room for a session that has not begun.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct SessionSlot {
     permit: tokio::sync::OwnedSemaphorePermit,
     sessions: Sessions,
 }
 
 impl Sessions {
-    /// None when there are too many.
-    pub(crate) fn place(&self) -> Option<Place> {
-        let permit = Arc::clone(&self.places).try_acquire_owned().ok()?;
+    /// `None` when there are too many.
+    pub(crate) fn slot(&self) -> Option<SessionSlot> {
+        let permit = Arc::clone(&self.slots).try_acquire_owned().ok()?;
         let sessions = self.clone();
-        Some(Place { permit, sessions })
+        Some(SessionSlot { permit, sessions })
     }
 }
 
-impl Place {
+impl SessionSlot {
     pub(crate) fn begin(self, session: impl Future<Output = ()> + Send + 'static) {
         let Sessions { stop, tasks, .. } = self.sessions;
         tasks.spawn(async move {
@@ -150,10 +150,10 @@ impl Place {
 
 /// Accepts until the future is dropped; connections end with it.
 async fn accept(listener: TcpListener, acceptor: TlsAcceptor, routes: Arc<Routes>) {
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
             return;
         };
         let stream = match listener.accept().await {
@@ -168,7 +168,7 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, routes: Arc<Routes
         let (acceptor, routes) = (acceptor.clone(), Arc::clone(&routes));
         connections.spawn(async move {
             serve_connection(stream, acceptor, routes).await;
-            drop(place);
+            drop(slot);
         });
     }
 }

@@ -1,5 +1,6 @@
 //! How a command ended, in the words of the Kubernetes API.
 
+use pulselet_streaming::StatusForm;
 use serde_json::{Value, json};
 
 /// How a command ended.
@@ -9,15 +10,6 @@ pub(crate) enum Outcome {
     ExitCode(i32),
     /// It was not run, or nobody knows how it ended.
     Error(String),
-}
-
-/// In which form a client reads it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StatusForm {
-    /// A `Status`; since v4.
-    Json,
-    /// The error's text, and nothing when there is none.
-    Text,
 }
 
 impl Outcome {

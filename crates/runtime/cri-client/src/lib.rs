@@ -24,7 +24,6 @@ mod runtime;
 mod sandbox;
 mod sandboxes;
 mod signal;
-mod spdy;
 mod streams;
 mod sub_path;
 mod table;

@@ -1,42 +1,39 @@
 //! Commands, attached streams and forwarded ports. CRI hands out an address for each, at which streams are served.
 //!
-//! The connection lives as long as somebody listens for its end. Each stream is a pipe of bounded size between the
+//! The connection lives as long as its end is waited for. Each stream is a pipe of bounded size between the
 //! caller and the connection, so a reader that stops reading stops the sender.
 
 use std::io;
 use std::time::Duration;
 
+use bytes::BytesMut;
 use pulselet_runtime::{
     AttachOptions, DuplexStream, Error, ExecOptions, ExecStreams, Operation, Result, TerminalSize,
+};
+use pulselet_streaming::{
+    ConnectionError, PORT, PORT_FORWARD, PeerLeft, REQUEST_ID, RequestUpgradeError, STREAM_TYPE, SpdyClient,
+    StreamConnection, StreamEvent, StreamId, StreamSender, V4_CHANNEL, request_upgrade,
 };
 use serde::Deserialize;
 use thiserror::Error as ThisError;
 use tokio::io::{
-    AsyncReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream as Pipe, ReadHalf, WriteHalf, duplex,
-    split,
+    AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream as Pipe, ReadHalf, WriteHalf,
+    duplex, split,
 };
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use crate::spdy::{self, Frame, Opener, PIECE};
-
 /// How long a server may take to begin; it is on this machine.
 const BEGIN: Duration = Duration::from_secs(30);
-/// Bytes of a server's answer before the streams begin.
-const MAX_ANSWER: usize = 16 * 1024;
 /// Bytes of the last word on a command.
 const MAX_STATUS: usize = 64 * 1024;
 /// Bytes in a pipe.
 const PIPE: usize = 64 * 1024;
+/// Bytes of a pipe's content that are sent at a time.
+const PIECE: usize = 32 * 1024;
 /// Sizes of a terminal on their way; only the last matters.
 const SIZES: usize = 4;
-/// Frames on their way to the server.
-const FRAMES: usize = 16;
-
-const COMMANDS: &str = "v4.channel.k8s.io";
-const PORTS: &str = "portforward.k8s.io";
 
 #[derive(Debug, ThisError)]
 enum StreamError {
@@ -44,10 +41,10 @@ enum StreamError {
     Address { url: String },
     #[error("cannot connect to the runtime's streams at {host}: {source}")]
     Connect { host: String, source: io::Error },
-    #[error("the runtime does not serve streams: {answer}")]
-    Refused { answer: String },
+    #[error("the runtime does not serve streams: {0}")]
+    Upgrade(#[from] RequestUpgradeError),
     #[error("the connection to the runtime broke: {0}")]
-    Broken(#[from] io::Error),
+    Broken(#[from] ConnectionError),
     #[error("the runtime said nothing within {0:?}")]
     Late(Duration),
     #[error("the runtime did not tell how it ended")]
@@ -100,8 +97,8 @@ impl Wanted {
 /// Connects to the streams of a command.
 pub(crate) async fn command(operation: Operation, url: &str, wanted: Wanted) -> Result<ExecStreams> {
     let begun = async {
-        let connection = upgrade(url, COMMANDS).await?;
-        begin_command(connection, wanted).await
+        let connection = connect(url, V4_CHANNEL).await?;
+        Ok(begin_command(connection, wanted))
     };
     bounded(begun)
         .await
@@ -111,8 +108,8 @@ pub(crate) async fn command(operation: Operation, url: &str, wanted: Wanted) -> 
 /// Connects to a port of a pod.
 pub(crate) async fn port(url: &str, port: u16) -> Result<DuplexStream> {
     let begun = async {
-        let connection = upgrade(url, PORTS).await?;
-        begin_port(connection, port).await
+        let connection = connect(url, PORT_FORWARD).await?;
+        Ok(begin_port(connection, port))
     };
     let pipe = bounded(begun).await;
     Ok(Box::new(
@@ -128,17 +125,14 @@ async fn bounded<T>(
         .unwrap_or(Err(StreamError::Late(BEGIN)))
 }
 
-/// The two halves of a connection that speaks SPDY.
-struct Upgraded {
-    reader: BufReader<OwnedReadHalf>,
-    writer: OwnedWriteHalf,
-}
-
-/// Asks for streams and reads the answer. What follows the answer stays in the reader's buffer.
-async fn upgrade(url: &str, protocol: &str) -> std::result::Result<Upgraded, StreamError> {
+/// A connection on which a server is ready for the streams of a protocol.
+async fn connect(
+    url: &str,
+    protocol: &'static str,
+) -> std::result::Result<impl AsyncRead + AsyncWrite + Send + use<>, StreamError> {
     let address = || StreamError::Address { url: url.to_owned() };
     let rest = url.strip_prefix("http://").ok_or_else(address)?;
-    let (host, path) = rest.split_once('/').ok_or_else(address)?;
+    let (host, _) = rest.split_once('/').ok_or_else(address)?;
     if url.contains(['\r', '\n', ' ']) {
         return Err(address());
     }
@@ -148,100 +142,60 @@ async fn upgrade(url: &str, protocol: &str) -> std::result::Result<Upgraded, Str
             host: host.to_owned(),
             source,
         })?;
-    let (reader, mut writer) = stream.into_split();
-    let request = format!(
-        "POST /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\
-         X-Stream-Protocol-Version: {protocol}\r\nContent-Length: 0\r\n\r\n"
-    );
-    writer.write_all(request.as_bytes()).await?;
-    let mut reader = BufReader::new(reader);
-    let mut answer = Vec::new();
-    while !answer.ends_with(b"\r\n\r\n") && answer.len() < MAX_ANSWER {
-        match reader.read_u8().await {
-            Ok(byte) => answer.push(byte),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
-            Err(error) => return Err(error.into()),
-        }
-    }
-    let answer = String::from_utf8_lossy(&answer).into_owned();
-    if !answer.starts_with("HTTP/1.1 101 ") {
-        let answer = answer.lines().next().unwrap_or_default().to_owned();
-        return Err(StreamError::Refused { answer });
-    }
-    Ok(Upgraded { reader, writer })
+    Ok(request_upgrade(stream, host, &rest[host.len()..], protocol).await?)
 }
 
-/// Ends of pipes that frames are written to, by the stream they come from.
+/// Ends of pipes that data are written to, by the stream they come from.
 #[derive(Default)]
 struct Outputs {
-    error: u32,
+    error: StreamId,
     status: Vec<u8>,
     status_ended: bool,
-    pipes: Vec<(u32, WriteHalf<Pipe>)>,
+    pipes: Vec<(StreamId, WriteHalf<Pipe>)>,
 }
 
-async fn begin_command(
-    mut connection: Upgraded,
-    wanted: Wanted,
-) -> std::result::Result<ExecStreams, StreamError> {
-    let mut opener = Opener::default();
-    let mut open = async |kind: &str| {
-        let (id, frame) = opener.open(&[("streamtype", kind)], false);
-        connection.writer.write_all(&frame).await.map(|()| id)
-    };
+fn begin_command(stream: impl AsyncRead + AsyncWrite + Send + 'static, wanted: Wanted) -> ExecStreams {
+    let mut client = SpdyClient::default();
+    let error = client.open(&[(STREAM_TYPE, "error")]);
+    let mut open = |kind: &str, wanted: bool| wanted.then(|| client.open(&[(STREAM_TYPE, kind)]));
+    let stdin = open("stdin", wanted.stdin);
+    let stdout = open("stdout", wanted.stdout);
+    let stderr = open("stderr", wanted.stderr);
+    let resize = open("resize", wanted.tty);
+    let connection = client.start(stream);
     let mut outputs = Outputs {
-        error: open("error").await?,
+        error,
         ..Outputs::default()
     };
-    let stdin_id = if wanted.stdin {
-        Some(open("stdin").await?)
-    } else {
-        None
+    let mut receive = |stream: StreamId| {
+        let (ours, theirs) = duplex(PIPE);
+        outputs.pipes.push((stream, split(ours).1));
+        Box::new(theirs) as _
     };
-    let mut readers = [None, None];
-    for (place, (kind, wanted)) in [("stdout", wanted.stdout), ("stderr", wanted.stderr)]
-        .into_iter()
-        .enumerate()
-    {
-        if wanted {
-            let id = open(kind).await?;
-            let (ours, theirs) = duplex(PIPE);
-            outputs.pipes.push((id, split(ours).1));
-            readers[place] = Some(theirs);
-        }
-    }
-    let resize_id = if wanted.tty {
-        Some(open("resize").await?)
-    } else {
-        None
-    };
-    let (frames, to_send) = mpsc::channel(FRAMES);
-    let stdin = stdin_id.map(|id| send_pipe(id, &frames));
-    let resize = resize_id.map(|id| send_sizes(id, &frames));
+    let (stdout, stderr) = (stdout.map(&mut receive), stderr.map(&mut receive));
+    let stdin = stdin.map(|stream| Box::new(send_pipe(stream, connection.sender())) as _);
+    let resize = resize.map(|stream| send_sizes(stream, connection.sender()));
     let (done, exit) = oneshot::channel();
-    tokio::spawn(drive(connection, outputs, frames, to_send, done));
-    let [stdout, stderr] = readers;
-    Ok(ExecStreams {
-        stdin: stdin.map(|pipe| Box::new(pipe) as _),
-        stdout: stdout.map(|pipe| Box::new(pipe) as _),
-        stderr: stderr.map(|pipe| Box::new(pipe) as _),
+    tokio::spawn(drive(connection, outputs, done));
+    ExecStreams {
+        stdin,
+        stdout,
+        stderr,
         resize,
         exit,
-    })
+    }
 }
 
-async fn begin_port(mut connection: Upgraded, port: u16) -> std::result::Result<Pipe, StreamError> {
-    let mut opener = Opener::default();
+fn begin_port(stream: impl AsyncRead + AsyncWrite + Send + 'static, port: u16) -> Pipe {
+    let mut client = SpdyClient::default();
     let port = port.to_string();
-    let headers = |kind| [("streamtype", kind), ("port", port.as_str()), ("requestid", "0")];
-    let (error, frame) = opener.open(&headers("error"), true);
-    connection.writer.write_all(&frame).await?;
-    let (data, frame) = opener.open(&headers("data"), false);
-    connection.writer.write_all(&frame).await?;
+    let headers = |kind| [(STREAM_TYPE, kind), (PORT, port.as_str()), (REQUEST_ID, "0")];
+    let error = client.open_to_read(&headers("error"));
+    let data = client.open(&headers("data"));
+    let connection = client.start(stream);
     let (ours, theirs) = duplex(PIPE);
     let (input, output) = split(ours);
-    let (frames, to_send) = mpsc::channel(FRAMES);
-    tokio::spawn(send_input(data, input, frames.clone()));
+    tokio::spawn(send_input(data, input, connection.sender()));
     let outputs = Outputs {
         error,
         pipes: vec![(data, output)],
@@ -250,72 +204,60 @@ async fn begin_port(mut connection: Upgraded, port: u16) -> std::result::Result<
     // Whoever drops the pipe has left: nothing else ends the connection.
     let (done, ended) = oneshot::channel();
     tokio::spawn(async move {
-        let driving = drive(connection, outputs, frames, to_send, done);
+        let driving = drive(connection, outputs, done);
         tokio::join!(driving, async {
             if let Ok(Err(error)) = ended.await {
                 tracing::debug!(%error, "a forwarded port");
             }
         });
     });
-    Ok(theirs)
-}
-
-/// The caller's end of a pipe whose content goes to a stream.
-fn send_pipe(id: u32, frames: &mpsc::Sender<Vec<u8>>) -> Pipe {
-    let (ours, theirs) = duplex(PIPE);
-    tokio::spawn(send_input(id, split(ours).0, frames.clone()));
     theirs
 }
 
-async fn send_input(id: u32, mut input: ReadHalf<Pipe>, frames: mpsc::Sender<Vec<u8>>) {
-    let mut piece = vec![0; PIECE];
+/// The caller's end of a pipe whose content goes to a stream.
+fn send_pipe(stream: StreamId, sender: StreamSender) -> Pipe {
+    let (ours, theirs) = duplex(PIPE);
+    tokio::spawn(send_input(stream, split(ours).0, sender));
+    theirs
+}
+
+async fn send_input(stream: StreamId, mut input: ReadHalf<Pipe>, sender: StreamSender) {
+    let mut buffer = BytesMut::new();
     loop {
-        // The other end was dropped, or the caller has nothing more to say.
-        let length = input.read(&mut piece).await.unwrap_or(0);
-        let sent = frames.send(spdy::data(id, &piece[..length], length == 0)).await;
-        if sent.is_err() || length == 0 {
+        buffer.reserve(PIECE);
+        let piece = input.read_buf(&mut buffer).await;
+        let sent = match piece {
+            // The other end was dropped, or the caller has nothing more to say.
+            Ok(0) | Err(_) => {
+                // A server that has left needs no end.
+                let _ = sender.end(stream).await;
+                return;
+            }
+            Ok(_) => sender.data(stream, buffer.split().freeze()).await,
+        };
+        if sent == Err(PeerLeft) {
             return;
         }
     }
 }
 
-fn send_sizes(id: u32, frames: &mpsc::Sender<Vec<u8>>) -> mpsc::Sender<TerminalSize> {
-    let (sender, mut sizes) = mpsc::channel::<TerminalSize>(SIZES);
-    let frames = frames.clone();
+fn send_sizes(stream: StreamId, sender: StreamSender) -> mpsc::Sender<TerminalSize> {
+    let (sizes, mut to_send) = mpsc::channel::<TerminalSize>(SIZES);
     tokio::spawn(async move {
-        while let Some(size) = sizes.recv().await {
+        while let Some(size) = to_send.recv().await {
             let text = format!("{{\"Width\":{},\"Height\":{}}}\n", size.columns, size.rows);
-            if frames.send(spdy::data(id, text.as_bytes(), false)).await.is_err() {
+            if sender.data(stream, text.into()).await == Err(PeerLeft) {
                 return;
             }
         }
     });
-    sender
+    sizes
 }
 
-/// Carries frames both ways until the server has said all, or the caller has left.
-async fn drive(
-    connection: Upgraded,
-    mut outputs: Outputs,
-    frames: mpsc::Sender<Vec<u8>>,
-    mut to_send: mpsc::Receiver<Vec<u8>>,
-    mut done: oneshot::Sender<Result<i32>>,
-) {
-    let Upgraded {
-        mut reader,
-        mut writer,
-    } = connection;
-    let sending = async {
-        while let Some(frame) = to_send.recv().await {
-            if writer.write_all(&frame).await.is_err() {
-                break;
-            }
-        }
-        std::future::pending::<()>().await;
-    };
+/// Takes what the server sends until it has said all, or the caller has left.
+async fn drive(connection: StreamConnection, mut outputs: Outputs, mut done: oneshot::Sender<Result<i32>>) {
     let code = tokio::select! {
-        read = outputs.receive(&mut reader, &frames) => read.and_then(|()| outputs.code()),
-        () = sending => unreachable!("it waits for ever"),
+        received = outputs.receive(connection) => received.and_then(|()| exit_code(&outputs.status)),
         () = done.closed() => return,
     };
     drop(outputs);
@@ -323,32 +265,31 @@ async fn drive(
 }
 
 impl Outputs {
-    async fn receive(
-        &mut self,
-        reader: &mut BufReader<OwnedReadHalf>,
-        frames: &mpsc::Sender<Vec<u8>>,
-    ) -> std::result::Result<(), StreamError> {
+    async fn receive(&mut self, mut connection: StreamConnection) -> std::result::Result<(), StreamError> {
         while !(self.status_ended && self.pipes.is_empty()) {
-            let Some(frame) = spdy::read(reader).await? else {
-                return Ok(());
-            };
-            match frame {
-                Frame::Data { stream, fin, bytes } => self.take(stream, fin, &bytes).await,
-                Frame::Reset { stream } => self.take(stream, true, &[]).await,
-                // A pong that does not fit waits for nobody: the next ping gets one.
-                Frame::Ping { id } => drop(frames.try_send(spdy::pong(id))),
-                Frame::GoAway => return Ok(()),
-                Frame::Other => {}
+            match connection.next().await {
+                Ok(StreamEvent::Data { stream, bytes }) => self.take(stream, false, &bytes).await,
+                Ok(StreamEvent::Ended { stream } | StreamEvent::Reset { stream }) => {
+                    self.take(stream, true, &[]).await;
+                }
+                // Servers open no streams, and `next` does not return `Closed`.
+                Ok(StreamEvent::Opened { .. } | StreamEvent::Closed) => {}
+                Err(PeerLeft) => {
+                    return connection
+                        .failure()
+                        .await
+                        .map_or(Ok(()), |error| Err(error.into()));
+                }
             }
         }
         Ok(())
     }
 
-    async fn take(&mut self, stream: u32, fin: bool, bytes: &[u8]) {
+    async fn take(&mut self, stream: StreamId, last: bool, bytes: &[u8]) {
         if stream == self.error {
             let room = MAX_STATUS - self.status.len();
             self.status.extend_from_slice(&bytes[..bytes.len().min(room)]);
-            self.status_ended |= fin;
+            self.status_ended |= last;
             return;
         }
         let Some(place) = self.pipes.iter().position(|(id, _)| *id == stream) else {
@@ -356,14 +297,10 @@ impl Outputs {
         };
         // A reader that has left does not keep the others from theirs.
         let gone = self.pipes[place].1.write_all(bytes).await.is_err();
-        if fin || gone {
+        if last || gone {
             let (_, mut pipe) = self.pipes.swap_remove(place);
             let _ = pipe.shutdown().await;
         }
-    }
-
-    fn code(&self) -> std::result::Result<i32, StreamError> {
-        exit_code(&self.status)
     }
 }
 
@@ -435,7 +372,7 @@ mod tests {
             "http://x y/z",
             "http://x\r\n/z",
         ] {
-            let result = upgrade(url, COMMANDS).await.err();
+            let result = connect(url, V4_CHANNEL).await.err();
             assert!(matches!(result, Some(StreamError::Address { .. })), "{url:?}");
         }
     }

@@ -10,6 +10,7 @@ use pulselet_engine::plan::Settings;
 use pulselet_engine::time::Time;
 use pulselet_model::{GateSet, Pod};
 use pulselet_sim::{Scenario, Setup, Simulation};
+use pulselet_vocabulary::PodName;
 use serde_json::{Value, json};
 
 use crate::harness::Bench;
@@ -95,18 +96,18 @@ fn simulated(pod: &Pod) -> Beginning {
 async fn on_a_node(bench: &mut Bench, pod: &Pod) -> Beginning {
     bench.seen.clear();
     bench.add(pod.clone()).await;
-    let label = format!("default/{}", pod.name());
-    let view = bench.node.pod(&label).await.expect("the node is there");
+    let name = PodName::new("default", pod.name());
+    let view = bench.node.pod(&name).await.expect("the node is there");
     let status = view.expect("the pod is there").status;
     let refused = status.phase == "Failed";
     if refused {
         bench
             .until("failed pod", |line| {
-                *line.pod == *label && is_failed(&line.line.body)
+                line.pod == name && is_failed(&line.line.body)
             })
             .await;
     }
-    let of_pod = bench.seen.iter().filter(|line| *line.pod == *label);
+    let of_pod = bench.seen.iter().filter(|line| line.pod == name);
     Beginning {
         refused,
         reason: status.reason,

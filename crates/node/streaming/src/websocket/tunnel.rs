@@ -2,35 +2,47 @@
 
 use std::collections::VecDeque;
 
-use super::{Framing, Item, put_close, put_message};
-use crate::protocol::{Command, Event, Protocol, ProtocolError};
+use super::{Item, Messages};
+use crate::protocol::{Command, ProtocolError, Side, StreamEvent, StreamProtocol};
 use crate::spdy::Spdy;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Tunnel {
-    framing: Framing,
+    messages: Messages,
     inner: Spdy,
 }
 
-impl Protocol for Tunnel {
+impl Default for Tunnel {
+    fn default() -> Self {
+        Self {
+            messages: Messages::default(),
+            inner: Spdy::server(),
+        }
+    }
+}
+
+impl StreamProtocol for Tunnel {
+    fn side(&self) -> Side {
+        Side::Server
+    }
+
     fn receive(
         &mut self,
         bytes: &[u8],
-        events: &mut VecDeque<Event>,
+        events: &mut VecDeque<StreamEvent>,
         output: &mut Vec<u8>,
     ) -> Result<(), ProtocolError> {
         let mut answer = Vec::new();
         let inner = &mut self.inner;
-        self.framing.receive(bytes, output, |item| match item {
-            Item::Part { bytes, .. } => inner.receive(&bytes, events, &mut answer),
-            Item::MessageEnd => Ok(()),
+        self.messages.receive(bytes, output, |item| match item {
+            Item::Message(bytes) => inner.receive(&bytes, events, &mut answer),
             Item::Close => {
-                events.push_back(Event::Closed);
+                events.push_back(StreamEvent::Closed);
                 Ok(())
             }
         })?;
         if !answer.is_empty() {
-            put_message(output, &[&answer]);
+            self.messages.send_binary(answer.into(), output);
         }
         Ok(())
     }
@@ -40,10 +52,10 @@ impl Protocol for Tunnel {
         let mut bytes = Vec::new();
         self.inner.send(command, &mut bytes);
         if !bytes.is_empty() {
-            put_message(output, &[&bytes]);
+            self.messages.send_binary(bytes.into(), output);
         }
         if last {
-            put_close(output);
+            self.messages.send_close(output);
         }
     }
 }
@@ -68,6 +80,6 @@ mod tests {
         tunnel
             .receive(&client_frame(0x88, b""), &mut events, &mut output)
             .unwrap();
-        assert_eq!(events, [Event::Closed]);
+        assert_eq!(events, [StreamEvent::Closed]);
     }
 }
