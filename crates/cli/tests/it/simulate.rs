@@ -287,7 +287,7 @@ fn a_pod_that_a_node_refuses_fails_at_once() {
             .stdout
             .split_once(line)
             .unwrap_or_else(|| panic!("no {line:?} in\n{}", run.stdout));
-        assert!(after.contains("0:00:00.000  pod  phase Failed"), "{}", run.stdout);
+        assert!(after.contains("0:00:00.000  pod  Failed"), "{}", run.stdout);
         assert!(!run.stdout.contains("app"), "nothing is started: {}", run.stdout);
         let explained = pulselet(&["explain", &pod]);
         assert!(
