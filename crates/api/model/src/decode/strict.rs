@@ -273,6 +273,9 @@ fn fnv(bytes: &[u8]) -> u64 {
     })
 }
 
+// Serde asks a seed, then a deserializer, then a visitor for one key: the three wrappers carry the same, each into the
+// next, and a macro for them would be longer.
+
 struct KeySeed<'a, S> {
     inner: S,
     keys: &'a mut Keys,
