@@ -15,7 +15,7 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use pulselet_agent::{
-    FULL_BACKLOG, Feed, How, LineHub, Lines, News, NodeHandle, Origin, Shutdown, pod_name_of,
+    FULL_BACKLOG, Feed, FeedChange, How, LineHub, Lines, NodeHandle, Origin, Shutdown, pod_name_of,
 };
 use pulselet_model::{Pod, Profile};
 use pulselet_plan::NodeConfig;
@@ -246,7 +246,7 @@ impl Run<'_> {
     }
 
     /// Looks at the pods that have changed.
-    async fn follow(&mut self, news: News) {
+    async fn follow(&mut self, news: FeedChange) {
         for name in news.changed.iter().filter(|name| self.pods.has(name)) {
             // A node that is gone has closed its lines, which ends the run.
             if let Ok(Some(view)) = self.node.pod(name).await {

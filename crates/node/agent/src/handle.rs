@@ -15,11 +15,11 @@ use crate::agent::{
     AddError, Added, Located, LogError, LogPlace, NoSuchPod, PodView, Request, Shutdown, StreamError,
     UpdateError,
 };
-use crate::endpoints::health::{Health, Page};
+use crate::endpoints::health::{Health, MonitoringPage};
 use crate::pod::identity::Origin;
 use crate::publish::lines::LineHub;
 use crate::state::layout::Layout;
-use crate::state::store::{EventRow, Reader, StoreError};
+use crate::state::store::{EventRow, NodeStoreError, Reader};
 
 /// The node has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -125,7 +125,7 @@ impl NodeHandle {
     }
 
     /// What monitoring finds at a path such as `/metrics`.
-    pub async fn page(&self, path: &str) -> Page {
+    pub async fn page(&self, path: &str) -> MonitoringPage {
         self.health.page(path).await
     }
 
@@ -147,7 +147,7 @@ impl NodeHandle {
     }
 
     /// The events of a pod, aggregated, oldest first.
-    pub async fn events(&self, uid: &str) -> Result<Vec<EventRow>, StoreError> {
+    pub async fn events(&self, uid: &str) -> Result<Vec<EventRow>, NodeStoreError> {
         let uid = uid.to_owned();
         self.read(move |reader| reader.events(&uid)).await
     }
@@ -157,7 +157,7 @@ impl NodeHandle {
         &self,
         pod: Option<PodName>,
         container: Option<String>,
-    ) -> Result<String, StoreError> {
+    ) -> Result<String, NodeStoreError> {
         self.read(move |reader| {
             let kills = reader.kills(pod.as_ref(), container.as_deref())?;
             Ok(in_order_of_time(&kills))
@@ -202,7 +202,7 @@ pub fn kept_history(
     layout: &Layout,
     pod: Option<&PodName>,
     container: Option<&str>,
-) -> Result<Option<String>, StoreError> {
+) -> Result<Option<String>, NodeStoreError> {
     if !layout.database().exists() {
         return Ok(None);
     }

@@ -33,15 +33,15 @@ pub use agent::{
     UpdateError,
 };
 pub use endpoints::control;
-pub use endpoints::health::Page;
+pub use endpoints::health::MonitoringPage;
 pub use handle::{Gone, NodeHandle, kept_history};
 pub use log_file::LogFile;
 pub use manifests::WatchError;
-pub use node::{Node, NodeOptions, StartError};
+pub use node::{Node, NodeOptions, NodeStartError};
 pub use pod::identity::{Origin, pod_name_of, uid_of};
-pub use publish::feed::{Feed, News, PodEvent};
+pub use publish::feed::{Feed, FeedChange, PodEvent};
 pub use publish::lines::{FULL_BACKLOG, GUEST_BACKLOG, LineHub, Lines, PodLine};
 pub use publish::notify::ServiceManager;
 pub use pulselet_volume::{NoObjects, NodeFacts, ObjectSource, SourceError, Token, TokenRequest};
 pub use state::layout::{DataDir, Layout, LayoutError};
-pub use state::store::{EventRow, StoreError};
+pub use state::store::{EventRow, NodeStoreError};

@@ -70,12 +70,12 @@ struct Directory {
     /// Put behind the name of every pod.
     suffix: String,
     node: NodeHandle,
-    files: BTreeMap<PathBuf, Known>,
+    files: BTreeMap<PathBuf, KnownFile>,
 }
 
 /// A file as it was last looked at.
 #[derive(Debug)]
-struct Known {
+struct KnownFile {
     stamp: Stamp,
     /// The pods it runs.
     pods: Vec<PodName>,
@@ -141,7 +141,7 @@ impl Directory {
                     size: u64::MAX,
                     inode: 0,
                 };
-                let known = self.files.entry(PathBuf::from(path)).or_insert(Known {
+                let known = self.files.entry(PathBuf::from(path)).or_insert(KnownFile {
                     stamp: never_read,
                     pods: Vec::new(),
                 });
@@ -196,7 +196,7 @@ impl Directory {
                 before
             }
         };
-        self.files.insert(path, Known { stamp, pods });
+        self.files.insert(path, KnownFile { stamp, pods });
         Ok(())
     }
 

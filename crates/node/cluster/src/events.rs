@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::backoff::Backoff;
-use crate::client::{Call, Client, ClientError};
+use crate::client::{ApiClient, ApiClientError, Call};
 use crate::paths;
 
 /// Events between the node's news and this task.
@@ -54,7 +54,7 @@ struct Posted {
 
 #[derive(Debug)]
 pub(crate) struct Poster {
-    client: Client,
+    client: ApiClient,
     node: String,
     waiting: BTreeMap<Key, Waiting>,
     arrived: u64,
@@ -64,7 +64,7 @@ pub(crate) struct Poster {
 }
 
 impl Poster {
-    pub(crate) fn new(client: Client, node: String) -> Self {
+    pub(crate) fn new(client: ApiClient, node: String) -> Self {
         Self {
             client,
             node,
@@ -125,7 +125,7 @@ impl Poster {
     }
 
     /// Posts the event that has waited longest. It goes on waiting if the API cannot be asked.
-    async fn post_next(&mut self) -> Result<(), ClientError> {
+    async fn post_next(&mut self) -> Result<(), ApiClientError> {
         let oldest = self.waiting.iter().min_by_key(|(_, waiting)| waiting.number);
         let Some((key, waiting)) = oldest else {
             return Ok(());
@@ -150,7 +150,7 @@ impl Poster {
         match answer {
             Ok(()) => self.remember(key.clone(), now),
             // A refusal stays one: a namespace that is gone, a message that is not liked.
-            Err(error @ ClientError::Refused { .. }) => {
+            Err(error @ ApiClientError::Refused { .. }) => {
                 tracing::debug!(%error, "an event was refused");
             }
             Err(error) => return Err(error),

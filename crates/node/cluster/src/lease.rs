@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
 use crate::backoff::Backoff;
-use crate::client::{Call, Client, ClientError};
+use crate::client::{ApiClient, ApiClientError, Call};
 use crate::paths;
 use crate::registration::Registered;
 
@@ -18,7 +18,7 @@ const DURATION_SECONDS: u32 = 40;
 const RENEWAL: Duration = Duration::from_secs(10);
 
 /// Renews the lease from the node's registration on, for good.
-pub(crate) async fn renew(client: Client, mut registered: watch::Receiver<Option<Registered>>) {
+pub(crate) async fn renew(client: ApiClient, mut registered: watch::Receiver<Option<Registered>>) {
     let Ok(node) = registered.wait_for(Option::is_some).await.map(|it| it.clone()) else {
         return;
     };
@@ -41,7 +41,7 @@ pub(crate) async fn renew(client: Client, mut registered: watch::Receiver<Option
     }
 }
 
-async fn renew_once(client: &Client, node: &Registered) -> Result<(), ClientError> {
+async fn renew_once(client: &ApiClient, node: &Registered) -> Result<(), ApiClientError> {
     let spec = json!({
         "holderIdentity": node.name,
         "leaseDurationSeconds": DURATION_SECONDS,

@@ -10,7 +10,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pulselet_agent::{AddError, Feed, Gone, News, NodeHandle, Origin, PodEvent, PodView, pod_name_of};
+use pulselet_agent::{AddError, Feed, FeedChange, Gone, NodeHandle, Origin, PodEvent, PodView, pod_name_of};
 use pulselet_model::{Pod, PodStatus};
 use pulselet_vocabulary::PodName;
 use serde_json::Value;
@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::backoff::Backoff;
-use crate::client::{Call, Client, ClientError};
+use crate::client::{ApiClient, ApiClientError, Call};
 use crate::decide::{Sight, Step, decide};
 use crate::registration::Registered;
 use crate::watch::Seen;
@@ -32,7 +32,7 @@ const MAX_REQUESTS: usize = 16;
 
 /// What is known about a name, besides what the node says when asked.
 #[derive(Debug, Default)]
-struct Entry {
+struct TrackedPod {
     /// The pod as the API has it.
     api: Option<Arc<Pod>>,
     /// The uid of the one that was removed at the API while it ran.
@@ -53,7 +53,7 @@ struct Done {
     name: PodName,
     uid: String,
     what: Sent,
-    answer: Result<Option<Box<Pod>>, ClientError>,
+    answer: Result<Option<Box<Pod>>, ApiClientError>,
 }
 
 enum Sent {
@@ -65,12 +65,12 @@ enum Sent {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Pods {
-    client: Client,
+    client: ApiClient,
     node: NodeHandle,
     feed: Feed,
     registered: watch::Receiver<Option<Registered>>,
     events: mpsc::Sender<PodEvent>,
-    entries: BTreeMap<PodName, Entry>,
+    entries: BTreeMap<PodName, TrackedPod>,
     listed: bool,
     /// To be looked at as soon as a request may be sent.
     waiting: BTreeSet<PodName>,
@@ -83,7 +83,7 @@ pub(crate) struct Pods {
 
 impl Pods {
     pub(crate) fn new(
-        client: Client,
+        client: ApiClient,
         node: NodeHandle,
         feed: Feed,
         registered: watch::Receiver<Option<Registered>>,
@@ -178,7 +178,7 @@ impl Pods {
         name
     }
 
-    async fn news(&mut self, news: News) -> Result<(), Gone> {
+    async fn news(&mut self, news: FeedChange) -> Result<(), Gone> {
         for event in news.events.into_iter().filter(|event| is_shown(&event.origin)) {
             // Events are a courtesy: when too many wait, new ones are left out.
             let _ = self.events.try_send(event);
@@ -459,7 +459,7 @@ impl Pods {
 }
 
 /// The API has removed this pod.
-fn forget(entry: &mut Entry, of: &str) {
+fn forget(entry: &mut TrackedPod, of: &str) {
     entry.api.take_if(|api| uid(api) == of);
     entry.last_words = None;
     entry.acknowledged = None;

@@ -10,8 +10,8 @@ use pulselet_plan::PullPolicy;
 use pulselet_vocabulary::Signal;
 
 use super::Agent;
-use super::entry::{Entry, Todo};
-use crate::jobs::{CreateJob, HookJob, ImageJob, ProbeJob, RemoveJob, StopJob, Tools};
+use super::entry::{DueAction, PodEntry};
+use crate::jobs::{CreateJob, HookJob, ImageJob, JobContext, ProbeJob, RemoveJob, StopJob};
 
 /// The runtime counts a grace period from the signal itself, which comes a moment after we asked for it. Our SIGKILL
 /// backs up the runtime's, so it comes this much later: never before the grace period is over.
@@ -19,39 +19,38 @@ const BACK_UP_AFTER: Duration = Duration::from_millis(250);
 
 impl Agent {
     /// Begins an action. It is answered through the queue of answers, never here.
-    pub(super) fn perform(&mut self, key: PodKey, todo: &Todo) {
+    pub(super) fn perform(&mut self, key: PodKey, due_action: &DueAction) {
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
         };
-        let tools = Arc::clone(&self.tools);
-        match todo.action {
+        let jobs = Arc::clone(&self.jobs);
+        match due_action.action {
             Action::RunSandbox { attempt } => {
                 let pod = entry.reference(key);
                 self.tasks
-                    .spawn(async move { tools.run_sandbox(pod, attempt).await });
+                    .spawn(async move { jobs.run_sandbox(pod, attempt).await });
             }
             Action::StopSandbox => {
-                entry.place = None;
+                entry.location = None;
                 let uid = Arc::clone(&entry.identity.uid);
-                self.tasks
-                    .spawn(async move { tools.stop_sandbox(key, uid).await });
+                self.tasks.spawn(async move { jobs.stop_sandbox(key, uid).await });
             }
             Action::EnsureImage { container } => {
                 let job = image_job(entry, key, container);
-                self.tasks.spawn(async move { tools.ensure_image(job).await });
+                self.tasks.spawn(async move { jobs.ensure_image(job).await });
             }
             Action::Create { life } => {
                 let job = create_job(entry, key, life);
-                self.tasks.spawn(tools.create(job));
+                self.tasks.spawn(jobs.create(job));
             }
             Action::Start { life } => {
                 let Some(known) = entry.life(life) else {
                     return self.lost_life(key, life, "start");
                 };
                 let id = known.id.clone();
-                self.tasks.spawn(async move { tools.start(key, life, id).await });
+                self.tasks.spawn(async move { jobs.start(key, life, id).await });
             }
-            Action::Probe { life, kind, timeout } => self.probe(key, life, kind, timeout, todo.due),
+            Action::Probe { life, kind, timeout } => self.probe(key, life, kind, timeout, due_action.due),
             Action::Hook { life, hook, limit } => self.hook(key, life, hook, limit),
             Action::CancelHook { life, hook } => {
                 if let Some(known) = entry.life_mut(life) {
@@ -92,12 +91,12 @@ impl Agent {
             timeout: timeout.into(),
             due,
         };
-        let tools = Arc::clone(&self.tools);
-        self.tasks.spawn(async move { tools.probe(job).await });
+        let jobs = Arc::clone(&self.jobs);
+        self.tasks.spawn(async move { jobs.probe(job).await });
     }
 
     fn hook(&mut self, key: PodKey, life: LifeKey, hook: Hook, limit: Option<Span>) {
-        let tools = Arc::clone(&self.tools);
+        let jobs = Arc::clone(&self.jobs);
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
         };
@@ -115,12 +114,12 @@ impl Agent {
             address,
             limit: limit.map(Into::into),
         };
-        let task = self.tasks.spawn(async move { tools.hook(job).await });
+        let task = self.tasks.spawn(async move { jobs.hook(job).await });
         known.set_hook(hook, task);
     }
 
     fn stop(&mut self, key: PodKey, life: LifeKey, grace: Duration) {
-        let now = self.tools.clock.now();
+        let now = self.jobs.clock.now();
         let entry = self.entries.get_mut(&key);
         let Some(known) = entry.and_then(|entry| entry.life_mut(life)) else {
             return self.lost_life(key, life, "stop");
@@ -144,8 +143,8 @@ impl Agent {
             signal,
             delay,
         };
-        let tools = Arc::clone(&self.tools);
-        self.tasks.spawn(async move { tools.stop(job).await });
+        let jobs = Arc::clone(&self.jobs);
+        self.tasks.spawn(async move { jobs.stop(job).await });
     }
 
     fn remove(&mut self, key: PodKey, life: LifeKey) {
@@ -173,24 +172,24 @@ impl Agent {
             attempt: life.attempt,
             id: known.map(|known| known.id),
         };
-        let tools = Arc::clone(&self.tools);
-        self.tasks.spawn(async move { tools.remove(job).await });
+        let jobs = Arc::clone(&self.jobs);
+        self.tasks.spawn(async move { jobs.remove(job).await });
     }
 
     /// The engine speaks of a life the runtime never confirmed: it counts as gone.
     fn lost_life(&mut self, key: PodKey, life: LifeKey, wanted: &'static str) {
         tracing::error!(?life, wanted, "the life is not known to the runtime");
-        let tools = Arc::clone(&self.tools);
-        self.tasks.spawn(async move { tools.lost(key, life).await });
+        let jobs = Arc::clone(&self.jobs);
+        self.tasks.spawn(async move { jobs.lost(key, life).await });
     }
 
     fn answer_soon(&mut self, key: PodKey, input: Input) {
-        let tools: Arc<Tools> = Arc::clone(&self.tools);
-        self.tasks.spawn(async move { tools.say(key, input).await });
+        let jobs: Arc<JobContext> = Arc::clone(&self.jobs);
+        self.tasks.spawn(async move { jobs.say(key, input).await });
     }
 }
 
-fn image_job(entry: &Entry, key: PodKey, container: usize) -> ImageJob {
+fn image_job(entry: &PodEntry, key: PodKey, container: usize) -> ImageJob {
     let plan = entry.plan().containers.get(container);
     let blueprint = entry.blueprint.containers.get(container);
     ImageJob {
@@ -204,7 +203,7 @@ fn image_job(entry: &Entry, key: PodKey, container: usize) -> ImageJob {
     }
 }
 
-fn create_job(entry: &Entry, key: PodKey, life: LifeKey) -> CreateJob {
+fn create_job(entry: &PodEntry, key: PodKey, life: LifeKey) -> CreateJob {
     let plan = entry.plan().containers.get(life.container);
     CreateJob {
         pod: entry.reference(key),

@@ -13,9 +13,9 @@ use pulselet_volume::discard;
 use thiserror::Error;
 
 use super::Agent;
-use super::entry::{Entry, LifeStage, Manifest, Record};
+use super::entry::{LifeStage, Manifest, PodEntry, Record};
 use super::observe::Known;
-use crate::jobs::{Place, PodRef};
+use crate::jobs::{PodRef, SandboxLocation};
 use crate::state::store::{self, StoredPod};
 
 /// Everything a runtime has of ours.
@@ -66,7 +66,7 @@ enum RestoreError {
 impl Agent {
     /// Restores every stored pod and tells it what the runtime has. Containers are left as they are.
     pub(crate) async fn adopt(&mut self, stored: Vec<StoredPod>) -> Result<(), AdoptError> {
-        let listing = Listing::take(&*self.tools.runtime).await?;
+        let listing = Listing::take(&*self.jobs.runtime).await?;
         let mut uids = HashSet::new();
         for pod in stored {
             uids.insert(pod.uid.clone());
@@ -95,7 +95,7 @@ impl Agent {
             Err(error) => error,
         };
         tracing::error!(uid = pod.uid, %error, "cannot go on with a stored pod, trying its spare copy");
-        let spare = store::load_spare(&self.tools.layout, &pod.uid)?;
+        let spare = store::load_spare(&self.jobs.layout, &pod.uid)?;
         self.restore(&spare)
             .inspect_err(
                 |error| tracing::error!(uid = pod.uid, %error, "cannot go on with the spare copy either"),
@@ -114,7 +114,7 @@ impl Agent {
         let (current, pod) = spec(record.generation)?;
         let blueprint = Arc::new(pulselet_plan::convert(&pod, self.config.gates)?);
         let engine = record.engine;
-        let mut entry = Entry::new(
+        let mut entry = PodEntry::new(
             engine.identity().clone(),
             record.origin,
             &pod,
@@ -144,11 +144,11 @@ impl Agent {
         let has_ended = engine.status().phase.is_terminal();
         let key = self.insert(engine, entry);
         if !has_ended && blueprint.has_written_volumes() {
-            self.tools.adopt_volumes(PodRef {
+            self.jobs.adopt_volumes(PodRef {
                 key,
                 uid,
                 spec: Arc::new(pod),
-                place: None,
+                location: None,
             });
         }
         self.containers
@@ -168,7 +168,7 @@ impl Agent {
             |sandbox: &&SandboxStatus| *sandbox.pod.uid == *uid && sandbox.state == SandboxState::Ready;
         let sandbox = listing.sandboxes.iter().filter(ready).max_by_key(|it| it.attempt);
         if let Some(sandbox) = sandbox {
-            entry.set_place(Place::from(sandbox));
+            entry.set_location(SandboxLocation::from(sandbox));
         }
         let expected: Vec<_> = entry
             .lives
@@ -210,7 +210,7 @@ impl Agent {
 
     /// Removes the directories of pods that were forgotten while their removal was under way.
     fn remove_stale_directories(&mut self, known: HashSet<String>) {
-        let pods = self.tools.layout.pods();
+        let pods = self.jobs.layout.pods();
         self.tasks.spawn_blocking(move || {
             let Ok(entries) = std::fs::read_dir(&pods) else { return };
             for entry in entries.flatten() {
@@ -224,7 +224,7 @@ impl Agent {
 }
 
 /// The lives the engine counts on, whether or not the runtime still has them.
-fn learn_lives(entry: &mut Entry, engine: &pulselet_engine::PodMachine) {
+fn learn_lives(entry: &mut PodEntry, engine: &pulselet_engine::PodMachine) {
     for (container, status) in engine.status().containers.iter().enumerate() {
         let attempt = status.restart_count;
         let Some(id) = &status.id else { continue };

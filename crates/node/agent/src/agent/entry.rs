@@ -1,4 +1,4 @@
-//! What the agent knows about a pod besides the engine's state: its manifest, its place in the runtime, its lives.
+//! What the agent knows about a pod besides the engine's state: its manifest, where its sandbox is, its lives.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use pulselet_vocabulary::{PodName, Signal};
 use serde::{Deserialize, Serialize};
 use tokio::task::AbortHandle;
 
-use crate::jobs::{Place, PodRef};
+use crate::jobs::{PodRef, SandboxLocation};
 use crate::pod::identity::Origin;
 use crate::state::history::History;
 
 /// A pod beside the engine.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct PodEntry {
     pub(super) identity: Identity,
     pub(super) pod_name: PodName,
     pub(super) origin: Origin,
@@ -31,7 +31,7 @@ pub(super) struct Entry {
     pub(super) generation: u32,
     /// What was made of the manifest, once.
     pub(super) blueprint: Arc<PodBlueprint>,
-    pub(super) place: Option<Place>,
+    pub(super) location: Option<SandboxLocation>,
     /// The pod's own address. It outlives its sandbox, so that what is asked of a pod whose sandbox is gone is not asked
     /// of the host.
     pub(super) address: Option<IpAddr>,
@@ -40,7 +40,7 @@ pub(super) struct Entry {
     pub(super) image_ids: Vec<String>,
     pub(super) history: History,
     /// Done once the state they follow from is on disk.
-    pub(super) held: Held,
+    pub(super) pending: PendingOutput,
     /// Takes this pod's name once it is gone.
     pub(super) successor: Option<Successor>,
     /// The distinct stop signals the manifest asks for, as counted in the metrics.
@@ -54,14 +54,14 @@ pub(super) struct Entry {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Held {
-    pub(super) actions: Vec<Todo>,
+pub(super) struct PendingOutput {
+    pub(super) actions: Vec<DueAction>,
     pub(super) lines: Vec<Line>,
 }
 
 /// An action and when it was due.
 #[derive(Debug)]
-pub(super) struct Todo {
+pub(super) struct DueAction {
     pub(super) action: Action,
     pub(super) due: Time,
 }
@@ -142,7 +142,7 @@ pub(super) struct Record<E> {
     pub(super) engine: E,
 }
 
-impl Entry {
+impl PodEntry {
     pub(super) fn new(
         identity: Identity,
         origin: Origin,
@@ -164,12 +164,12 @@ impl Entry {
             qos_class,
             generation: 0,
             blueprint,
-            place: None,
+            location: None,
             address: None,
             lives: Vec::new(),
             image_ids,
             history: History::default(),
-            held: Held::default(),
+            pending: PendingOutput::default(),
             successor: None,
             signals,
             grace_exceeded: false,
@@ -249,14 +249,14 @@ impl Entry {
             key,
             uid: Arc::clone(&self.identity.uid),
             spec: self.spec.read(),
-            place: self.place.clone(),
+            location: self.location.clone(),
         }
     }
 
     /// Takes note of where its sandbox is.
-    pub(super) fn set_place(&mut self, place: Place) {
-        self.address = place.address();
-        self.place = Some(place);
+    pub(super) fn set_location(&mut self, location: SandboxLocation) {
+        self.address = location.address();
+        self.location = Some(location);
     }
 }
 

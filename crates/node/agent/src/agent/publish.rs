@@ -10,7 +10,7 @@ use pulselet_engine::{Line, PodKey};
 use pulselet_vocabulary::{PodName, Severity};
 
 use super::Agent;
-use super::entry::Entry;
+use super::entry::PodEntry;
 use crate::publish::feed::PodEvent;
 use crate::publish::lines::PodLine;
 use crate::state::clock::Clock;
@@ -22,7 +22,7 @@ const MAX_EVENT_MESSAGE: usize = 1024;
 impl Agent {
     /// Records the kills and events of a step. Its lines are published later.
     pub(super) fn record(&mut self, key: PodKey, lines: &[Line], events: &[Event]) {
-        let clock = self.tools.clock;
+        let clock = self.jobs.clock;
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
         };
@@ -68,7 +68,7 @@ impl Agent {
                 Arc::clone(&entry.identity.uid),
                 entry.accepted_at,
             );
-            self.hub.publish(&Arc::new(pod_line(pod, line, self.tools.clock)));
+            self.hub.publish(&Arc::new(pod_line(pod, line, self.jobs.clock)));
         }
     }
 
@@ -116,7 +116,7 @@ impl Agent {
 
     fn line(&self, container: Option<Arc<str>>, body: LineBody) -> Line {
         Line {
-            at: self.tools.clock.now(),
+            at: self.jobs.clock.now(),
             container,
             body,
         }
@@ -138,7 +138,7 @@ fn shortened(message: &str) -> String {
     message[..message.floor_char_boundary(MAX_EVENT_MESSAGE)].to_owned()
 }
 
-fn pod_event(entry: &Entry, event: &Event, at: jiff::Timestamp) -> PodEvent {
+fn pod_event(entry: &PodEntry, event: &Event, at: jiff::Timestamp) -> PodEvent {
     PodEvent {
         pod: entry.pod_name.clone(),
         uid: Arc::clone(&entry.identity.uid),
@@ -165,7 +165,7 @@ fn event_row(uid: &str, event: &Event, at: i64) -> EventRow {
 }
 
 /// What an operator wants in the log without asking for more.
-fn log(entry: &Entry, line: &Line) {
+fn log(entry: &PodEntry, line: &Line) {
     let pod = &entry.pod_name;
     let container = line.container.as_deref().unwrap_or_default();
     match &line.body {

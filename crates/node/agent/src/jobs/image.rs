@@ -13,7 +13,7 @@ use pulselet_runtime::{Error, ImageErrorKind, ImageSummary, Operation, RegistryC
 use pulselet_volume::{Objects, Wanted};
 
 use self::pull_secrets::Keyring;
-use super::{News, PULL_TIMEOUT, Tools, bounded};
+use super::{JobContext, JobResult, PULL_TIMEOUT, bounded};
 
 #[derive(Debug)]
 pub(crate) struct ImageJob {
@@ -28,7 +28,7 @@ pub(crate) struct ImageJob {
     pub(crate) pull_secrets: BTreeSet<String>,
 }
 
-impl Tools {
+impl JobContext {
     pub(crate) async fn ensure_image(&self, job: ImageJob) {
         let key = job.pod;
         let container = job.container;
@@ -42,13 +42,13 @@ impl Tools {
                     Some(Err(error)) => Some(error.to_string()),
                     Some(Ok(_)) | None => None,
                 };
-                let news = News::Image {
+                let result = JobResult::Image {
                     container,
                     image_id: image.id,
                     pulled,
                     bad_signal,
                 };
-                self.answer(key, news).await;
+                self.answer(key, result).await;
             }
             Err((error, message)) => {
                 let input = Input::ImageFailed {
@@ -117,12 +117,12 @@ impl Tools {
                 "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
                 missing.join(", ")
             );
-            let news = News::Warning {
+            let result = JobResult::Warning {
                 container: Arc::clone(&job.name),
                 reason: "FailedToRetrieveImagePullSecret",
                 message,
             };
-            self.answer(job.pod, news).await;
+            self.answer(job.pod, result).await;
         }
         keyring.candidates(&job.image)
     }

@@ -11,7 +11,7 @@ use pulselet_runtime::{
 use pulselet_vocabulary::{Signal, exit_code};
 use pulselet_volume::{Objects, discard};
 
-use super::{News, PodRef, Retry, Tools, bounded};
+use super::{JobContext, JobResult, PodRef, Retry, bounded};
 use crate::container_config::{
     ConfigError, ImageFacts, ImageUser, Made, container_config, depends_on_image, log_path, wanted_objects,
 };
@@ -45,7 +45,7 @@ pub(crate) struct RemoveJob {
     pub(crate) id: Option<ContainerId>,
 }
 
-impl Tools {
+impl JobContext {
     pub(crate) async fn create(self: Arc<Self>, job: CreateJob) {
         let key = job.pod.key;
         let life = job.life;
@@ -65,16 +65,16 @@ impl Tools {
         };
         for (reason, message) in warnings {
             let container = Arc::clone(&name);
-            let news = News::Warning {
+            let result = JobResult::Warning {
                 container,
                 reason,
                 message,
             };
-            self.answer(key, news).await;
+            self.answer(key, result).await;
         }
         let _permit = self.limits.operations.acquire().await;
         match self.create_container(&pod, &config).await {
-            Ok(status) => self.answer(key, News::Container(Box::new(status))).await,
+            Ok(status) => self.answer(key, JobResult::Container(Box::new(status))).await,
             Err(error) => {
                 let input = failed(CreateError::CreateContainerError, error.to_string());
                 self.tell(key, input).await;
@@ -92,11 +92,11 @@ impl Tools {
         let wanted = wanted_objects(pod, &job.name);
         let objects = Objects::fetch(&*self.objects, pod.namespace(), wanted).await;
         let _permit = self.limits.operations.acquire().await;
-        let tools = Arc::clone(&self);
+        let jobs = Arc::clone(&self);
         // Volumes may be on a disk that does not answer.
         let made = tokio::task::spawn_blocking(move || {
             let signal = job.stop_signal;
-            let made = job.pod.with_context(&tools, |context| {
+            let made = job.pod.with_context(&jobs, |context| {
                 let attempt = job.life.attempt;
                 container_config(context, &objects, &job.name, attempt, signal, image)
             });
@@ -123,10 +123,10 @@ impl Tools {
     }
 
     async fn create_container(&self, pod: &PodRef, config: &ContainerConfig) -> Result<ContainerStatus> {
-        let Some(place) = &pod.place else {
+        let Some(location) = &pod.location else {
             return Err(Error::no_sandbox(&pod.uid));
         };
-        let created = self.runtime.create_container(&place.sandbox, config);
+        let created = self.runtime.create_container(&location.sandbox, config);
         let id = match bounded(Operation::CreateContainer, created).await {
             // An earlier agent made it and died before it could say so.
             Err(Error::AlreadyExists { .. }) => return self.find_container(pod, config).await,
@@ -156,7 +156,7 @@ impl Tools {
             (Err(Error::CannotRun { message }), _) => message,
             // Whatever the call said, it runs or has run: an answer was lost, or an earlier agent started it.
             (_, Ok(status)) if !matches!(status.state, ContainerState::Created | ContainerState::Unknown) => {
-                return self.answer(pod, News::Container(Box::new(status))).await;
+                return self.answer(pod, JobResult::Container(Box::new(status))).await;
             }
             (Err(error), _) | (Ok(()), Err(error)) => error.to_string(),
             (Ok(()), Ok(_)) => "the runtime did not start it".to_owned(),
@@ -195,11 +195,11 @@ impl Tools {
         tokio::time::sleep(delay).await;
         // Said before the call, so that it is always heard before the exit that follows from it.
         let at = self.clock.now();
-        self.answer(pod, News::Signalled { life, signal, at }).await;
+        self.answer(pod, JobResult::Signalled { life, signal, at }).await;
         self.kill(&id, grace).await;
         // The event may have been missed; saying it twice does no harm.
         if let Ok(status) = bounded(Operation::ContainerStatus, self.runtime.container_status(&id)).await {
-            self.answer(pod, News::Container(Box::new(status))).await;
+            self.answer(pod, JobResult::Container(Box::new(status))).await;
         }
     }
 
@@ -207,7 +207,7 @@ impl Tools {
     pub(crate) async fn describe(&self, pod: PodKey, id: ContainerId) {
         // One that cannot be described now is found by the next listing.
         if let Ok(status) = bounded(Operation::ContainerStatus, self.runtime.container_status(&id)).await {
-            self.answer(pod, News::Container(Box::new(status))).await;
+            self.answer(pod, JobResult::Container(Box::new(status))).await;
         }
     }
 
@@ -235,7 +235,7 @@ impl Tools {
             });
             removed.await.expect("removing does not panic");
         }
-        self.answer(key, News::CleanedUp).await;
+        self.answer(key, JobResult::CleanedUp).await;
     }
 
     /// Removes the record of a life and its log.

@@ -36,7 +36,7 @@ pub struct PodEvent {
 
 /// Everything that was told since the last look.
 #[derive(Debug, Default)]
-pub struct News {
+pub struct FeedChange {
     /// Pods that came, changed or went.
     pub changed: BTreeSet<PodName>,
     /// Pods that have ended, as they were last.
@@ -52,13 +52,13 @@ pub struct Feed {
 
 #[derive(Debug, Default)]
 struct Shared {
-    news: Mutex<News>,
+    news: Mutex<FeedChange>,
     wake: Notify,
 }
 
 impl Feed {
     /// Waits for news and takes all there is. Dropping the future loses nothing.
-    pub async fn next(&self) -> News {
+    pub async fn next(&self) -> FeedChange {
         loop {
             let woken = self.shared.wake.notified();
             let news = self.with(std::mem::take);
@@ -99,18 +99,18 @@ impl Feed {
         });
     }
 
-    fn tell(&self, what: impl FnOnce(&mut News)) {
+    fn tell(&self, what: impl FnOnce(&mut FeedChange)) {
         self.with(what);
         self.shared.wake.notify_one();
     }
 
-    fn with<T>(&self, what: impl FnOnce(&mut News) -> T) -> T {
+    fn with<T>(&self, what: impl FnOnce(&mut FeedChange) -> T) -> T {
         // No panic can leave the news half changed.
         what(&mut self.shared.news.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl News {
+impl FeedChange {
     fn is_empty(&self) -> bool {
         self.changed.is_empty() && self.departed.is_empty() && self.events.is_empty()
     }
