@@ -5,13 +5,6 @@
 //! - [`containerd`]: a containerd of a test's own;
 //! - [`image_archive`]: an image to run offline, made of Debian's static busybox.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a helper that cannot go on fails its test"
-)]
-
 pub mod containerd;
 pub mod containers;
 pub mod image_archive;
