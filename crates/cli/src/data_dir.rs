@@ -1,4 +1,4 @@
-//! Where an agent keeps its state: where it was told to, by the one name of that directory, or at the usual place.
+//! Where an agent keeps its state: where its flag says, by the one name of that directory, or at the usual place.
 
 use std::path::{Path, PathBuf};
 

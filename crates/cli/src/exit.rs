@@ -93,7 +93,7 @@ impl Failure {
 
 /// Reports what clap has to say; help and version are not errors.
 pub(crate) fn report_usage(error: &clap::Error) -> Exit {
-    // A closed stdout or stderr leaves nobody to tell.
+    // A closed stdout or stderr leaves nobody to write to.
     let _ = error.print();
     if error.use_stderr() {
         Exit::Usage

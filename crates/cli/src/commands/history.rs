@@ -24,7 +24,7 @@ pub(crate) fn run(args: &HistoryArgs) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// The stories from the agent, or from its directory where no agent runs: what was killed stays known.
+/// The kills from the agent, or from its directory where no agent runs: what was killed stays known.
 async fn fetch(args: &HistoryArgs) -> Result<String, Failure> {
     let pod = args.pod.as_ref();
     let container = args.container.as_deref();

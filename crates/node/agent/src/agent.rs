@@ -1,7 +1,7 @@
 //! The agent: one task that owns all pods, feeds the engine and has its actions carried out.
 //!
 //! Everything that changes a pod passes through [`Agent::feed`] or [`Agent::advance`]. What always holds:
-//! - a pod's state is on disk before an action that follows from it begins, and before others hear of it;
+//! - a pod's state is on disk before an action that follows from it begins, and before others see it;
 //! - nothing in the loop waits: runtimes, disks and readers are waited for elsewhere;
 //! - the engine decides, this carries out.
 
@@ -70,7 +70,7 @@ pub(crate) struct Agent {
     metrics: Arc<Metrics>,
     hub: LineHub,
     /// For whoever joins this node to an API.
-    told: Option<Feed>,
+    api_feed: Option<Feed>,
     pods: Pods,
     entries: BTreeMap<PodKey, PodEntry>,
     names: HashMap<PodName, PodKey>,
@@ -115,7 +115,7 @@ impl Agent {
         config: NodeConfig,
         metrics: Arc<Metrics>,
         hub: LineHub,
-        told: Option<Feed>,
+        api_feed: Option<Feed>,
         writer: Writer,
     ) -> Self {
         let now = jobs.clock.now();
@@ -126,7 +126,7 @@ impl Agent {
             config,
             metrics,
             hub,
-            told,
+            api_feed,
             pods: Pods::default(),
             entries: BTreeMap::new(),
             names: HashMap::new(),
@@ -291,7 +291,7 @@ impl Agent {
                 if waits {
                     entry.pending.lines.append(&mut out.lines);
                 } else {
-                    // Lines are told in the order in which things happened.
+                    // Lines are published in the order in which things happened.
                     self.journal.follow(key, &mut out.lines);
                     self.publish(key, out.lines.drain(..));
                 }
@@ -328,8 +328,8 @@ impl Agent {
     /// The state is on disk: others may know, and things may happen.
     fn release(&mut self, key: PodKey, pending: PendingOutput) {
         self.publish(key, pending.lines);
-        if let (Some(told), Some(entry)) = (&self.told, self.entries.get(&key)) {
-            told.changed(&entry.pod_name);
+        if let (Some(feed), Some(entry)) = (&self.api_feed, self.entries.get(&key)) {
+            feed.changed(&entry.pod_name);
         }
         for due_action in pending.actions {
             self.perform(key, &due_action);
@@ -340,8 +340,8 @@ impl Agent {
             .get(key)
             .is_some_and(pulselet_engine::PodMachine::is_over);
         if is_over && !self.journal.is_marked(key) {
-            if let (Some(told), Some(last)) = (&self.told, self.view(key)) {
-                told.departed(last);
+            if let (Some(feed), Some(last)) = (&self.api_feed, self.view(key)) {
+                feed.departed(last);
             }
             self.pods.remove(key);
             self.clean_up(key);

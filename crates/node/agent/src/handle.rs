@@ -197,7 +197,7 @@ impl NodeHandle {
     }
 }
 
-/// What [`NodeHandle::history`] tells, read from a data directory that no agent uses; none if it has no state.
+/// What [`NodeHandle::history`] gives, read from a data directory that no agent uses; none if it has no state.
 pub fn kept_history(
     layout: &Layout,
     pod: Option<&PodName>,
@@ -252,19 +252,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn overlapping_kills_are_told_in_order_of_time() {
+    fn overlapping_kills_are_given_in_order_of_time() {
         let line = |pod: &str, t: f64, micros: u32, name: &str| {
             format!(r#"{{"t":{t},"time":"2026-01-02T03:04:05.{micros:06}Z","pod":"{pod}","x":"{name}"}}"#)
         };
-        let told = [
+        let lines = [
             line("two", 7.0, 9, "first"),
             line("one", 1.0, 10, "second"),
             line("one", 1.0, 9, "third"),
             line("two", 8.0, 11, "fourth"),
             line("one", 2.0, 12, "fifth"),
         ];
-        let kept = [1, 4, 2, 3, 0].map(|place| told[place].as_str()).join("\n");
-        assert_eq!(in_order_of_time(&kept), told.join("\n") + "\n");
+        let kept = [1, 4, 2, 3, 0].map(|place| lines[place].as_str()).join("\n");
+        assert_eq!(in_order_of_time(&kept), lines.join("\n") + "\n");
         assert_eq!(in_order_of_time(""), "");
     }
 }

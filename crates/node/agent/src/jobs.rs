@@ -1,6 +1,6 @@
 //! Jobs: the engine's actions carried out, each in a task of its own.
 //!
-//! A job holds no policy. It gets everything it needs as values, bounds every wait, and tells the agent what came of it
+//! A job holds no policy. It gets everything it needs as values, bounds every wait, and reports to the agent what came of it
 //! through one queue, exactly once for every action that wants an answer. How many run at once is bounded per class;
 //! stopping is not, because a full node must still be able to stop: there are at most two stops per life.
 
@@ -119,10 +119,10 @@ pub(crate) enum JobResult {
         reason: &'static str,
         message: String,
     },
-    /// Volumes that cannot be written; `is_news` if others than when it was told last.
+    /// Volumes that cannot be written; `is_new` if others than when it was reported last.
     FailedMount {
         messages: Vec<String>,
-        is_news: bool,
+        is_new: bool,
     },
     /// Nothing of the pod is left on disk.
     CleanedUp,
@@ -194,13 +194,9 @@ impl JobContext {
         let _ = self.answers.send(JobAnswer { pod, result }).await;
     }
 
-    async fn tell(&self, pod: PodKey, input: Input) {
+    /// Sends an input for the engine, from a job or where no work was needed.
+    pub(crate) async fn send_input(&self, pod: PodKey, input: Input) {
         self.answer(pod, JobResult::Engine(input)).await;
-    }
-
-    /// Gives an answer that needed no work.
-    pub(crate) async fn say(&self, pod: PodKey, input: Input) {
-        self.tell(pod, input).await;
     }
 }
 

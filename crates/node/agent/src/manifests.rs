@@ -55,7 +55,7 @@ enum FileError {
     Add { pod: PodName, source: AddError },
 }
 
-/// What tells two versions of a file apart.
+/// What distinguishes two versions of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     modified: Option<SystemTime>,

@@ -213,7 +213,7 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Runs the agent and tells the service manager that it does. The two share a task, so a stuck agent goes quiet.
+/// Runs the agent and notifies the service manager that it runs. The two share a task, so a stuck agent goes quiet.
 async fn run_watched(agent: impl Future<Output = ()>, manager: &ServiceManager) {
     let mut agent = std::pin::pin!(agent);
     let Some(every) = manager.watchdog() else {

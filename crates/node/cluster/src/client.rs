@@ -179,7 +179,7 @@ impl ApiClient {
     }
 
     /// Sends a request whose answer nobody needs.
-    pub(crate) async fn tell(&self, call: Call) -> Result<(), ApiClientError> {
+    pub(crate) async fn send(&self, call: Call) -> Result<(), ApiClientError> {
         self.ask::<serde::de::IgnoredAny>(call).await.map(drop)
     }
 

@@ -16,7 +16,7 @@ use crate::backoff::Backoff;
 use crate::client::{ApiClient, ApiClientError, Call};
 use crate::paths;
 
-/// Events between the node's news and this task.
+/// Events between the node and this task.
 pub(crate) const QUEUE: usize = 256;
 /// Distinct events that wait to be posted.
 const MAX_WAITING: usize = 1_024;
@@ -140,12 +140,12 @@ impl Poster {
             first: known.as_ref().map_or(waiting.first, |known| known.first),
         };
         let answer = match known {
-            Some(_) => match self.client.tell(counted(waiting, &now)).await {
+            Some(_) => match self.client.send(counted(waiting, &now)).await {
                 // Events are forgotten after a while.
-                Err(error) if error.is_not_found() => self.client.tell(self.created(waiting, &now)).await,
+                Err(error) if error.is_not_found() => self.client.send(self.created(waiting, &now)).await,
                 other => other,
             },
-            None => self.client.tell(self.created(waiting, &now)).await,
+            None => self.client.send(self.created(waiting, &now)).await,
         };
         match answer {
             Ok(()) => self.remember(key.clone(), now),

@@ -48,11 +48,11 @@ async fn renew_once(client: &ApiClient, node: &Registered) -> Result<(), ApiClie
         "renewTime": format!("{:.6}", Timestamp::now()),
     });
     let path = format!("{}/{}", paths::LEASES, node.name);
-    let renewed = client.tell(Call::merge(path, &json!({"spec": &spec}))).await;
+    let renewed = client.send(Call::merge(path, &json!({"spec": &spec}))).await;
     match renewed {
         Err(error) if error.is_not_found() => {
             client
-                .tell(Call::create(paths::LEASES, &lease(node, &spec)))
+                .send(Call::create(paths::LEASES, &lease(node, &spec)))
                 .await
         }
         other => other,

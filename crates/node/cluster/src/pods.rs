@@ -1,6 +1,6 @@
 //! The task that keeps the API's pods and the node's alike.
 //!
-//! It hears of both sides, looks at a pod whenever one of them says that it has changed, and carries out what
+//! It follows both sides, looks at a pod whenever one of them says that it has changed, and carries out what
 //! [`decide`] says. What must always hold: one request per pod is under way at most, so that a later status never
 //! overtakes an earlier one; whatever failed is looked at again; nothing is ended before the API has listed its pods.
 //! Requests, and so what is remembered while the API is away, are bounded by the number of pods.
@@ -42,7 +42,7 @@ struct TrackedPod {
     /// The uid and a hash of the manifest the node has.
     handed: Option<(String, u64)>,
     /// The uid of a pod that has ended here, and how it was.
-    last_words: Option<(String, PodStatus)>,
+    last_status: Option<(String, PodStatus)>,
     /// The uid and the status that the API has taken. It need not show all of it: it may know fewer fields.
     acknowledged: Option<(String, PodStatus)>,
     flight: bool,
@@ -115,7 +115,7 @@ impl Pods {
             let pause = self.pause.unwrap_or_else(|| Instant::now() + RESYNC);
             let looked = tokio::select! {
                 Some(seen) = seen.recv() => self.seen(seen).await,
-                news = feed.next() => self.news(news).await,
+                changes = feed.next() => self.follow(changes).await,
                 Some(done) = self.flights.join_next() => match done {
                     Ok(done) => self.done(done).await,
                     Err(error) => {
@@ -178,13 +178,13 @@ impl Pods {
         name
     }
 
-    async fn news(&mut self, news: FeedChange) -> Result<(), Gone> {
-        for event in news.events.into_iter().filter(|event| is_shown(&event.origin)) {
+    async fn follow(&mut self, changes: FeedChange) -> Result<(), Gone> {
+        for event in changes.events.into_iter().filter(|event| is_shown(&event.origin)) {
             // Events are a courtesy: when too many wait, new ones are left out.
             let _ = self.events.try_send(event);
         }
-        let mut names = news.changed;
-        for last in news.departed {
+        let mut names = changes.changed;
+        for last in changes.departed {
             names.insert(self.remember(last));
         }
         for name in names {
@@ -197,7 +197,7 @@ impl Pods {
     fn remember(&mut self, last: PodView) -> PodName {
         let name = last.pod_name();
         if let Some(entry) = self.entries.get_mut(&name) {
-            entry.last_words = Some((last.uid, last.status));
+            entry.last_status = Some((last.uid, last.status));
         }
         name
     }
@@ -230,7 +230,7 @@ impl Pods {
     /// Decides about one pod and does what follows.
     async fn act(&mut self, name: &PodName, here: Option<PodView>) -> Result<(), Gone> {
         if here.is_none() {
-            // It may have gone after the last news were read; the API must not forget it before it knows how.
+            // It may have gone after the last changes were read; the API must not forget it before it knows how.
             for last in self.feed.take_departed() {
                 self.remember(last);
             }
@@ -245,11 +245,11 @@ impl Pods {
             let same = api.as_ref().is_some_and(|api| uid(api) == of);
             same.then(|| status.clone())
         };
-        let last_words = entry.last_words.as_ref().and_then(of_api);
+        let last_status = entry.last_status.as_ref().and_then(of_api);
         let steps = decide(&Sight {
             api: api.as_deref(),
             here: here.as_ref(),
-            last_words: last_words.as_ref(),
+            last_status: last_status.as_ref(),
             listed: self.listed,
             vanished: entry.vanished.as_deref(),
         });
@@ -392,7 +392,7 @@ impl Pods {
         let (client, name, uid) = (self.client.clone(), name.clone(), uid.to_owned());
         self.flights.spawn(async move {
             let answer = match what {
-                Sent::Removal => client.tell(call).await.map(|()| None),
+                Sent::Removal => client.send(call).await.map(|()| None),
                 Sent::Status(_) | Sent::Mirror => client.ask(call).await.map(Some),
             };
             Done {
@@ -436,7 +436,7 @@ impl Pods {
             }
             Err(error) => {
                 let pause = self.backoff.next();
-                tracing::warn!(pod = %name, %error, ?pause, "the API was not told, trying again");
+                tracing::warn!(pod = %name, %error, ?pause, "a request to the API failed, trying again");
                 self.failed.insert(name);
                 self.pause.get_or_insert_with(|| Instant::now() + pause);
             }
@@ -461,7 +461,7 @@ impl Pods {
 /// The API has removed this pod.
 fn forget(entry: &mut TrackedPod, of: &str) {
     entry.api.take_if(|api| uid(api) == of);
-    entry.last_words = None;
+    entry.last_status = None;
     entry.acknowledged = None;
 }
 
@@ -494,7 +494,7 @@ fn for_the_node(api: &Pod) -> Pod {
     pod
 }
 
-/// Tells manifests apart.
+/// Distinguishes manifests.
 fn fingerprint(pod: &Pod) -> u64 {
     let content = (&pod.metadata.labels, &pod.metadata.annotations, &pod.spec);
     let mut hasher = DefaultHasher::new();

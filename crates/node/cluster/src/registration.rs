@@ -91,7 +91,7 @@ impl Registration {
         let path = format!("{}/{}/status", paths::NODES, self.machine.facts.name);
         match self
             .client
-            .tell(Call::merge(path, &json!({"status": &status})))
+            .send(Call::merge(path, &json!({"status": &status})))
             .await
         {
             Ok(()) => {

@@ -24,7 +24,7 @@ pub struct Report {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NetworkOutcome {
     Success,
-    /// Counts as a success, but the user should hear of it.
+    /// Counts as a success, but the user should know of it.
     Warning,
     Failure(Failure),
     Error(Fault),

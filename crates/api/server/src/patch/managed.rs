@@ -20,7 +20,7 @@ use crate::rest::query::WriteOptions;
 /// Managers of one object. Upstream merges the oldest updates beyond this too.
 const MAX_MANAGERS: usize = 32;
 
-/// How a write came about, as managed fields tell it apart.
+/// How a write came about, as managed fields record it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum FieldWriter<'a> {
     Update,

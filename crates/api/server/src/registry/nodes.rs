@@ -1,4 +1,4 @@
-//! What the server itself writes about a node: that the node has not been heard of for too long.
+//! What the server itself writes about a node: that the node has not reported for too long.
 
 use serde_json::{Value, json};
 

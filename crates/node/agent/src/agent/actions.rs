@@ -185,7 +185,7 @@ impl Agent {
 
     fn answer_soon(&mut self, key: PodKey, input: Input) {
         let jobs: Arc<JobContext> = Arc::clone(&self.jobs);
-        self.tasks.spawn(async move { jobs.say(key, input).await });
+        self.tasks.spawn(async move { jobs.send_input(key, input).await });
     }
 }
 

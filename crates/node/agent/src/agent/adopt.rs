@@ -64,7 +64,7 @@ enum RestoreError {
 }
 
 impl Agent {
-    /// Restores every stored pod and tells it what the runtime has. Containers are left as they are.
+    /// Restores every stored pod and gives it what the runtime has. Containers are left as they are.
     pub(crate) async fn adopt(&mut self, stored: Vec<StoredPod>) -> Result<(), AdoptError> {
         let listing = Listing::take(&*self.jobs.runtime).await?;
         let mut uids = HashSet::new();
@@ -156,7 +156,7 @@ impl Agent {
         Ok(key)
     }
 
-    /// Tells a restored pod what has happened meanwhile, then that the agent is back.
+    /// Gives a restored pod what has happened meanwhile, then that the agent is back.
     fn resume(&mut self, key: PodKey, listing: &Listing) {
         let Some(entry) = self.entries.get_mut(&key) else {
             return;

@@ -122,7 +122,7 @@ impl Journal {
         }
     }
 
-    /// Saves a kill, in the place of what still waits of its earlier story.
+    /// Saves a kill, in the place of an earlier state of it that still waits.
     pub(super) fn kill(&mut self, kill: KillRow) {
         let same = |row: &&mut Write| match row {
             Write::Kill(waiting) => {

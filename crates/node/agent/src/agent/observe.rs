@@ -60,7 +60,7 @@ impl Agent {
                 reason,
                 message,
             } => self.warn(key, container, reason, message),
-            JobResult::FailedMount { messages, is_news } => self.failed_mount(key, messages, is_news),
+            JobResult::FailedMount { messages, is_new } => self.failed_mount(key, messages, is_new),
             JobResult::CleanedUp => self.forget(key),
         }
     }
@@ -114,7 +114,7 @@ impl Agent {
             RuntimeEvent::Resync => return self.look(),
         };
         let Some(&(key, life)) = self.containers.get(&event.container) else {
-            // Not known yet: the job that made it will tell.
+            // Not known yet: the job that made it will report it.
             return;
         };
         match event {

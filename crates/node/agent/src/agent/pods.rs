@@ -241,8 +241,8 @@ impl Agent {
             return;
         };
         self.names.remove(&entry.pod_name);
-        if let Some(told) = &self.told {
-            told.changed(&entry.pod_name);
+        if let Some(feed) = &self.api_feed {
+            feed.changed(&entry.pod_name);
         }
         for life in &entry.lives {
             self.containers.remove(&life.id);

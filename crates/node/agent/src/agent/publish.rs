@@ -33,22 +33,22 @@ impl Agent {
                 entry.accepted_at,
             );
             let to_json = |line: &Line| pod_line(pod.clone(), line.clone(), clock).to_json();
-            if let Some(story) = entry.history.note(line, &to_json) {
+            if let Some(kill) = entry.history.note(line, &to_json) {
                 self.journal.kill(KillRow {
                     uid: entry.identity.uid.to_string(),
                     pod: entry.pod_name.to_string(),
-                    container: story.container.to_string(),
-                    attempt: story.attempt,
-                    at: story.at,
-                    lines: story.lines,
+                    container: kill.container.to_string(),
+                    attempt: kill.attempt,
+                    at: kill.at,
+                    lines: kill.lines,
                 });
             }
             log(entry, line);
         }
         for event in events {
             let at = clock.wall(clock.now());
-            if let Some(told) = &self.told {
-                told.event(pod_event(entry, event, at));
+            if let Some(feed) = &self.api_feed {
+                feed.event(pod_event(entry, event, at));
             }
             self.journal
                 .event(event_row(&entry.identity.uid, event, at.as_second()));
@@ -97,10 +97,10 @@ impl Agent {
         self.record(key, &[], &[event]);
     }
 
-    /// Volumes that cannot be written: an event every time, a line when it is news.
-    pub(super) fn failed_mount(&mut self, key: PodKey, messages: Vec<String>, is_news: bool) {
+    /// Volumes that cannot be written: an event every time, a line when it is new.
+    pub(super) fn failed_mount(&mut self, key: PodKey, messages: Vec<String>, is_new: bool) {
         for message in messages {
-            if is_news {
+            if is_new {
                 let message = message.clone();
                 self.publish(key, [self.line(None, LineBody::Warning { message })]);
             }

@@ -36,7 +36,8 @@ impl JobContext {
     pub(crate) async fn hook(&self, job: HookJob) {
         let result = self.run_hook(&job).await;
         let HookJob { life, hook, .. } = job;
-        self.tell(job.pod, Input::HookDone { life, hook, result }).await;
+        self.send_input(job.pod, Input::HookDone { life, hook, result })
+            .await;
     }
 
     async fn run_hook(&self, job: &HookJob) -> Result<(), String> {

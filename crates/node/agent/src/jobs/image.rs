@@ -22,7 +22,7 @@ pub(crate) struct ImageJob {
     pub(crate) image: Arc<str>,
     pub(crate) policy: PullPolicy,
     pub(crate) namespace: Arc<str>,
-    /// The container's name, for what is told about its image.
+    /// The container's name, for what is reported about its image.
     pub(crate) name: Arc<str>,
     /// Secrets that may hold credentials for the registry.
     pub(crate) pull_secrets: BTreeSet<String>,
@@ -34,7 +34,9 @@ impl JobContext {
         let container = job.container;
         if !self.version.features.images {
             let pulled = Pulled::NotNeeded;
-            return self.tell(key, Input::ImageReady { container, pulled }).await;
+            return self
+                .send_input(key, Input::ImageReady { container, pulled })
+                .await;
         }
         match self.get_image(&job).await {
             Ok((image, pulled)) => {
@@ -56,7 +58,7 @@ impl JobContext {
                     error,
                     message,
                 };
-                self.tell(key, input).await;
+                self.send_input(key, input).await;
             }
         }
     }
@@ -80,7 +82,7 @@ impl JobContext {
             return Err((ImageFailure::ErrImageNeverPull, message));
         }
         let container = job.container;
-        self.tell(job.pod, Input::ImagePulling { container }).await;
+        self.send_input(job.pod, Input::ImagePulling { container }).await;
         let candidates = self.candidates(job).await;
         let _permit = self.limits.pulls.acquire().await;
         let began = Instant::now();
@@ -92,7 +94,7 @@ impl JobContext {
         Ok((image, pulled))
     }
 
-    /// Credentials for the image. Secrets that are of no use are told about; the pull may do without.
+    /// Credentials for the image. Secrets that are of no use are reported; the pull may do without.
     async fn candidates(&self, job: &ImageJob) -> Vec<RegistryCredentials> {
         let wanted = Wanted {
             secrets: job.pull_secrets.clone(),
@@ -127,7 +129,7 @@ impl JobContext {
         keyring.candidates(&job.image)
     }
 
-    /// Tries one after the other; the last refusal is the one that is told.
+    /// Tries one after the other; the last refusal is the one that is reported.
     async fn pull(&self, image: &str, candidates: &[RegistryCredentials]) -> Result<ImageSummary> {
         let Some((last, others)) = candidates.split_last() else {
             return self.pull_with(image, None).await;

@@ -60,7 +60,7 @@ impl JobContext {
             Ok(made) => made,
             Err(error) => {
                 let input = failed(CreateError::CreateContainerConfigError, error.to_string());
-                return self.tell(key, input).await;
+                return self.send_input(key, input).await;
             }
         };
         for (reason, message) in warnings {
@@ -77,7 +77,7 @@ impl JobContext {
             Ok(status) => self.answer(key, JobResult::Container(Box::new(status))).await,
             Err(error) => {
                 let input = failed(CreateError::CreateContainerError, error.to_string());
-                self.tell(key, input).await;
+                self.send_input(key, input).await;
             }
         }
     }
@@ -163,7 +163,7 @@ impl JobContext {
         };
         // A start that failed must not happen after all once the engine has gone on.
         self.kill(&id, Duration::ZERO).await;
-        self.tell(pod, Input::StartFailed { life, message }).await;
+        self.send_input(pod, Input::StartFailed { life, message }).await;
     }
 
     /// Stops a container, however long that takes: there is no other way on.
@@ -193,11 +193,11 @@ impl JobContext {
             delay,
         } = job;
         tokio::time::sleep(delay).await;
-        // Said before the call, so that it is always heard before the exit that follows from it.
+        // Reported before the call, so that it always comes before the exit that follows from it.
         let at = self.clock.now();
         self.answer(pod, JobResult::Signalled { life, signal, at }).await;
         self.kill(&id, grace).await;
-        // The event may have been missed; saying it twice does no harm.
+        // The event may have been missed; reporting it twice does no harm.
         if let Ok(status) = bounded(Operation::ContainerStatus, self.runtime.container_status(&id)).await {
             self.answer(pod, JobResult::Container(Box::new(status))).await;
         }
@@ -220,7 +220,7 @@ impl JobContext {
             message: Some("The container could not be located when the pod was looked at".to_owned()),
             stop: None,
         };
-        self.tell(pod, Input::Exited { life, exit }).await;
+        self.send_input(pod, Input::Exited { life, exit }).await;
     }
 
     /// Removes the files of a pod that is over.

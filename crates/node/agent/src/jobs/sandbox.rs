@@ -12,14 +12,14 @@ use crate::container_config::sandbox_config;
 impl JobContext {
     pub(crate) async fn run_sandbox(&self, pod: PodRef, attempt: u32) {
         if !self.set_up_volumes(&pod).await {
-            return self.tell(pod.key, Input::VolumesNotReady).await;
+            return self.send_input(pod.key, Input::VolumesNotReady).await;
         }
         let _permit = self.limits.operations.acquire().await;
         match self.make_sandbox(&pod, attempt).await {
             Ok(location) => self.answer(pod.key, JobResult::Sandbox(location)).await,
             Err(error) => {
                 let message = error.to_string();
-                self.tell(pod.key, Input::SandboxFailed { message }).await;
+                self.send_input(pod.key, Input::SandboxFailed { message }).await;
             }
         }
     }
@@ -58,7 +58,7 @@ impl JobContext {
             retry.wait().await;
         }
         self.end_volumes(&uid).await;
-        self.tell(pod, Input::SandboxStopped).await;
+        self.send_input(pod, Input::SandboxStopped).await;
     }
 
     async fn remove_sandboxes(&self, uid: &str) -> Result<()> {

@@ -32,7 +32,7 @@ impl FillReports<PodKey> for MountReports {
     async fn report(&self, pod: PodKey, report: FillReport) {
         let result = JobResult::FailedMount {
             messages: report.failures,
-            is_news: report.is_news,
+            is_new: report.is_new,
         };
         // The agent is gone only when the node shuts down; nobody waits for the answer then.
         let _ = self.0.send(JobAnswer { pod, result }).await;
@@ -75,7 +75,7 @@ impl JobContext {
             let measured = tokio::task::spawn_blocking(move || exceeded(&limit, &directory));
             if let Some(message) = measured.await.expect("measuring does not panic") {
                 let grace = Some(EVICTION_GRACE);
-                self.tell(pod, Input::Evict { grace, message }).await;
+                self.send_input(pod, Input::Evict { grace, message }).await;
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The node's memory on disk: one `SQLite` file, one thread that writes it.
 //!
-//! The agent hands over one [`Batch`] at a time and hears when it is committed; what gathers meanwhile goes into the
+//! The agent hands over one [`Batch`] at a time and is notified when it is committed; what gathers meanwhile goes into the
 //! next, so commits are few under load and immediate without. A batch that cannot be written (a full disk) is tried
 //! again until it can: nothing is dropped, the agent only waits. A file that is not a database is kept aside, and
 //! the spare copies beside it take its place. What the rows mean is left to others.
@@ -240,7 +240,7 @@ impl Reader {
         Ok(connection)
     }
 
-    /// The stories of kills as event lines, those of one kill together, in order of the kills. Without
+    /// The records of kills as event lines, those of one kill together, in order of the kills. Without
     /// a name, those of all pods.
     pub(crate) fn kills(
         &self,

@@ -216,7 +216,7 @@ where
     }
     match stream.read_buf(buffer).await {
         Ok(read) => Ok(read),
-        // A TLS server that closes without saying so; the framing of the answer tells whether it was too early.
+        // A TLS server that closes without saying so; the framing of the answer shows whether it was too early.
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(0),
         Err(source) => Err(ExchangeError::Stream {
             phase,

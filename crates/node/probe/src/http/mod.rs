@@ -108,7 +108,7 @@ pub(crate) async fn probe(prober: &Prober, request: &HttpRequest, timeout: Durat
 }
 
 /// Runs the httpGet of a lifecycle hook. Any answer is a success, whatever its status. As upstream, a hook that asks
-/// for HTTPS where the server speaks HTTP is sent again without TLS, and the user is told.
+/// for HTTPS where the server speaks HTTP is sent again without TLS, and the report says so.
 pub(crate) async fn hook(prober: &Prober, request: &HttpRequest, timeout: Duration) -> Report {
     let started = Instant::now();
     let deadline = crate::deadline(started, timeout);

@@ -16,7 +16,7 @@ fn head(rest: &str) -> Step {
     say(format!("HTTP/1.1 200 OK\r\n{rest}"))
 }
 
-/// The failure must be seen before any timeout, and told in few words.
+/// The failure must be seen before any timeout, and reported in few words.
 async fn fails(name: &str, script: Vec<Step>, failure: Failure) {
     let report = probed(script, AMPLE).await;
     assert_eq!(

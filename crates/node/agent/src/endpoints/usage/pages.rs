@@ -43,9 +43,9 @@ impl Text {
 #[derive(Debug, Clone, Copy)]
 enum Value {
     Whole(u64),
-    /// Told in seconds.
+    /// Written in seconds.
     Nanos(u64),
-    /// Told in seconds since 1970.
+    /// Written in seconds since 1970.
     Time(Timestamp),
 }
 
