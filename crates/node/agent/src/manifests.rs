@@ -20,6 +20,7 @@ use tokio::sync::mpsc;
 use crate::agent::{AddError, PodView};
 use crate::handle::{Gone, NodeHandle};
 use crate::pod::identity::{Origin, pod_name_of};
+use crate::spans;
 
 /// How long a file must be left alone before it is read, so that one that is being written is read once.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -239,7 +240,7 @@ impl Directory {
                 errors,
             })?;
             for warning in &admission.warnings {
-                tracing::warn!(file = %path.display(), pod = %name, "{warning}");
+                spans::pod(&name).in_scope(|| tracing::warn!(file = %path.display(), "{warning}"));
             }
             if let Some(other) = self.owner(&name) {
                 return Err(FileError::Duplicate { pod: name, other });
@@ -261,7 +262,7 @@ impl Directory {
 
     async fn stop(&self, pods: &[PodName]) -> Result<(), Gone> {
         for pod in pods {
-            tracing::info!(%pod, "its manifest is gone");
+            spans::pod(pod).in_scope(|| tracing::info!("the pod's manifest is gone"));
             // Someone else may have stopped it before.
             let _ = self.node.delete_pod(pod, None).await?;
         }

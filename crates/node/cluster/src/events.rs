@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use pulselet_agent::PodEvent;
+use pulselet_agent::{PodEvent, spans};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -151,7 +151,8 @@ impl Poster {
             Ok(()) => self.remember(key.clone(), now),
             // A refusal stays one: a namespace that is gone, a message that is not liked.
             Err(error @ ApiClientError::Refused { .. }) => {
-                tracing::debug!(%error, "an event was refused");
+                spans::pod(&waiting.event.pod)
+                    .in_scope(|| tracing::debug!(%error, "the API refused an event of the pod"));
             }
             Err(error) => return Err(error),
         }

@@ -10,13 +10,16 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pulselet_agent::{AddError, Feed, FeedChange, Gone, NodeHandle, Origin, PodEvent, PodView, pod_name_of};
+use pulselet_agent::{
+    AddError, Feed, FeedChange, Gone, NodeHandle, Origin, PodEvent, PodView, pod_name_of, spans,
+};
 use pulselet_model::{Pod, PodStatus};
 use pulselet_vocabulary::PodName;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
+use tracing::Instrument as _;
 
 use crate::backoff::Backoff;
 use crate::client::{ApiClient, ApiClientError, Call};
@@ -217,14 +220,14 @@ impl Pods {
         let names: BTreeSet<PodName> = self.entries.keys().chain(here.keys()).cloned().collect();
         for name in names {
             let view = here.remove(&name);
-            self.act(&name, view).await?;
+            self.act(&name, view).instrument(spans::pod(&name)).await?;
         }
         Ok(())
     }
 
     async fn look(&mut self, name: &PodName) -> Result<(), Gone> {
         let view = self.node.pod(name).await?;
-        self.act(name, view).await
+        self.act(name, view).instrument(spans::pod(name)).await
     }
 
     /// Decides about one pod and does what follows.
@@ -303,13 +306,13 @@ impl Pods {
             Err(AddError::ShuttingDown) => return Ok(false),
             Err(error @ AddError::NameTaken { .. }) => {
                 // It goes away or it does not; that is looked at again and again.
-                tracing::warn!(pod = %name, %error, "the API's pod cannot be run");
+                tracing::warn!(%error, "the API's pod cannot be run");
                 return Ok(false);
             }
             Err(error @ AddError::Full) => ("OutOfPods", error),
             Err(error @ AddError::Plan(_)) => ("UnexpectedAdmissionError", error),
         };
-        tracing::warn!(pod = %name, %error, "the API's pod is rejected");
+        tracing::warn!(%error, "the API's pod is rejected");
         let status = status::rejected(api, reason, error.to_string());
         Ok(self.report(name, api, Box::new(status)))
     }
@@ -327,7 +330,7 @@ impl Pods {
         if known.as_ref() != Some(&wanted)
             && let Err(error) = self.node.update_pod(pod).await?
         {
-            tracing::warn!(pod = %name, %error, "the changed manifest is not used");
+            tracing::warn!(%error, "the changed manifest is not used");
         }
         if let Some(entry) = self.entries.get_mut(name) {
             entry.handed = Some(wanted);
@@ -390,7 +393,8 @@ impl Pods {
         }
         entry.flight = true;
         let (client, name, uid) = (self.client.clone(), name.clone(), uid.to_owned());
-        self.flights.spawn(async move {
+        let span = spans::pod(&name);
+        let request = async move {
             let answer = match what {
                 Sent::Removal => client.send(call).await.map(|()| None),
                 Sent::Status(_) | Sent::Mirror => client.ask(call).await.map(Some),
@@ -401,10 +405,18 @@ impl Pods {
                 what,
                 answer,
             }
-        });
+        };
+        self.flights.spawn(request.instrument(span));
     }
 
     async fn done(&mut self, done: Done) -> Result<(), Gone> {
+        let span = spans::pod(&done.name);
+        span.in_scope(|| self.settle(done));
+        self.next_in_turn().await
+    }
+
+    /// Takes note of an answer.
+    fn settle(&mut self, done: Done) {
         let Done {
             name,
             uid: of,
@@ -432,16 +444,15 @@ impl Pods {
                 self.waiting.insert(name);
             }
             Err(error) if error.is_conflict() || error.is_not_found() => {
-                tracing::debug!(pod = %name, %error, "the API's pod is another by now");
+                tracing::debug!(%error, "the API's pod is another by now");
             }
             Err(error) => {
                 let pause = self.backoff.next();
-                tracing::warn!(pod = %name, %error, ?pause, "a request to the API failed, trying again");
+                tracing::warn!(%error, ?pause, "a request to the API failed, trying again");
                 self.failed.insert(name);
                 self.pause.get_or_insert_with(|| Instant::now() + pause);
             }
         }
-        self.next_in_turn().await
     }
 
     /// Looks at pods that waited for a request to end.

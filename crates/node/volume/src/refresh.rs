@@ -246,7 +246,7 @@ impl<K: Copy> VolumeKeeper<K> {
         let mut record = shared.lock().await;
         let failures = self.bring_up_to_date(&mut record).await;
         for failure in failures.iter().filter(|failure| failure.is_outage()) {
-            tracing::debug!(pod = %record.pod.uid, volume = failure.volume, error = %failure.error, "cannot refresh");
+            tracing::debug!(uid = %record.pod.uid, volume = failure.volume, error = %failure.error, "cannot refresh a volume");
         }
         let lasting = failures.iter().filter(|failure| !failure.is_outage());
         let made = record.report(lasting.map(Failure::message).collect());

@@ -197,8 +197,8 @@ fn split_at_deletion(lines: &[Line]) -> (Vec<Line>, Vec<Line>) {
 }
 
 fn nothing_happened_to_the_steady_one(lines: &[Line], log: &LifeLog) {
-    let lives = log.lives();
-    assert_eq!(lives.len(), 1, "{lives:?}");
+    let its_lives = log.lives();
+    assert_eq!(its_lives.len(), 1, "{its_lives:?}");
     assert_eq!(of(lines, "steady", "unready").count(), 0, "ready stays ready");
     assert_eq!(of(lines, "steady", "killing").count(), 0);
     let ids: BTreeSet<&str> = of(lines, "steady", "running")

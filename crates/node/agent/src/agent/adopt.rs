@@ -16,6 +16,7 @@ use super::Agent;
 use super::entry::{LifeStage, Manifest, PodEntry, Record};
 use super::observe::Known;
 use crate::jobs::{PodRef, SandboxLocation};
+use crate::spans;
 use crate::state::store::{self, StoredPod};
 
 /// Everything a runtime has of ours.
@@ -79,11 +80,13 @@ impl Agent {
             .iter()
             .filter(|sandbox| !uids.contains(&sandbox.pod.uid))
         {
-            tracing::warn!(
-                pod = %PodName::new(&*sandbox.pod.namespace, &*sandbox.pod.name),
-                sandbox = %sandbox.id,
-                "the runtime has a sandbox of a pod that this node does not know; it is left alone"
-            );
+            let pod = PodName::new(&*sandbox.pod.namespace, &*sandbox.pod.name);
+            spans::pod(&pod).in_scope(|| {
+                tracing::warn!(
+                    sandbox = %sandbox.id,
+                    "the runtime has a sandbox of a pod that this node does not know; it is left alone"
+                );
+            });
         }
         self.remove_stale_directories(uids);
         Ok(())

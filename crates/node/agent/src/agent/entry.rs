@@ -16,6 +16,7 @@ use tokio::task::AbortHandle;
 
 use crate::jobs::{PodRef, SandboxLocation};
 use crate::pod::identity::Origin;
+use crate::spans;
 use crate::state::history::History;
 
 /// A pod beside the engine.
@@ -241,6 +242,23 @@ impl PodEntry {
             hooks: [None, None],
         });
         true
+    }
+
+    /// The span of work for the pod as a whole.
+    pub(super) fn span(&self) -> tracing::Span {
+        spans::pod(&self.pod_name)
+    }
+
+    /// The span of work for one life of a container, with its id once the runtime has said it.
+    pub(super) fn life_span(&self, life: LifeKey) -> tracing::Span {
+        let id = self.life(life).map(|known| &known.id);
+        spans::container(&self.pod_name, self.container_name(life.container), id)
+    }
+
+    /// Empty where the plan has no such container.
+    pub(super) fn container_name(&self, container: usize) -> &str {
+        let plan = self.plan().containers.get(container);
+        plan.map_or("", |plan| &*plan.name)
     }
 
     /// The pod as a job sees it that makes something from its manifest.

@@ -14,6 +14,7 @@ use pulselet_runtime::{
     SandboxId, SandboxState, SandboxStatus,
 };
 use pulselet_vocabulary::{Signal, exit_code};
+use tracing::Instrument as _;
 
 use super::Agent;
 use super::adopt::{Findings, Listing};
@@ -21,6 +22,7 @@ use super::entry::{Life, LifeStage, PodEntry};
 use super::transitions::probe_name;
 use crate::jobs::{JobAnswer, JobResult, Measurement, SandboxLocation};
 use crate::pod::termination;
+use crate::spans;
 
 impl Agent {
     pub(super) fn answer(&mut self, answer: JobAnswer) {
@@ -130,9 +132,12 @@ impl Agent {
                 container,
                 ..
             } => {
+                let Some(entry) = self.entries.get(&key) else {
+                    return;
+                };
                 let jobs = Arc::clone(&self.jobs);
-                self.tasks
-                    .spawn(async move { jobs.describe(key, container).await });
+                let work = async move { jobs.describe(key, container).await };
+                self.tasks.spawn(work.instrument(entry.life_span(life)));
             }
         }
     }
@@ -221,12 +226,14 @@ impl Agent {
             return;
         };
         let forced = exit.killed_after_grace;
-        let name = &status.name;
         let uid = Arc::clone(&entry.identity.uid);
+        let pod_name = entry.pod_name.clone();
         let Some(known) = entry.life_mut(life) else { return };
         let policy = known
             .container()
             .map_or(MessagePolicy::File, |it| it.message_policy);
+        spans::container(&pod_name, &status.name, Some(&status.id))
+            .in_scope(|| tracing::debug!(code = exit.code, "the runtime reports the exit"));
         let message = termination::message(&self.jobs.layout, &uid, policy, status, exit);
         known.unseen_end = exit.reason == ExitCause::Unknown;
         let signalled = known.signalled.or_else(|| {
@@ -239,7 +246,6 @@ impl Agent {
             at,
             forced: forced == Some(true),
         });
-        tracing::debug!(container = name, code = exit.code, "exit observed");
         let exit = Exit {
             code: exit.code,
             at,

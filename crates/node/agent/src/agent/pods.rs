@@ -10,6 +10,7 @@ use pulselet_model::Pod;
 use pulselet_plan::PodBlueprint;
 use pulselet_runtime::SandboxId;
 use pulselet_vocabulary::PodName;
+use tracing::Instrument as _;
 
 use super::Agent;
 use super::entry::{Manifest, PodEntry, Successor};
@@ -21,6 +22,7 @@ use super::transitions::probe_name;
 use crate::container_config::log_path;
 use crate::pod::identity::{Origin, pod_name_of, uid_of};
 use crate::pod::status::{Surroundings, pod_status};
+use crate::spans;
 
 impl Agent {
     pub(super) fn request(&mut self, request: Request) {
@@ -179,7 +181,8 @@ impl Agent {
         self.journal.mark(key);
         let jobs = Arc::clone(&self.jobs);
         let pod = entry.reference(key);
-        self.tasks.spawn(async move { jobs.update_volumes(pod).await });
+        let work = async move { jobs.update_volumes(pod).await };
+        self.tasks.spawn(work.instrument(entry.span()));
         self.feed(key, Input::Replan { plan, settings });
         Ok(())
     }
@@ -232,7 +235,8 @@ impl Agent {
         };
         let pod = entry.identity.clone();
         let jobs = Arc::clone(&self.jobs);
-        self.tasks.spawn(async move { jobs.clean_up(key, pod).await });
+        let work = async move { jobs.clean_up(key, pod).await };
+        self.tasks.spawn(work.instrument(entry.span()));
     }
 
     /// Nothing of the pod is left: forgets it, and takes the one that waited for its name.
@@ -262,7 +266,8 @@ impl Agent {
         match pulselet_plan::convert(&pod, self.config.gates) {
             Ok(blueprint) => self.accept(&pod, blueprint, origin),
             Err(error) => {
-                tracing::error!(pod = %entry.pod_name, %error, "cannot take the pod that was to replace this one");
+                spans::pod(&entry.pod_name)
+                    .in_scope(|| tracing::error!(%error, "cannot take the pod that was to replace this one"));
             }
         }
     }

@@ -13,6 +13,7 @@ use super::Agent;
 use super::entry::PodEntry;
 use crate::publish::feed::PodEvent;
 use crate::publish::lines::PodLine;
+use crate::spans;
 use crate::state::clock::Clock;
 use crate::state::store::{EventRow, KillRow};
 
@@ -166,26 +167,35 @@ fn event_row(uid: &str, event: &Event, at: i64) -> EventRow {
 
 /// What an operator wants in the log without asking for more.
 fn log(entry: &PodEntry, line: &Line) {
-    let pod = &entry.pod_name;
-    let container = line.container.as_deref().unwrap_or_default();
+    let span = || match &line.container {
+        Some(container) => spans::container(&entry.pod_name, container, None),
+        None => entry.span(),
+    };
     match &line.body {
         LineBody::Killing {
             reason,
-            grace_period_seconds,
-            grace_from,
-        } => {
-            tracing::info!(%pod, container, ?reason, grace = %grace_period_seconds, from = ?grace_from, "killing");
-        }
+            grace_period_seconds: grace,
+            grace_from: from,
+        } => span().in_scope(|| tracing::info!(?reason, %grace, ?from, "the container is stopped")),
         LineBody::Exited {
             exit_code, reason, ..
-        } => tracing::info!(%pod, container, exit_code, reason = reason.as_str(), "exited"),
-        LineBody::GraceExceeded { .. } => tracing::warn!(%pod, container, "grace period exceeded, killed"),
-        LineBody::Warning { message } => tracing::warn!(%pod, container, "{message}"),
-        LineBody::Phase { phase } => tracing::info!(%pod, phase = phase.as_str(), "phase"),
-        LineBody::Deleted => tracing::info!(%pod, "deleted"),
-        LineBody::Running { restart_count, .. } => tracing::info!(%pod, container, restart_count, "running"),
+        } => {
+            let reason = reason.as_str();
+            span().in_scope(|| tracing::info!(exit_code, reason, "the container has exited"));
+        }
+        LineBody::GraceExceeded { .. } => {
+            span().in_scope(|| tracing::warn!("the grace period was exceeded, the container is killed"));
+        }
+        LineBody::Warning { message } => span().in_scope(|| tracing::warn!("{message}")),
+        LineBody::Phase { phase } => {
+            span().in_scope(|| tracing::info!(phase = phase.as_str(), "the pod's phase has changed"));
+        }
+        LineBody::Deleted => span().in_scope(|| tracing::info!("the pod is deleted")),
+        LineBody::Running { restart_count, .. } => {
+            span().in_scope(|| tracing::info!(restart_count, "the container runs"));
+        }
         LineBody::Backoff { seconds } => {
-            tracing::info!(%pod, container, %seconds, "waiting before the next start");
+            span().in_scope(|| tracing::info!(%seconds, "the container waits before its next start"));
         }
         LineBody::Created { .. }
         | LineBody::Probe { .. }
@@ -194,6 +204,11 @@ fn log(entry: &PodEntry, line: &Line) {
         | LineBody::Unready
         | LineBody::Hook { .. }
         | LineBody::Signal { .. }
-        | LineBody::AgentRestarted => tracing::debug!(%pod, container, line = ?line.body),
+        | LineBody::AgentRestarted => {
+            // Attempts of probes are many: no span is made for nobody.
+            if tracing::enabled!(tracing::Level::DEBUG) {
+                span().in_scope(|| tracing::debug!(line = ?line.body, "a line"));
+            }
+        }
     }
 }

@@ -110,7 +110,7 @@ impl JobContext {
                 Err(error) => Some(error.to_string()),
             };
             if let Some(trouble) = trouble {
-                tracing::warn!(secret = name, namespace = &*job.namespace, %trouble, "no use as a pull secret");
+                tracing::warn!(secret = name, %trouble, "the secret is of no use as a pull secret");
                 missing.push(name.as_str());
             }
         }
@@ -137,7 +137,9 @@ impl JobContext {
         for credentials in others {
             match self.pull_with(image, Some(credentials)).await {
                 Ok(image) => return Ok(image),
-                Err(error) => tracing::debug!(image, %error, "not with these credentials"),
+                Err(error) => {
+                    tracing::debug!(image, %error, "the image was not pulled with these credentials");
+                }
             }
         }
         self.pull_with(image, Some(last)).await

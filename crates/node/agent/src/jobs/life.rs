@@ -175,7 +175,7 @@ impl JobContext {
             match self.runtime.stop_container(id, grace.saturating_sub(spent)).await {
                 Ok(()) | Err(Error::NotFound { .. }) => return,
                 Err(error) => {
-                    tracing::warn!(container = %id, %error, "cannot stop the container, will try again");
+                    tracing::warn!(%error, "cannot stop the container, will try again");
                 }
             }
             retry.wait().await;
@@ -228,7 +228,9 @@ impl JobContext {
         let logs = self.layout.pod_logs(&pod.namespace, &pod.name, &pod.uid);
         self.volumes.forget(&pod.uid).await;
         for path in [self.layout.pod(&pod.uid), logs] {
+            let span = tracing::Span::current();
             let removed = tokio::task::spawn_blocking(move || {
+                let _entered = span.entered();
                 if let Err(error) = discard(&path) {
                     tracing::warn!(path = %path.display(), %error, "cannot remove what is left of a pod");
                 }
@@ -245,7 +247,7 @@ impl JobContext {
             && let Err(error) = bounded(Operation::RemoveContainer, self.runtime.remove_container(id)).await
             && !error.is_not_found()
         {
-            tracing::warn!(container = %id, %error, "cannot remove the container; it goes with its pod");
+            tracing::warn!(%error, "cannot remove the container; it goes with its pod");
         }
         let Identity { namespace, name, uid } = &job.pod;
         let log = log_path(

@@ -54,7 +54,7 @@ impl JobContext {
     pub(crate) async fn stop_sandbox(&self, pod: PodKey, uid: Arc<str>) {
         let mut retry = Retry::new();
         while let Err(error) = self.remove_sandboxes(&uid).await {
-            tracing::warn!(pod = %uid, %error, "cannot remove the sandbox, will try again");
+            tracing::warn!(%error, "cannot remove the sandbox, will try again");
             retry.wait().await;
         }
         self.end_volumes(&uid).await;
