@@ -81,7 +81,7 @@ pub(crate) enum Command {
         after_help = "Examples:\n  pulselet explain pod.yaml\n  pulselet explain pod.yaml --config node.yaml -o json"
     )]
     Explain(ExplainArgs),
-    /// Tell why containers were killed: the probes that led to it, the grace period, the signal, the exit
+    /// Show why containers were killed: the probes that led to it, the grace period, the signal, the exit
     #[command(after_help = "Examples:\n  pulselet history\n  pulselet history web -o json")]
     History(HistoryArgs),
     /// Load, pull, list and remove the images of the built-in runtime
@@ -108,7 +108,7 @@ pub(crate) enum Command {
     #[command(
         after_help = "Examples:\n  pulselet run pod.yaml\n  pulselet run pod.yaml --wait ready --timeout 30s\n  \
                             pulselet run pod.yaml --runtime process -o json\n\nCtrl-C stops the pods gracefully, a second \
-                            one kills them. Without a terminal, equal probes in a row are told once; -v tells them all."
+                            one kills them. Without a terminal, equal probes in a row are printed once; -v prints them all."
     )]
     Run(RunArgs),
     /// Serve the Kubernetes API and run its pods on this machine
@@ -118,7 +118,7 @@ pub(crate) enum Command {
                             ends, and the next one goes on with them."
     )]
     Serve(ServeArgs),
-    /// Run a manifest on a virtual clock and tell what happens
+    /// Run a manifest on a virtual clock and print what happens
     #[command(
         after_help = "Examples:\n  pulselet simulate pod.yaml --scenario deadlock.yaml --for 1h\n  \
                             pulselet simulate pod.yaml --scenario deadlock.yaml -o html > timeline.html"

@@ -1,9 +1,9 @@
-//! Where an agent keeps its state: where it was told to, by the one name of that directory, or at the usual place.
+//! Where an agent keeps its state: where its flag says, by the one name of that directory, or at the usual place.
 
 use std::path::{Path, PathBuf};
 
 use pulselet_agent::Layout;
-use pulselet_agent::control::Client;
+use pulselet_agent::control::ControlClient;
 
 use crate::cli::DataDirArgs;
 use crate::exit::Failure;
@@ -34,8 +34,8 @@ impl DataDirArgs {
     }
 
     /// Talks to the agent that has the directory.
-    pub(crate) fn client(&self) -> Result<Client, Failure> {
-        Ok(Client::new(Layout::new(self.resolve()?).socket()))
+    pub(crate) fn client(&self) -> Result<ControlClient, Failure> {
+        Ok(ControlClient::new(Layout::new(self.resolve()?).socket()))
     }
 }
 

@@ -13,7 +13,7 @@ const MAX_LINE_CHARS: usize = 120;
 /// Everything admission has to say about one object, on stderr.
 pub(crate) fn complain(source: &Source, verdict: &Verdict) {
     let mut stderr = anstream::stderr().lock();
-    // When stderr is gone there is nowhere left to complain to; the exit code still tells.
+    // When stderr is gone there is nowhere left to complain to; the exit code still says it.
     let _ = match &verdict.outcome {
         Outcome::Accepted(admission, places) => admission
             .warnings

@@ -93,7 +93,7 @@ impl Failure {
 
 /// Reports what clap has to say; help and version are not errors.
 pub(crate) fn report_usage(error: &clap::Error) -> Exit {
-    // A closed stdout or stderr leaves nobody to tell.
+    // A closed stdout or stderr leaves nobody to write to.
     let _ = error.print();
     if error.use_stderr() {
         Exit::Usage
@@ -102,17 +102,17 @@ pub(crate) fn report_usage(error: &clap::Error) -> Exit {
     }
 }
 
-impl From<pulselet_agent::control::ClientError> for Failure {
+impl From<pulselet_agent::control::ControlClientError> for Failure {
     /// What an agent refuses is an answer; an agent that is not there is missing.
-    fn from(error: pulselet_agent::control::ClientError) -> Self {
-        use pulselet_agent::control::ClientError;
+    fn from(error: pulselet_agent::control::ControlClientError) -> Self {
+        use pulselet_agent::control::ControlClientError;
         let exit = match &error {
-            ClientError::Refused { .. } => Exit::No,
-            ClientError::Connect { .. }
-            | ClientError::Send(_)
-            | ClientError::Timeout
-            | ClientError::Receive(_)
-            | ClientError::Decode(_) => Exit::Environment,
+            ControlClientError::Refused { .. } => Exit::No,
+            ControlClientError::Connect { .. }
+            | ControlClientError::Send(_)
+            | ControlClientError::Timeout
+            | ControlClientError::Receive(_)
+            | ControlClientError::Decode(_) => Exit::Environment,
         };
         Self {
             exit,

@@ -11,7 +11,7 @@ const VARIABLE: &str = "PULSELET_LOG";
 /// How much a command logs without `-v`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Quietness {
-    /// The command itself tells what happens; the log has what nobody could expect.
+    /// The command itself prints what happens; the log has what nobody could expect.
     Foreground,
     /// The log is all there is.
     Daemon,

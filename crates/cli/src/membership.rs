@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use pulselet_agent::{Feed, NodeFacts, NodeHandle, NodeOptions};
 use pulselet_apiserver::NodeCertificate;
-use pulselet_cluster::{ApiObjects, Client, Joined, Kubeconfig, Machine, join};
+use pulselet_cluster::{ApiClient, ApiObjects, Joined, Kubeconfig, Machine, join};
 use pulselet_node_server::{NodeServer, Options, Tls, serve};
 use pulselet_runtime::Runtime;
 use tokio::net::TcpListener;
@@ -18,7 +18,7 @@ use crate::exit::Failure;
 #[derive(Debug)]
 pub(crate) struct Application {
     name: String,
-    client: Client,
+    client: ApiClient,
     authority: String,
     listener: TcpListener,
     /// What the node serves with; without it, with one it makes itself.
@@ -59,7 +59,7 @@ impl Application {
         Ok(Self {
             name,
             authority: kubeconfig.authority().to_owned(),
-            client: Client::new(kubeconfig),
+            client: ApiClient::new(kubeconfig),
             listener,
             certificate: None,
             feed: Feed::default(),

@@ -52,7 +52,7 @@ pub(crate) fn stdout() -> io::BufWriter<anstream::AutoStream<io::StdoutLock<'sta
 /// One line of an error, and what to do about it, on stderr.
 pub(crate) fn error(message: &str, hint: Option<&str>) {
     let mut stderr = anstream::stderr().lock();
-    // When stderr is gone there is nowhere left to complain to; the exit code still tells.
+    // When stderr is gone there is nowhere left to complain to; the exit code still says it.
     let _ = writeln!(stderr, "{RED}error{RESET}: {message}");
     if let Some(hint) = hint {
         let _ = writeln!(stderr, "{CYAN}hint{RESET}: {hint}");

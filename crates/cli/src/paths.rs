@@ -1,6 +1,6 @@
 //! Paths of the command line, made absolute: this is the one place where that happens.
 //!
-//! What an agent is told outlives the command: shims and plugins use it in a working directory of their own, and the
+//! A path given to an agent outlives the command: shims and plugins use it in a working directory of their own, and the
 //! next agent, which may be started elsewhere, finds it in the records of this one. What a command reads at once, such
 //! as a manifest, stays as the user wrote it, and so do the messages about it.
 

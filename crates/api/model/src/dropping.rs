@@ -56,7 +56,7 @@ pub(crate) fn keep_hidden(new: &mut Pod, old: &Pod, gates: GateSet) -> Vec<Warni
             }
         }
     });
-    // Nobody needs to hear that something was dropped which is stored just as it was sent.
+    // Nobody needs to know that something was dropped which is stored just as it was sent.
     if new.spec == sent { Vec::new() } else { dropped }
 }
 
@@ -83,7 +83,7 @@ fn probes(container: &mut Container) -> impl Iterator<Item = (&'static str, &mut
     .filter_map(|(name, probe)| probe.as_mut().map(|probe| (name, probe)))
 }
 
-/// Removes what one gate governs; `report` hears the path of everything that was there.
+/// Removes what one gate governs; `report` gets the path of everything that was there.
 fn strip(container: &mut Container, gate: Gate, report: &mut dyn FnMut(String)) {
     match gate {
         Gate::StartupProbeEnabled => {

@@ -8,7 +8,7 @@
 //! - `access` says who is asking and what they may do, and keeps the certificate authority.
 //! - `registry` holds the catalogue of kinds and the rules for reading and changing objects.
 //! - `patch` computes what a patch or an apply makes of an object, and who owns which field.
-//! - `store` keeps versioned values and tells watchers about changes.
+//! - `store` keeps versioned values and passes changes to watchers.
 //! - `watch` turns the changes of the store into the stream that a client reads.
 //! - `discovery` says which kinds there are and what their fields are.
 //! - `node_proxy` passes logs, exec and usage on to the node that can answer.

@@ -1,7 +1,7 @@
 //! Watches as clients see them: a stream of events, one JSON object a line.
 //!
 //! A watch starts with what is there, if asked, and goes on with every change. With a selector, an object that begins
-//! to match is ADDED and one that ceases to is DELETED. Bookmarks tell a client how far it has seen, also when nothing
+//! to match is ADDED and one that ceases to is DELETED. Bookmarks show a client how far it has seen, also when nothing
 //! concerned it. A client that is too slow costs a position in the history, no memory.
 
 use std::time::Duration;

@@ -53,10 +53,10 @@ async fn demo(args: &DemoArgs) -> Result<u8, Failure> {
         .collect::<std::io::Result<Vec<_>>>()
         .map_err(|error| Failure::environment(format!("cannot listen for signals: {error}")))?;
     say("start");
-    let born = Instant::now();
-    let timeline = Arc::new(Timeline::new(born, args));
+    let started = Instant::now();
+    let timeline = Arc::new(Timeline::new(started, args));
     let workload = async {
-        sleep_until(born + args.start_after).await;
+        sleep_until(started + args.start_after).await;
         match args.port {
             None => std::future::pending().await,
             Some(port) => {
@@ -70,7 +70,7 @@ async fn demo(args: &DemoArgs) -> Result<u8, Failure> {
     tokio::select! {
         failed = workload => failed.map(|()| 0),
         () = milestones(args, &timeline) => Ok(0),
-        () = leave_at(born, args.exit_at) => {
+        () = leave_at(started, args.exit_at) => {
             say(&format!("exit {}", args.exit_code));
             Ok(args.exit_code)
         }
@@ -109,9 +109,9 @@ fn show_health(path: &Path, healthy: bool) {
     }
 }
 
-async fn leave_at(born: Instant, exit_at: Option<Duration>) {
+async fn leave_at(started: Instant, exit_at: Option<Duration>) {
     match exit_at {
-        Some(age) => sleep_until(born + age).await,
+        Some(age) => sleep_until(started + age).await,
         None => std::future::pending().await,
     }
 }

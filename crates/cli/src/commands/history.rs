@@ -5,7 +5,7 @@ mod report;
 use std::io::Write;
 
 use pulselet_agent::Layout;
-use pulselet_agent::control::ClientError;
+use pulselet_agent::control::ControlClientError;
 
 use crate::agent;
 use crate::cli::HistoryArgs;
@@ -24,12 +24,12 @@ pub(crate) fn run(args: &HistoryArgs) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// The stories from the agent, or from its directory where no agent runs: what was killed stays known.
+/// The kills from the agent, or from its directory where no agent runs: what was killed stays known.
 async fn fetch(args: &HistoryArgs) -> Result<String, Failure> {
     let pod = args.pod.as_ref();
     let container = args.container.as_deref();
     match args.data.client()?.history(pod, container).await {
-        Err(refused @ ClientError::Connect { .. }) => {
+        Err(refused @ ControlClientError::Connect { .. }) => {
             let layout = Layout::new(args.data.resolve()?);
             let kept = pulselet_agent::kept_history(&layout, pod, container);
             kept.map_err(Failure::environment)?.ok_or_else(|| refused.into())

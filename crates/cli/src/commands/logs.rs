@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Duration;
 
-use pulselet_agent::control::Client;
+use pulselet_agent::control::ControlClient;
 use pulselet_agent::{LogFile, LogPlace};
 use pulselet_runtime::log::LogEntry;
 
@@ -62,13 +62,13 @@ async fn print(args: &LogsArgs) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-async fn ask(args: &LogsArgs, client: &Client) -> Result<LogPlace, Failure> {
+async fn ask(args: &LogsArgs, client: &ControlClient) -> Result<LogPlace, Failure> {
     let (pod, container) = (&args.pod, args.container.as_deref());
     Ok(client.log(pod, container, args.previous).await?)
 }
 
 /// Whether the life that is followed is over: it ended, another has begun, or the pod is gone.
-async fn has_ended(args: &LogsArgs, client: &Client, place: &LogPlace) -> bool {
+async fn has_ended(args: &LogsArgs, client: &ControlClient, place: &LogPlace) -> bool {
     let now = ask(args, client).await;
     !now.is_ok_and(|now| now.running && now.attempt == place.attempt)
 }

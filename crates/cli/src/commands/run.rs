@@ -15,7 +15,7 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use pulselet_agent::{
-    FULL_BACKLOG, Feed, How, LineHub, Lines, News, NodeHandle, Origin, Shutdown, pod_name_of,
+    FULL_BACKLOG, Feed, FeedChange, How, LineHub, Lines, NodeHandle, Origin, Shutdown, pod_name_of,
 };
 use pulselet_model::{Pod, Profile};
 use pulselet_plan::NodeConfig;
@@ -177,7 +177,7 @@ struct Run<'a> {
     node: NodeHandle,
     /// What the run goes by.
     progress: Progress,
-    /// What people are told about the pods.
+    /// What is printed about the pods.
     pods: Pods,
     /// Which pods have changed.
     feed: Feed,
@@ -232,7 +232,7 @@ impl Run<'_> {
                 return end;
             }
             tokio::select! {
-                news = self.feed.next() => self.follow(news).await,
+                change = self.feed.next() => self.follow(change).await,
                 line = self.lines.next() => match line {
                     Some(line) => self.pods.apply(&line),
                     // The agent has ended although nobody asked it to.
@@ -246,14 +246,14 @@ impl Run<'_> {
     }
 
     /// Looks at the pods that have changed.
-    async fn follow(&mut self, news: News) {
-        for name in news.changed.iter().filter(|name| self.pods.has(name)) {
+    async fn follow(&mut self, change: FeedChange) {
+        for name in change.changed.iter().filter(|name| self.pods.has(name)) {
             // A node that is gone has closed its lines, which ends the run.
             if let Ok(Some(view)) = self.node.pod(name).await {
                 self.progress.update(&view);
             }
         }
-        for last in &news.departed {
+        for last in &change.departed {
             self.progress.departed(last);
         }
     }

@@ -34,8 +34,8 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<Exit, Failure> {
     };
     let setup = Setup::for_pod(&pod, &blueprint, config.settings, args.seed, scenario);
     let limit = args.duration.unwrap_or(DEFAULT_LIMIT);
-    let teller = Teller::new(args.output, &pod, &blueprint.plan);
-    let end = tell(&mut Simulation::new(setup), Time::ZERO + limit, teller)?;
+    let printer = SimulationPrinter::new(args.output, &pod, &blueprint.plan);
+    let end = run_and_print(&mut Simulation::new(setup), Time::ZERO + limit, printer)?;
     if end == End::Limit && args.duration.is_none() {
         output::note("stopped after 24 simulated hours: nothing ends this pod; --for sets another limit");
     }
@@ -70,20 +70,24 @@ fn read_scenario(file: &str, plan: &PodPlan) -> Result<Scenario, Failure> {
     Scenario::read(source.text(), plan).map_err(|error| Failure::usage(format_args!("{file}: {error}")))
 }
 
-/// Runs to the end and tells what happens in the form asked for.
-fn tell(simulation: &mut Simulation, limit: Time, mut teller: Teller) -> Result<End, Failure> {
+/// Runs to the end and prints what happens in the form asked for.
+fn run_and_print(
+    simulation: &mut Simulation,
+    limit: Time,
+    mut printer: SimulationPrinter,
+) -> Result<End, Failure> {
     let end = simulation.run(limit, |simulation| {
         let lines = &simulation.last_step().lines;
-        output::written(lines.iter().try_for_each(|line| teller.line(line)))
+        output::written(lines.iter().try_for_each(|line| printer.line(line)))
     })?;
-    output::written(teller.finish(simulation.now()))?;
+    output::written(printer.finish(simulation.now()))?;
     Ok(end)
 }
 
 type Out = io::BufWriter<anstream::AutoStream<io::StdoutLock<'static>>>;
 
-/// The form in which the story is told.
-enum Teller {
+/// Prints the lines of a simulation in the form asked for.
+enum SimulationPrinter {
     Text(TextTimeline<Out>),
     Json {
         out: Out,
@@ -96,7 +100,7 @@ enum Teller {
     },
 }
 
-impl Teller {
+impl SimulationPrinter {
     fn new(format: SimulateFormat, pod: &Pod, plan: &PodPlan) -> Self {
         let out = output::stdout();
         let names = || {

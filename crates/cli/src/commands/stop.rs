@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use pulselet_agent::PodView;
-use pulselet_agent::control::{Client, ClientError, LineStream};
+use pulselet_agent::control::{ControlClient, ControlClientError, LineStream};
 use pulselet_vocabulary::PodName;
 use serde_json::Value;
 
@@ -29,7 +29,7 @@ async fn stop(args: &StopArgs) -> Result<Exit, Failure> {
     for pod in left.clone() {
         match delete(args, &client, &pod).await {
             Ok(()) => {}
-            Err(ClientError::Refused {
+            Err(ControlClientError::Refused {
                 status: 404 | 409,
                 error,
             }) => {
@@ -70,12 +70,12 @@ async fn a_deletion(lines: &mut LineStream) {
     }
 }
 
-async fn delete(args: &StopArgs, client: &Client, pod: &PodName) -> Result<(), ClientError> {
+async fn delete(args: &StopArgs, client: &ControlClient, pod: &PodName) -> Result<(), ControlClientError> {
     let grace = args.grace_period.map(Duration::from_secs);
     client.delete(pod, grace).await
 }
 
-async fn pods(args: &StopArgs, client: &Client) -> Result<BTreeSet<PodName>, Failure> {
+async fn pods(args: &StopArgs, client: &ControlClient) -> Result<BTreeSet<PodName>, Failure> {
     if args.all {
         let views = client.pods().await?;
         return Ok(views.iter().map(PodView::pod_name).collect());
@@ -84,7 +84,7 @@ async fn pods(args: &StopArgs, client: &Client) -> Result<BTreeSet<PodName>, Fai
 }
 
 /// The pods the agent has now; none where there is no agent.
-async fn names(client: &Client) -> BTreeSet<PodName> {
+async fn names(client: &ControlClient) -> BTreeSet<PodName> {
     let views = client.pods().await.unwrap_or_default();
     views.iter().map(PodView::pod_name).collect()
 }

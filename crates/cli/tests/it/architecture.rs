@@ -1,7 +1,8 @@
-//! The crates depend on each other as docs/ARCHITECTURE.md draws it, and not otherwise.
+//! The crates depend on each other as docs/ARCHITECTURE.md draws it, and not otherwise; a type's name is enough to know
+//! which one is meant; and the documents name only files that are there.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
@@ -62,5 +63,51 @@ fn the_crates_depend_on_each_other_as_drawn() {
         built(),
         drawn(),
         "left: Cargo.toml files, right: docs/ARCHITECTURE.md"
+    );
+}
+
+/// Every Rust file below a `src` folder of the workspace's crates.
+fn sources() -> Vec<PathBuf> {
+    let mut sources = Vec::new();
+    let mut folders = vec![Path::new(repository()).join("crates")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("the folder can be read") {
+            let path = entry.expect("the entry can be read").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs")
+                && path.components().any(|part| part.as_os_str() == "src")
+            {
+                sources.push(path);
+            }
+        }
+    }
+    sources
+}
+
+/// The name of the public type that a line of a source declares. Types inside of inline modules are indented and do not
+/// count: no other module sees them by their name alone.
+fn public_type(line: &str) -> Option<&str> {
+    let item = line.strip_prefix("pub ")?;
+    let kinds = ["struct ", "enum ", "trait ", "type "];
+    let rest = kinds.iter().find_map(|kind| item.strip_prefix(kind))?;
+    rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()
+}
+
+#[test]
+fn no_public_type_name_stands_twice_in_the_workspace() {
+    let mut declared: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for path in sources() {
+        let text = std::fs::read_to_string(&path).expect("a source can be read");
+        let shown = path.strip_prefix(repository()).expect("a file of the repository");
+        for name in text.lines().filter_map(public_type) {
+            let places = declared.entry(name.to_owned()).or_default();
+            places.push(shown.display().to_string());
+        }
+    }
+    declared.retain(|_, places| places.len() > 1);
+    assert!(
+        declared.is_empty(),
+        "rename all but one of each, so that the name says which type is meant: {declared:#?}"
     );
 }

@@ -154,7 +154,7 @@ fn unusable_input_is_one_line_and_exits_with_two() {
 }
 
 #[test]
-fn another_kind_is_told_what_is_supported() {
+fn another_kind_is_refused_with_what_is_supported() {
     let run = check(
         "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\n",
         &[],

@@ -71,7 +71,7 @@ spec:
 ";
 
 #[test]
-fn text_tells_the_timing_and_what_to_improve() {
+fn text_shows_the_timing_and_what_to_improve() {
     let run = pulselet_with_stdin(&["explain", "-"], RICH.as_bytes());
     assert_eq!((run.code, run.stderr.as_str()), (Some(0), ""));
     insta::assert_snapshot!(run.stdout, @r#"

@@ -155,7 +155,7 @@ fn what_a_container_uses_is_not_removed() {
 }
 
 #[test]
-fn bad_input_is_told_apart() {
+fn bad_input_has_its_own_message() {
     if !root() {
         return;
     }

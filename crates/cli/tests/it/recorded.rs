@@ -1,4 +1,4 @@
-//! Pods that were recorded on a kubelet, run for real with the built-in runtime, and the two stories compared.
+//! Pods that were recorded on a kubelet, run for real with the built-in runtime, and what happened compared.
 //!
 //! Counted are the lives that both runs have: the order of what the workload logs, signals, exit codes, phases and
 //! events. Times are only bounded, generously. Not counted is what is meant to differ: a pod that is being deleted
@@ -35,10 +35,10 @@ impl Milestone {
     /// None for what is no milestone.
     fn new(t: f64, line: &str) -> Option<Self> {
         let known = matches!(line, "start" | "up" | "down" | "bye");
-        let told = ["got ", "ignored ", "exit "]
+        let logged = ["got ", "ignored ", "exit "]
             .iter()
             .any(|word| line.starts_with(word));
-        (known || told).then(|| Self {
+        (known || logged).then(|| Self {
             t,
             line: line.to_owned(),
         })
@@ -55,7 +55,7 @@ type Exit = (i64, String);
 
 /// What happened to a pod, reduced to what is compared.
 #[derive(Debug, Default)]
-struct Story {
+struct Behaviour {
     phases: Vec<String>,
     logs: BTreeMap<Life, Vec<Milestone>>,
     exits: BTreeMap<Life, Exit>,
@@ -120,35 +120,35 @@ impl Recorded {
         }
     }
 
-    fn story(&self) -> Story {
-        let mut story = Story {
+    fn behaviour(&self) -> Behaviour {
+        let mut behaviour = Behaviour {
             logs: self.logs.clone(),
             events: self.events(),
             stopping: number(&self.whole["goneAt"]) - self.deleted_at,
-            ..Story::default()
+            ..Behaviour::default()
         };
         for status in list(&self.whole["status"]) {
             // The last change says only that the pod is gone.
             let Some(phase) = status["phase"].as_str() else {
                 continue;
             };
-            if story.phases.last().is_none_or(|last| last != phase) {
-                story.phases.push(phase.to_owned());
+            if behaviour.phases.last().is_none_or(|last| last != phase) {
+                behaviour.phases.push(phase.to_owned());
             }
             for (container, status) in status["containers"].as_object().expect("containers by name") {
                 if let Some(signal) = status["signal"].as_str() {
-                    story.signals.insert((container.clone(), signal.to_owned()));
+                    behaviour.signals.insert((container.clone(), signal.to_owned()));
                 }
                 if let Some(code) = status["exitCode"].as_i64() {
                     let life = Life {
                         container: container.clone(),
                         number: count(&status["restarts"]) + 1,
                     };
-                    story.exits.insert(life, (code, text(&status["reason"])));
+                    behaviour.exits.insert(life, (code, text(&status["reason"])));
                 }
             }
         }
-        story
+        behaviour
     }
 
     /// All events up to the stop of the containers, and no Unhealthy after it.
@@ -185,45 +185,45 @@ fn comparable(message: &str) -> String {
     result
 }
 
-/// Our own story of a pod.
-fn our_story(seen: &Seen, pod: &str) -> Story {
-    let mut story = Story {
+/// Our own behaviour of a pod.
+fn our_behaviour(seen: &Seen, pod: &str) -> Behaviour {
+    let mut behaviour = Behaviour {
         logs: seen.logs(pod),
         stopping: seen.stopping(pod).unwrap_or(f64::INFINITY),
-        ..Story::default()
+        ..Behaviour::default()
     };
     let mut lives: BTreeMap<String, u32> = BTreeMap::new();
     for line in seen.lines(pod) {
         let container = line["container"].as_str().unwrap_or_default().to_owned();
         match line["type"].as_str().expect("a type") {
-            "phase" => story.phases.push(text(&line["phase"])),
+            "phase" => behaviour.phases.push(text(&line["phase"])),
             "created" => drop(lives.insert(container, count(&line["restartCount"]) + 1)),
-            "signal" => drop(story.signals.insert((container, text(&line["signal"])))),
+            "signal" => drop(behaviour.signals.insert((container, text(&line["signal"])))),
             "exited" => {
                 let number = lives.get(&container).copied().unwrap_or_default();
                 let exit = (line["exitCode"].as_i64().expect("a code"), text(&line["reason"]));
-                story.exits.insert(Life { container, number }, exit);
+                behaviour.exits.insert(Life { container, number }, exit);
             }
-            // Events go with their pod: those of its end are told by lines.
+            // Events go with their pod: those of its end are in lines.
             "killing" if line["reason"] == "deleted" => {
                 let message = format!("Stopping container {container}");
-                story.events.insert(("Killing".to_owned(), message));
+                behaviour.events.insert(("Killing".to_owned(), message));
             }
             _ => {}
         }
     }
     for event in seen.events(pod) {
         if event.reason != "ExceededGracePeriod" {
-            story
+            behaviour
                 .events
                 .insert((event.reason.clone(), comparable(&event.message)));
         }
     }
-    story
+    behaviour
 }
 
-/// Everything in which our story differs from the recorded one and should not.
-fn differences(recorded: &Story, ours: &Story) -> Vec<String> {
+/// Everything in which our behaviour differs from the recorded one and should not.
+fn differences(recorded: &Behaviour, ours: &Behaviour) -> Vec<String> {
     let mut found = Vec::new();
     let mut compare = |what: &str, recorded: String, ours: String| {
         if recorded != ours {
@@ -276,19 +276,19 @@ fn differences(recorded: &Story, ours: &Story) -> Vec<String> {
 }
 
 /// Signals we sent that the recorded status does not have.
-fn wrong_signals(recorded: &Story, ours: &Story) -> Option<String> {
+fn wrong_signals(recorded: &Behaviour, ours: &Behaviour) -> Option<String> {
     let wrong: Vec<_> = ours.signals.difference(&recorded.signals).collect();
     (!wrong.is_empty()).then(|| format!("signals: recorded {:?}, ours {wrong:?}", recorded.signals))
 }
 
 /// Restarts and ends that took much longer than the recorded ones.
-fn delays(recorded: &Story, ours: &Story) -> Vec<String> {
-    let pauses = |story: &Story, life: &Life| {
+fn delays(recorded: &Behaviour, ours: &Behaviour) -> Vec<String> {
+    let pauses = |behaviour: &Behaviour, life: &Life| {
         let next = Life {
             container: life.container.clone(),
             number: life.number + 1,
         };
-        Some(story.logs.get(&next)?.first()?.t - story.logs.get(life)?.last()?.t)
+        Some(behaviour.logs.get(&next)?.first()?.t - behaviour.logs.get(life)?.last()?.t)
     };
     let mut found = Vec::new();
     for life in recorded.logs.keys() {
@@ -317,7 +317,7 @@ fn begins_after_deletion(pod: &Recorded, life: &Life) -> bool {
 }
 
 #[test]
-fn recorded_pods_have_the_same_story_here() {
+fn recorded_pods_behave_the_same_here() {
     let root = pulselet_testing::requires("root", pulselet_testing::is_root());
     let pods = recordings();
     let Some(agent) = root.then(|| Agent::start(&pods)).flatten() else {
@@ -328,8 +328,8 @@ fn recorded_pods_have_the_same_story_here() {
     assert_eq!(status.code(), Some(1), "{remarks}");
     let mut report = Vec::new();
     for pod in &pods {
-        let ours = our_story(&seen, &pod.name);
-        let mut found = differences(&pod.story(), &ours);
+        let ours = our_behaviour(&seen, &pod.name);
+        let mut found = differences(&pod.behaviour(), &ours);
         for life in pod.logs.keys().filter(|life| !begins_after_deletion(pod, life)) {
             if !ours.logs.contains_key(life) {
                 found.push(format!("no {life:?}"));

@@ -81,10 +81,10 @@ fn times(lines: &[Value], kind: &str) -> Vec<f64> {
 }
 
 #[test]
-fn text_tells_the_story_in_order() {
+fn text_shows_what_happens_in_order() {
     let run = Files::new().simulate(&[]);
     assert_eq!((run.code, run.stderr.as_str()), (Some(0), ""));
-    let story = [
+    let expected = [
         "0:00:00.000  app  probe startup look failed x7 (does not count): connection refused",
         "0:00:50.000  app  started",
         "0:00:50.000  app  ready",
@@ -99,7 +99,7 @@ fn text_tells_the_story_in_order() {
         "0:06:40.000  pod  deleted",
     ];
     let mut rest = run.stdout.as_str();
-    for words in story {
+    for words in expected {
         let (_, after) = rest
             .split_once(words)
             .unwrap_or_else(|| panic!("no {words:?} in\n{rest}"));

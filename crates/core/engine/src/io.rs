@@ -200,10 +200,10 @@ pub struct ProbeReport {
 #[serde(rename_all = "lowercase")]
 pub enum ProbeOutcome {
     Success,
-    /// Good enough, with something to tell.
+    /// Good enough, with something to report.
     Warning,
     Failure,
-    /// The handler could not tell; it counts as a failure.
+    /// The handler could not decide; it counts as a failure.
     Unknown,
     /// The handler could not ask; it counts as nothing.
     Error,

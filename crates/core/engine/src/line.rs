@@ -1,4 +1,4 @@
-//! Event lines: the story of a pod, one thing a line, as `run`, `simulate` and `history` print it.
+//! Event lines: what happens to a pod, one thing a line, as `run`, `simulate` and `history` print it.
 
 use std::sync::Arc;
 
@@ -93,7 +93,7 @@ pub struct LineRecord<'a> {
     pub body: &'a LineBody,
 }
 
-/// An outcome as lines tell it: what counts as a failure is one.
+/// An outcome as lines show it: what counts as a failure is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LineOutcome {

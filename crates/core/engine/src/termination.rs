@@ -300,7 +300,7 @@ impl Termination {
                         ask_again: scope.now + ASK_AGAIN_AFTER,
                     }
                 } else {
-                    // A report that took its time may tell of a signal sent before the grace was shortened.
+                    // A report that took its time may be of a signal sent before the grace was shortened.
                     let deadline = self.end.max(at + grace);
                     Step::Signalled { at, deadline }
                 };
@@ -390,7 +390,7 @@ impl Termination {
         }
     }
 
-    /// The life has ended: tells what the runtime did that was not known yet. Returns how the stop went, and when its
+    /// The life has ended: reports what the runtime did that was not known yet. Returns how the stop went, and when its
     /// first signal was sent.
     pub(crate) fn exited(self, scope: &mut Scope<'_>, exit: &Exit) -> (Stop, Option<Time>) {
         let (sent_at, killed) = self.signals_until(scope, exit);

@@ -1,6 +1,6 @@
 //! Transitions: what has changed about a pod, for the driver that keeps facts beside it.
 //!
-//! A line tells people what happened and may be worded otherwise tomorrow; a transition is what a driver goes by. Each
+//! A line shows people what happened and may be worded otherwise tomorrow; a transition is what a driver goes by. Each
 //! change gives one transition, in the order in which things happened, and one that was given is never taken back.
 
 use crate::io::{ContainerIx, LifeKey};

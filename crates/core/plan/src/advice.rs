@@ -36,7 +36,7 @@ const HICCUP: Span = Span::from_secs(1);
 pub enum Advice {
     /// Liveness alone decides over the start-up, and soon.
     ShortStart { budget: Seconds, remedy: StartRemedy },
-    /// Readiness is told to wait for longer than liveness lets the container live.
+    /// Readiness waits for longer than liveness lets the container live.
     ReadinessExpectsMore { delay: Seconds, budget: Seconds },
     /// An initial delay stands in for a startup probe.
     DelayForStart { delay: Seconds, instead: StartupProbe },

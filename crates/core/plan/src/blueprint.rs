@@ -50,7 +50,7 @@ pub enum PullPolicy {
     Never,
 }
 
-/// Where the last words of a container are looked for.
+/// Where a container's termination message is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessagePolicy {
     File,

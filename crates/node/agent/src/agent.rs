@@ -1,7 +1,7 @@
 //! The agent: one task that owns all pods, feeds the engine and has its actions carried out.
 //!
 //! Everything that changes a pod passes through [`Agent::feed`] or [`Agent::advance`]. What always holds:
-//! - a pod's state is on disk before an action that follows from it begins, and before others hear of it;
+//! - a pod's state is on disk before an action that follows from it begins, and before others see it;
 //! - nothing in the loop waits: runtimes, disks and readers are waited for elsewhere;
 //! - the engine decides, this carries out.
 
@@ -36,11 +36,11 @@ pub use requests::{
 };
 pub(crate) use requests::{REQUESTS, Request};
 
-use self::entry::{Entry, Held};
+use self::entry::{PendingOutput, PodEntry};
 use self::journal::{Journal, Verdict};
 use self::starvation::Starvation;
 use crate::endpoints::metrics::Metrics;
-use crate::jobs::{Answer, Tools};
+use crate::jobs::{JobAnswer, JobContext};
 use crate::publish::feed::Feed;
 use crate::publish::lines::LineHub;
 use crate::state::store::{Note, Writer};
@@ -65,14 +65,14 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(crate) struct Agent {
-    tools: Arc<Tools>,
+    jobs: Arc<JobContext>,
     config: NodeConfig,
     metrics: Arc<Metrics>,
     hub: LineHub,
     /// For whoever joins this node to an API.
-    told: Option<Feed>,
+    api_feed: Option<Feed>,
     pods: Pods,
-    entries: BTreeMap<PodKey, Entry>,
+    entries: BTreeMap<PodKey, PodEntry>,
     names: HashMap<PodName, PodKey>,
     containers: HashMap<ContainerId, (PodKey, LifeKey)>,
     journal: Journal,
@@ -91,7 +91,7 @@ pub(crate) struct Agent {
 /// What wakes the agent, owned by its loop.
 #[derive(Debug)]
 pub(crate) struct Inlets {
-    pub(crate) answers: mpsc::Receiver<Answer>,
+    pub(crate) answers: mpsc::Receiver<JobAnswer>,
     pub(crate) requests: mpsc::Receiver<Request>,
     pub(crate) events: Events,
 }
@@ -99,7 +99,7 @@ pub(crate) struct Inlets {
 /// Why the loop came round.
 enum Wake {
     Note(Note),
-    Answer(Answer),
+    Answer(JobAnswer),
     Event(Option<pulselet_runtime::RuntimeEvent>),
     Findings(Findings),
     Request(Option<Request>),
@@ -111,22 +111,22 @@ enum Wake {
 
 impl Agent {
     pub(crate) fn new(
-        tools: Arc<Tools>,
+        jobs: Arc<JobContext>,
         config: NodeConfig,
         metrics: Arc<Metrics>,
         hub: LineHub,
-        told: Option<Feed>,
+        api_feed: Option<Feed>,
         writer: Writer,
     ) -> Self {
-        let now = tools.clock.now();
+        let now = jobs.clock.now();
         // One listing at a time.
         let (found, findings) = mpsc::channel(1);
         Self {
-            tools,
+            jobs,
             config,
             metrics,
             hub,
-            told,
+            api_feed,
             pods: Pods::default(),
             entries: BTreeMap::new(),
             names: HashMap::new(),
@@ -145,7 +145,7 @@ impl Agent {
 
     /// Runs until a shutdown is done or nobody can ask for one any more.
     pub(crate) async fn run(mut self, mut inlets: Inlets) {
-        let every = if self.tools.version.features.events {
+        let every = if self.jobs.version.features.events {
             RECONCILE_INTERVAL
         } else {
             POLL_INTERVAL
@@ -186,7 +186,7 @@ impl Agent {
 
     fn wake(&mut self, wake: Wake, inlets: &mut Inlets) {
         if let Some(starvation) = &mut self.starvation {
-            starvation.beat(self.tools.clock.now());
+            starvation.beat(self.jobs.clock.now());
         }
         match wake {
             Wake::Note(note) => self.judge(note),
@@ -216,7 +216,7 @@ impl Agent {
 
     /// Advances what is due, begins a batch, reaps ended tasks.
     fn turn(&mut self) {
-        let now = self.tools.clock.now();
+        let now = self.jobs.clock.now();
         for _ in 0..ADVANCES_PER_TURN {
             if !self.advance(now) {
                 break;
@@ -246,7 +246,7 @@ impl Agent {
 
     fn arm(&mut self, mut timer: Pin<&mut Sleep>) {
         let next = self.pods.next_deadline();
-        let wait = next.map_or(LONGEST_SLEEP, |at| self.tools.clock.until(at).min(LONGEST_SLEEP));
+        let wait = next.map_or(LONGEST_SLEEP, |at| self.jobs.clock.until(at).min(LONGEST_SLEEP));
         let at = Instant::now() + wait;
         if timer.is_elapsed() || timer.deadline() != at {
             timer.as_mut().reset(at);
@@ -255,7 +255,7 @@ impl Agent {
 
     /// Gives an input to a pod and does what follows.
     fn feed(&mut self, key: PodKey, input: Input) {
-        let now = self.tools.clock.now();
+        let now = self.jobs.clock.now();
         self.pods.handle(now, key, input, &mut self.out);
         self.digest(key, now);
     }
@@ -266,34 +266,37 @@ impl Agent {
         self.follow(key, &out.transitions);
         self.record(key, &out.lines, &out.events);
         if let Some(entry) = self.entries.get_mut(&key) {
-            let todos = out.actions.drain(..).map(|action| entry::Todo { action, due });
-            let waits = !entry.held.actions.is_empty() || !entry.held.lines.is_empty();
+            let due_actions = out
+                .actions
+                .drain(..)
+                .map(|action| entry::DueAction { action, due });
+            let waits = !entry.pending.actions.is_empty() || !entry.pending.lines.is_empty();
             if out.dirty {
-                let held = &mut entry.held.actions;
-                for todo in todos {
+                let pending = &mut entry.pending.actions;
+                for due_action in due_actions {
                     // Asked again while the disk refuses, an action is still one action.
-                    if !held.iter().any(|other| other.action == todo.action) {
-                        held.push(todo);
+                    if !pending.iter().any(|other| other.action == due_action.action) {
+                        pending.push(due_action);
                     }
                 }
-                entry.held.lines.append(&mut out.lines);
+                entry.pending.lines.append(&mut out.lines);
                 self.journal.mark(key);
                 if self.journal.is_failing() {
-                    let lines = std::mem::take(&mut entry.held.lines);
+                    let lines = std::mem::take(&mut entry.pending.lines);
                     self.publish(key, lines);
                 }
             } else {
                 entry.changed_lightly = true;
-                let todos: Vec<_> = todos.collect();
+                let due_actions: Vec<_> = due_actions.collect();
                 if waits {
-                    entry.held.lines.append(&mut out.lines);
+                    entry.pending.lines.append(&mut out.lines);
                 } else {
-                    // Lines are told in the order in which things happened.
+                    // Lines are published in the order in which things happened.
                     self.journal.follow(key, &mut out.lines);
                     self.publish(key, out.lines.drain(..));
                 }
-                for todo in todos {
-                    self.perform(key, &todo);
+                for due_action in due_actions {
+                    self.perform(key, &due_action);
                 }
             }
         }
@@ -304,8 +307,8 @@ impl Agent {
     fn judge(&mut self, note: Note) {
         match self.journal.judge(note) {
             Verdict::Saved(pods) => {
-                for (key, held) in pods {
-                    self.release(key, held);
+                for (key, pending) in pods {
+                    self.release(key, pending);
                 }
             }
             Verdict::Refused { error } => {
@@ -323,13 +326,13 @@ impl Agent {
     }
 
     /// The state is on disk: others may know, and things may happen.
-    fn release(&mut self, key: PodKey, held: Held) {
-        self.publish(key, held.lines);
-        if let (Some(told), Some(entry)) = (&self.told, self.entries.get(&key)) {
-            told.changed(&entry.pod_name);
+    fn release(&mut self, key: PodKey, pending: PendingOutput) {
+        self.publish(key, pending.lines);
+        if let (Some(feed), Some(entry)) = (&self.api_feed, self.entries.get(&key)) {
+            feed.changed(&entry.pod_name);
         }
-        for todo in held.actions {
-            self.perform(key, &todo);
+        for due_action in pending.actions {
+            self.perform(key, &due_action);
         }
         // One that was over only after this batch was made is forgotten with the next.
         let is_over = self
@@ -337,8 +340,8 @@ impl Agent {
             .get(key)
             .is_some_and(pulselet_engine::PodMachine::is_over);
         if is_over && !self.journal.is_marked(key) {
-            if let (Some(told), Some(last)) = (&self.told, self.view(key)) {
-                told.departed(last);
+            if let (Some(feed), Some(last)) = (&self.api_feed, self.view(key)) {
+                feed.departed(last);
             }
             self.pods.remove(key);
             self.clean_up(key);
@@ -382,7 +385,7 @@ impl Agent {
         self.mark_lightly_changed();
         let deadline = Instant::now() + LAST_SAVE_TIMEOUT;
         loop {
-            let now = self.tools.clock.now();
+            let now = self.jobs.clock.now();
             self.journal.flush(now, &self.pods, &mut self.entries);
             if self.journal.is_idle() {
                 return;
@@ -393,8 +396,8 @@ impl Agent {
             };
             // What follows from these states is the next agent's to do.
             if let Verdict::Saved(pods) = self.journal.judge(note) {
-                for (key, held) in pods {
-                    self.publish(key, held.lines);
+                for (key, pending) in pods {
+                    self.publish(key, pending.lines);
                 }
             }
         }

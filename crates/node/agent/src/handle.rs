@@ -15,11 +15,11 @@ use crate::agent::{
     AddError, Added, Located, LogError, LogPlace, NoSuchPod, PodView, Request, Shutdown, StreamError,
     UpdateError,
 };
-use crate::endpoints::health::{Health, Page};
+use crate::endpoints::health::{Health, MonitoringPage};
 use crate::pod::identity::Origin;
 use crate::publish::lines::LineHub;
 use crate::state::layout::Layout;
-use crate::state::store::{EventRow, Reader, StoreError};
+use crate::state::store::{EventRow, NodeStoreError, Reader};
 
 /// The node has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -125,7 +125,7 @@ impl NodeHandle {
     }
 
     /// What monitoring finds at a path such as `/metrics`.
-    pub async fn page(&self, path: &str) -> Page {
+    pub async fn page(&self, path: &str) -> MonitoringPage {
         self.health.page(path).await
     }
 
@@ -147,7 +147,7 @@ impl NodeHandle {
     }
 
     /// The events of a pod, aggregated, oldest first.
-    pub async fn events(&self, uid: &str) -> Result<Vec<EventRow>, StoreError> {
+    pub async fn events(&self, uid: &str) -> Result<Vec<EventRow>, NodeStoreError> {
         let uid = uid.to_owned();
         self.read(move |reader| reader.events(&uid)).await
     }
@@ -157,7 +157,7 @@ impl NodeHandle {
         &self,
         pod: Option<PodName>,
         container: Option<String>,
-    ) -> Result<String, StoreError> {
+    ) -> Result<String, NodeStoreError> {
         self.read(move |reader| {
             let kills = reader.kills(pod.as_ref(), container.as_deref())?;
             Ok(in_order_of_time(&kills))
@@ -197,12 +197,12 @@ impl NodeHandle {
     }
 }
 
-/// What [`NodeHandle::history`] tells, read from a data directory that no agent uses; none if it has no state.
+/// What [`NodeHandle::history`] gives, read from a data directory that no agent uses; none if it has no state.
 pub fn kept_history(
     layout: &Layout,
     pod: Option<&PodName>,
     container: Option<&str>,
-) -> Result<Option<String>, StoreError> {
+) -> Result<Option<String>, NodeStoreError> {
     if !layout.database().exists() {
         return Ok(None);
     }
@@ -252,19 +252,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn overlapping_kills_are_told_in_order_of_time() {
+    fn overlapping_kills_are_given_in_order_of_time() {
         let line = |pod: &str, t: f64, micros: u32, name: &str| {
             format!(r#"{{"t":{t},"time":"2026-01-02T03:04:05.{micros:06}Z","pod":"{pod}","x":"{name}"}}"#)
         };
-        let told = [
+        let lines = [
             line("two", 7.0, 9, "first"),
             line("one", 1.0, 10, "second"),
             line("one", 1.0, 9, "third"),
             line("two", 8.0, 11, "fourth"),
             line("one", 2.0, 12, "fifth"),
         ];
-        let kept = [1, 4, 2, 3, 0].map(|place| told[place].as_str()).join("\n");
-        assert_eq!(in_order_of_time(&kept), told.join("\n") + "\n");
+        let kept = [1, 4, 2, 3, 0].map(|place| lines[place].as_str()).join("\n");
+        assert_eq!(in_order_of_time(&kept), lines.join("\n") + "\n");
         assert_eq!(in_order_of_time(""), "");
     }
 }

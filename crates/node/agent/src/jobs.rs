@@ -1,6 +1,6 @@
 //! Jobs: the engine's actions carried out, each in a task of its own.
 //!
-//! A job holds no policy. It gets everything it needs as values, bounds every wait, and tells the agent what came of it
+//! A job holds no policy. It gets everything it needs as values, bounds every wait, and reports to the agent what came of it
 //! through one queue, exactly once for every action that wants an answer. How many run at once is bounded per class;
 //! stopping is not, because a full node must still be able to stop: there are at most two stops per life.
 
@@ -57,7 +57,7 @@ pub(crate) const ANSWERS: usize = 4_096;
 
 /// What every job may use.
 #[derive(Debug)]
-pub(crate) struct Tools {
+pub(crate) struct JobContext {
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) version: Version,
     pub(crate) prober: Prober,
@@ -67,7 +67,7 @@ pub(crate) struct Tools {
     /// The volumes that are made from them.
     pub(crate) volumes: VolumeKeeper<PodKey>,
     pub(crate) clock: Clock,
-    answers: mpsc::Sender<Answer>,
+    answers: mpsc::Sender<JobAnswer>,
     limits: Limits,
 }
 
@@ -82,16 +82,16 @@ struct Limits {
 
 /// What a job found out about a pod.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct JobAnswer {
     pub(crate) pod: PodKey,
-    pub(crate) news: News,
+    pub(crate) result: JobResult,
 }
 
 #[derive(Debug)]
-pub(crate) enum News {
+pub(crate) enum JobResult {
     /// For the engine as it is.
     Engine(Input),
-    Sandbox(Place),
+    Sandbox(SandboxLocation),
     Image {
         container: usize,
         image_id: String,
@@ -119,10 +119,10 @@ pub(crate) enum News {
         reason: &'static str,
         message: String,
     },
-    /// Volumes that cannot be written; `is_news` if others than when it was told last.
+    /// Volumes that cannot be written; `is_new` if others than when it was reported last.
     FailedMount {
         messages: Vec<String>,
-        is_news: bool,
+        is_new: bool,
     },
     /// Nothing of the pod is left on disk.
     CleanedUp,
@@ -130,19 +130,19 @@ pub(crate) enum News {
 
 /// Where a pod's sandbox is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct SandboxLocation {
     pub(crate) sandbox: SandboxId,
     /// The pod's, the primary one first.
     pub(crate) addresses: Vec<IpAddr>,
 }
 
-impl Place {
+impl SandboxLocation {
     pub(crate) fn address(&self) -> Option<IpAddr> {
         self.addresses.first().copied()
     }
 }
 
-impl From<&SandboxStatus> for Place {
+impl From<&SandboxStatus> for SandboxLocation {
     fn from(status: &SandboxStatus) -> Self {
         Self {
             sandbox: status.id.clone(),
@@ -151,7 +151,7 @@ impl From<&SandboxStatus> for Place {
     }
 }
 
-impl Tools {
+impl JobContext {
     pub(crate) fn new(
         runtime: Arc<dyn Runtime>,
         version: Version,
@@ -159,7 +159,7 @@ impl Tools {
         facts: NodeFacts,
         objects: Arc<dyn ObjectSource>,
         clock: Clock,
-    ) -> (Self, mpsc::Receiver<Answer>) {
+    ) -> (Self, mpsc::Receiver<JobAnswer>) {
         let (answers, receiver) = mpsc::channel(ANSWERS);
         let operations = Arc::new(Semaphore::new(OPERATIONS_AT_ONCE));
         let volumes = VolumeKeeper::new(
@@ -168,7 +168,7 @@ impl Tools {
             Arc::new(MountReports(answers.clone())),
             Arc::clone(&operations),
         );
-        let tools = Self {
+        let jobs = Self {
             runtime,
             version,
             prober: Prober::new(),
@@ -186,21 +186,17 @@ impl Tools {
                 measurements: Semaphore::new(MEASUREMENTS_AT_ONCE),
             },
         };
-        (tools, receiver)
+        (jobs, receiver)
     }
 
-    async fn answer(&self, pod: PodKey, news: News) {
+    async fn answer(&self, pod: PodKey, result: JobResult) {
         // The agent is gone only when the node shuts down; nobody waits for the answer then.
-        let _ = self.answers.send(Answer { pod, news }).await;
+        let _ = self.answers.send(JobAnswer { pod, result }).await;
     }
 
-    async fn tell(&self, pod: PodKey, input: Input) {
-        self.answer(pod, News::Engine(input)).await;
-    }
-
-    /// Gives an answer that needed no work.
-    pub(crate) async fn say(&self, pod: PodKey, input: Input) {
-        self.tell(pod, input).await;
+    /// Sends an input for the engine, from a job or where no work was needed.
+    pub(crate) async fn send_input(&self, pod: PodKey, input: Input) {
+        self.answer(pod, JobResult::Engine(input)).await;
     }
 }
 
@@ -210,20 +206,20 @@ pub(crate) struct PodRef {
     pub(crate) key: PodKey,
     pub(crate) uid: Arc<str>,
     pub(crate) spec: Arc<Pod>,
-    pub(crate) place: Option<Place>,
+    pub(crate) location: Option<SandboxLocation>,
 }
 
 impl PodRef {
     /// Calls `f` with what configurations are made from.
-    fn with_context<R>(&self, tools: &Tools, f: impl FnOnce(Context<'_>) -> R) -> R {
-        let place = self.place.as_ref();
+    fn with_context<R>(&self, jobs: &JobContext, f: impl FnOnce(Context<'_>) -> R) -> R {
+        let location = self.location.as_ref();
         f(Context {
-            layout: &tools.layout,
+            layout: &jobs.layout,
             downward: Downward {
                 pod: &self.spec,
                 uid: &self.uid,
-                pod_ips: place.map(|place| &*place.addresses).unwrap_or_default(),
-                node: &tools.facts,
+                pod_ips: location.map(|location| &*location.addresses).unwrap_or_default(),
+                node: &jobs.facts,
             },
         })
     }

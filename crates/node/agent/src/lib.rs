@@ -5,8 +5,8 @@
 //! store, a socket for the command line, an endpoint for monitoring, and a watcher of manifests.
 //!
 //! Where things are: `agent` is the one task and `jobs` what it has others do; `container_config` turns a manifest into what
-//! a runtime is asked for; `pod` knows one pod; `state` outlives the agent; `endpoints` answer and `publish` says; `node` and
-//! `handle` put them together.
+//! a runtime is asked for; `pod` knows one pod; `state` outlives the agent; `endpoints` answer and `publish` says; `spans` say
+//! whose work a log line is about; `node` and `handle` put them together.
 //!
 //! What always holds:
 //! - an agent can die at any instant: the next one goes on with every probe run, deadline and restart count;
@@ -26,6 +26,7 @@ mod manifests;
 mod node;
 mod pod;
 mod publish;
+pub mod spans;
 mod state;
 
 pub use agent::{
@@ -33,15 +34,15 @@ pub use agent::{
     UpdateError,
 };
 pub use endpoints::control;
-pub use endpoints::health::Page;
+pub use endpoints::health::MonitoringPage;
 pub use handle::{Gone, NodeHandle, kept_history};
 pub use log_file::LogFile;
 pub use manifests::WatchError;
-pub use node::{Node, NodeOptions, StartError};
+pub use node::{Node, NodeOptions, NodeStartError};
 pub use pod::identity::{Origin, pod_name_of, uid_of};
-pub use publish::feed::{Feed, News, PodEvent};
+pub use publish::feed::{Feed, FeedChange, PodEvent};
 pub use publish::lines::{FULL_BACKLOG, GUEST_BACKLOG, LineHub, Lines, PodLine};
 pub use publish::notify::ServiceManager;
 pub use pulselet_volume::{NoObjects, NodeFacts, ObjectSource, SourceError, Token, TokenRequest};
 pub use state::layout::{DataDir, Layout, LayoutError};
-pub use state::store::{EventRow, StoreError};
+pub use state::store::{EventRow, NodeStoreError};

@@ -20,6 +20,7 @@ use tokio::sync::mpsc;
 use crate::agent::{AddError, PodView};
 use crate::handle::{Gone, NodeHandle};
 use crate::pod::identity::{Origin, pod_name_of};
+use crate::spans;
 
 /// How long a file must be left alone before it is read, so that one that is being written is read once.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -55,7 +56,7 @@ enum FileError {
     Add { pod: PodName, source: AddError },
 }
 
-/// What tells two versions of a file apart.
+/// What distinguishes two versions of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     modified: Option<SystemTime>,
@@ -70,12 +71,12 @@ struct Directory {
     /// Put behind the name of every pod.
     suffix: String,
     node: NodeHandle,
-    files: BTreeMap<PathBuf, Known>,
+    files: BTreeMap<PathBuf, KnownFile>,
 }
 
 /// A file as it was last looked at.
 #[derive(Debug)]
-struct Known {
+struct KnownFile {
     stamp: Stamp,
     /// The pods it runs.
     pods: Vec<PodName>,
@@ -141,7 +142,7 @@ impl Directory {
                     size: u64::MAX,
                     inode: 0,
                 };
-                let known = self.files.entry(PathBuf::from(path)).or_insert(Known {
+                let known = self.files.entry(PathBuf::from(path)).or_insert(KnownFile {
                     stamp: never_read,
                     pods: Vec::new(),
                 });
@@ -196,7 +197,7 @@ impl Directory {
                 before
             }
         };
-        self.files.insert(path, Known { stamp, pods });
+        self.files.insert(path, KnownFile { stamp, pods });
         Ok(())
     }
 
@@ -239,7 +240,7 @@ impl Directory {
                 errors,
             })?;
             for warning in &admission.warnings {
-                tracing::warn!(file = %path.display(), pod = %name, "{warning}");
+                spans::pod(&name).in_scope(|| tracing::warn!(file = %path.display(), "{warning}"));
             }
             if let Some(other) = self.owner(&name) {
                 return Err(FileError::Duplicate { pod: name, other });
@@ -261,7 +262,7 @@ impl Directory {
 
     async fn stop(&self, pods: &[PodName]) -> Result<(), Gone> {
         for pod in pods {
-            tracing::info!(%pod, "its manifest is gone");
+            spans::pod(pod).in_scope(|| tracing::info!("the pod's manifest is gone"));
             // Someone else may have stopped it before.
             let _ = self.node.delete_pod(pod, None).await?;
         }

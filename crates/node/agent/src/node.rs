@@ -19,14 +19,14 @@ use crate::endpoints::http::serve;
 use crate::endpoints::metrics::Metrics;
 use crate::endpoints::usage::Usage;
 use crate::handle::NodeHandle;
-use crate::jobs::Tools;
+use crate::jobs::JobContext;
 use crate::manifests;
 use crate::publish::feed::Feed;
 use crate::publish::lines::LineHub;
 use crate::publish::notify::ServiceManager;
 use crate::state::clock::Continuity;
 use crate::state::layout::{DataDir, Layout};
-use crate::state::store::{self, Opened, Reader, StoreError};
+use crate::state::store::{self, NodeStoreError, Opened, Reader};
 
 /// What a node is made of.
 #[derive(Debug)]
@@ -73,9 +73,9 @@ impl NodeOptions {
 }
 
 #[derive(Debug, Error)]
-pub enum StartError {
+pub enum NodeStartError {
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] NodeStoreError),
     #[error("the container runtime does not answer: {0}")]
     Version(pulselet_runtime::Error),
     #[error(transparent)]
@@ -92,17 +92,17 @@ pub struct Node;
 
 impl Node {
     /// Starts a node: when this returns, the pods of the last agent are adopted and requests are answered.
-    pub async fn start(options: NodeOptions) -> Result<NodeHandle, StartError> {
+    pub async fn start(options: NodeOptions) -> Result<NodeHandle, NodeStartError> {
         let (layout, lock) = options.data_dir.into_parts();
         raise_descriptor_limit();
-        let version = options.runtime.version().await.map_err(StartError::Version)?;
+        let version = options.runtime.version().await.map_err(NodeStartError::Version)?;
         let opened = open_store(&layout).await?;
         let metrics = Arc::new(Metrics::new(options.config.gates));
         // Subscribed before listing, so that nothing falls between the two.
         let events = options.runtime.events();
         let runtime = Arc::clone(&options.runtime);
         let usage = Usage::new(Arc::clone(&options.runtime), options.facts.clone());
-        let (tools, answers) = Tools::new(
+        let (jobs, answers) = JobContext::new(
             runtime,
             version,
             layout.clone(),
@@ -110,9 +110,9 @@ impl Node {
             options.objects,
             opened.clock,
         );
-        let tools = Arc::new(tools);
+        let jobs = Arc::new(jobs);
         let mut agent = Agent::new(
-            Arc::clone(&tools),
+            Arc::clone(&jobs),
             options.config,
             Arc::clone(&metrics),
             options.lines.clone(),
@@ -139,7 +139,7 @@ impl Node {
         };
         let mut services = Services::default();
         services.control(&layout, &handle, options.joined)?;
-        services.spawn(tools.keep_volumes());
+        services.spawn(jobs.keep_volumes());
         if let Some(listener) = options.metrics {
             services.spawn(serve(listener, health));
         }
@@ -177,9 +177,9 @@ impl Services {
     }
 
     /// Opens the socket.
-    fn control(&mut self, layout: &Layout, handle: &NodeHandle, joined: bool) -> Result<(), StartError> {
+    fn control(&mut self, layout: &Layout, handle: &NodeHandle, joined: bool) -> Result<(), NodeStartError> {
         let path = layout.socket();
-        let listener = control::bind(&path).map_err(|source| StartError::Listen { path, source })?;
+        let listener = control::bind(&path).map_err(|source| NodeStartError::Listen { path, source })?;
         let node = handle.clone();
         self.spawn(serve(listener, Arc::new(Control { node, joined })));
         Ok(())
@@ -187,7 +187,7 @@ impl Services {
 }
 
 /// Opening may have to check a large file, so it does not hold up the other tasks.
-async fn open_store(layout: &Layout) -> Result<Opened, StartError> {
+async fn open_store(layout: &Layout) -> Result<Opened, NodeStartError> {
     let layout = layout.clone();
     let opened = tokio::task::spawn_blocking(move || store::open(&layout))
         .await
@@ -213,7 +213,7 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Runs the agent and tells the service manager that it does. The two share a task, so a stuck agent goes quiet.
+/// Runs the agent and notifies the service manager that it runs. The two share a task, so a stuck agent goes quiet.
 async fn run_watched(agent: impl Future<Output = ()>, manager: &ServiceManager) {
     let mut agent = std::pin::pin!(agent);
     let Some(every) = manager.watchdog() else {

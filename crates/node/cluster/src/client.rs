@@ -1,6 +1,6 @@
 //! Requests to an API server, over one HTTP/2 connection that is made when it is needed.
 //!
-//! A [`Call`] is a plain value; [`Client`] sends it. What must always hold: a request ends, by its answer or by its
+//! A [`Call`] is a plain value; [`ApiClient`] sends it. What must always hold: a request ends, by its answer or by its
 //! timeout; an answer is read up to a limit; a connection that is silent is found out by pings, so that a watch does
 //! not wait for a dead server. Retrying is the caller's business: only it knows what a lost answer means.
 
@@ -35,7 +35,7 @@ const MAX_ANSWER_BYTES: usize = 256 * 1024 * 1024;
 const AGENT: &str = concat!("pulselet/", env!("CARGO_PKG_VERSION"));
 
 #[derive(Debug, thiserror::Error)]
-pub enum ClientError {
+pub enum ApiClientError {
     #[error("cannot use the credential: {0}")]
     Credential(#[from] KubeconfigError),
     #[error("cannot connect to {server}: {source}")]
@@ -59,7 +59,7 @@ pub enum ClientError {
     },
 }
 
-impl ClientError {
+impl ApiClientError {
     fn has_code(&self, wanted: StatusCode) -> bool {
         matches!(self, Self::Refused { code, .. } if *code == wanted)
     }
@@ -130,7 +130,7 @@ impl Call {
 
 /// A connection to an API server. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Client {
+pub struct ApiClient {
     shared: Arc<Shared>,
 }
 
@@ -146,7 +146,7 @@ struct Connection {
     token: Option<String>,
 }
 
-impl Client {
+impl ApiClient {
     pub fn new(config: Kubeconfig) -> Self {
         Self {
             shared: Arc::new(Shared {
@@ -161,17 +161,17 @@ impl Client {
         format!("{host}:{port}")
     }
 
-    fn late(&self, after: Duration) -> ClientError {
+    fn late(&self, after: Duration) -> ApiClientError {
         let server = self.server();
-        ClientError::Timeout { server, after }
+        ApiClientError::Timeout { server, after }
     }
 
     /// The object or list that answers a request.
-    pub(crate) async fn ask<T: DeserializeOwned>(&self, call: Call) -> Result<T, ClientError> {
+    pub(crate) async fn ask<T: DeserializeOwned>(&self, call: Call) -> Result<T, ApiClientError> {
         let work = async {
             let answer = self.open(call).await?;
             let bytes = read(answer.into_body()).await?;
-            serde_json::from_slice(&bytes).map_err(ClientError::Decode)
+            serde_json::from_slice(&bytes).map_err(ApiClientError::Decode)
         };
         tokio::time::timeout(REQUEST_TIMEOUT, work)
             .await
@@ -179,12 +179,12 @@ impl Client {
     }
 
     /// Sends a request whose answer nobody needs.
-    pub(crate) async fn tell(&self, call: Call) -> Result<(), ClientError> {
+    pub(crate) async fn send(&self, call: Call) -> Result<(), ApiClientError> {
         self.ask::<serde::de::IgnoredAny>(call).await.map(drop)
     }
 
     /// The body of an answer that goes on and on.
-    pub(crate) async fn stream(&self, call: Call) -> Result<Incoming, ClientError> {
+    pub(crate) async fn stream(&self, call: Call) -> Result<Incoming, ApiClientError> {
         tokio::time::timeout(REQUEST_TIMEOUT, self.open(call))
             .await
             .unwrap_or_else(|_| Err(self.late(REQUEST_TIMEOUT)))
@@ -192,7 +192,7 @@ impl Client {
     }
 
     /// The head of a good answer.
-    async fn open(&self, call: Call) -> Result<Response<Incoming>, ClientError> {
+    async fn open(&self, call: Call) -> Result<Response<Incoming>, ApiClientError> {
         let mut connection = self.connection().await?;
         let mut request = Request::builder()
             .method(call.method)
@@ -207,10 +207,10 @@ impl Client {
         }
         let request = request.body(Full::new(call.body)).map_err(|error| {
             // Only a path that is none: all else is ours.
-            ClientError::Read(format!("the request cannot be made: {error}"))
+            ApiClientError::Read(format!("the request cannot be made: {error}"))
         })?;
         let answer = connection.sender.send_request(request).await;
-        let answer = answer.map_err(ClientError::Send)?;
+        let answer = answer.map_err(ApiClientError::Send)?;
         let code = answer.status();
         if code.is_success() {
             return Ok(answer);
@@ -229,7 +229,7 @@ impl Client {
     }
 
     /// The open connection, or a new one.
-    async fn connection(&self) -> Result<Connection, ClientError> {
+    async fn connection(&self) -> Result<Connection, ApiClientError> {
         let mut slot = self.shared.connection.lock().await;
         if let Some(open) = slot.as_ref().filter(|open| !open.sender.is_closed()) {
             return Ok(open.clone());
@@ -241,9 +241,9 @@ impl Client {
         Ok(fresh)
     }
 
-    async fn connect(&self) -> Result<Connection, ClientError> {
+    async fn connect(&self) -> Result<Connection, ApiClientError> {
         let config = &self.shared.config;
-        let failed = |source| ClientError::Connect {
+        let failed = |source| ApiClientError::Connect {
             server: self.server(),
             source,
         };
@@ -264,7 +264,7 @@ impl Client {
             .keep_alive_while_idle(true)
             .handshake(TokioIo::new(stream))
             .await;
-        let (sender, driver) = handshake.map_err(|source| ClientError::Handshake {
+        let (sender, driver) = handshake.map_err(|source| ApiClientError::Handshake {
             server: self.server(),
             source,
         })?;
@@ -277,18 +277,18 @@ impl Client {
     }
 }
 
-async fn read(body: Incoming) -> Result<Bytes, ClientError> {
+async fn read(body: Incoming) -> Result<Bytes, ApiClientError> {
     let collected = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
     collected
         .map(http_body_util::Collected::to_bytes)
-        .map_err(|error| ClientError::Read(error.to_string()))
+        .map_err(|error| ApiClientError::Read(error.to_string()))
 }
 
 /// A server says no with a `Status`; what stands between may say it otherwise.
-fn refusal(code: StatusCode, bytes: &[u8]) -> ClientError {
+fn refusal(code: StatusCode, bytes: &[u8]) -> ApiClientError {
     let status: Value = serde_json::from_slice(bytes).unwrap_or_default();
     let text = |field: &str| status[field].as_str().map(str::to_owned);
-    ClientError::Refused {
+    ApiClientError::Refused {
         code,
         reason: text("reason").unwrap_or_default(),
         message: text("message").unwrap_or_else(|| "the server refused".to_owned()),

@@ -19,7 +19,7 @@ pub(crate) struct Sight<'a> {
     /// As the node has it.
     pub(crate) here: Option<&'a PodView>,
     /// How the API's pod was when it ended on the node.
-    pub(crate) last_words: Option<&'a PodStatus>,
+    pub(crate) last_status: Option<&'a PodStatus>,
     /// The API has listed its pods at least once: what it does not have, it really does not have.
     pub(crate) listed: bool,
     /// The uid of the pod that was removed at the API while it ran here.
@@ -48,7 +48,7 @@ pub(crate) fn decide(sight: &Sight<'_>) -> Vec<Step> {
         (None, None) => Vec::new(),
         (None, Some(here)) => unknown_to_the_api(here, sight),
         (Some(api), here) if mirror::is_mirror(api) => mirrored(api, here),
-        (Some(api), here) => owned(api, here, sight.last_words),
+        (Some(api), here) => owned(api, here, sight.last_status),
     }
 }
 
@@ -74,14 +74,14 @@ fn mirrored(api: &Pod, here: Option<&PodView>) -> Vec<Step> {
     }
 }
 
-fn owned(api: &Pod, here: Option<&PodView>, last_words: Option<&PodStatus>) -> Vec<Step> {
+fn owned(api: &Pod, here: Option<&PodView>, last_status: Option<&PodStatus>) -> Vec<Step> {
     let own =
         here.filter(|here| here.origin.is_api() && Some(here.uid.as_str()) == api.metadata.uid.as_deref());
     let report = |status: &PodStatus| Step::Report(Box::new(merged(api, status)));
     match own {
         Some(here) if is_deleting(api) => vec![Step::End(Some(grace(api))), report(&here.status)],
         Some(here) => vec![Step::Refresh, report(&here.status)],
-        None if is_deleting(api) => last_words
+        None if is_deleting(api) => last_status
             .map(report)
             .into_iter()
             .chain([Step::Release])
@@ -138,7 +138,7 @@ mod tests {
         let sight = Sight {
             api,
             here,
-            last_words: None,
+            last_status: None,
             listed: true,
             vanished: None,
         };
@@ -183,7 +183,7 @@ mod tests {
         let mut sight = Sight {
             api: None,
             here: Some(&orphan),
-            last_words: None,
+            last_status: None,
             listed: false,
             vanished: None,
         };

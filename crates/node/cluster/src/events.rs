@@ -7,16 +7,16 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use pulselet_agent::PodEvent;
+use pulselet_agent::{PodEvent, spans};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::backoff::Backoff;
-use crate::client::{Call, Client, ClientError};
+use crate::client::{ApiClient, ApiClientError, Call};
 use crate::paths;
 
-/// Events between the node's news and this task.
+/// Events between the node and this task.
 pub(crate) const QUEUE: usize = 256;
 /// Distinct events that wait to be posted.
 const MAX_WAITING: usize = 1_024;
@@ -54,7 +54,7 @@ struct Posted {
 
 #[derive(Debug)]
 pub(crate) struct Poster {
-    client: Client,
+    client: ApiClient,
     node: String,
     waiting: BTreeMap<Key, Waiting>,
     arrived: u64,
@@ -64,7 +64,7 @@ pub(crate) struct Poster {
 }
 
 impl Poster {
-    pub(crate) fn new(client: Client, node: String) -> Self {
+    pub(crate) fn new(client: ApiClient, node: String) -> Self {
         Self {
             client,
             node,
@@ -125,7 +125,7 @@ impl Poster {
     }
 
     /// Posts the event that has waited longest. It goes on waiting if the API cannot be asked.
-    async fn post_next(&mut self) -> Result<(), ClientError> {
+    async fn post_next(&mut self) -> Result<(), ApiClientError> {
         let oldest = self.waiting.iter().min_by_key(|(_, waiting)| waiting.number);
         let Some((key, waiting)) = oldest else {
             return Ok(());
@@ -140,18 +140,19 @@ impl Poster {
             first: known.as_ref().map_or(waiting.first, |known| known.first),
         };
         let answer = match known {
-            Some(_) => match self.client.tell(counted(waiting, &now)).await {
+            Some(_) => match self.client.send(counted(waiting, &now)).await {
                 // Events are forgotten after a while.
-                Err(error) if error.is_not_found() => self.client.tell(self.created(waiting, &now)).await,
+                Err(error) if error.is_not_found() => self.client.send(self.created(waiting, &now)).await,
                 other => other,
             },
-            None => self.client.tell(self.created(waiting, &now)).await,
+            None => self.client.send(self.created(waiting, &now)).await,
         };
         match answer {
             Ok(()) => self.remember(key.clone(), now),
             // A refusal stays one: a namespace that is gone, a message that is not liked.
-            Err(error @ ClientError::Refused { .. }) => {
-                tracing::debug!(%error, "an event was refused");
+            Err(error @ ApiClientError::Refused { .. }) => {
+                spans::pod(&waiting.event.pod)
+                    .in_scope(|| tracing::debug!(%error, "the API refused an event of the pod"));
             }
             Err(error) => return Err(error),
         }

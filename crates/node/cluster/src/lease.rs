@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
 use crate::backoff::Backoff;
-use crate::client::{Call, Client, ClientError};
+use crate::client::{ApiClient, ApiClientError, Call};
 use crate::paths;
 use crate::registration::Registered;
 
@@ -18,7 +18,7 @@ const DURATION_SECONDS: u32 = 40;
 const RENEWAL: Duration = Duration::from_secs(10);
 
 /// Renews the lease from the node's registration on, for good.
-pub(crate) async fn renew(client: Client, mut registered: watch::Receiver<Option<Registered>>) {
+pub(crate) async fn renew(client: ApiClient, mut registered: watch::Receiver<Option<Registered>>) {
     let Ok(node) = registered.wait_for(Option::is_some).await.map(|it| it.clone()) else {
         return;
     };
@@ -41,18 +41,18 @@ pub(crate) async fn renew(client: Client, mut registered: watch::Receiver<Option
     }
 }
 
-async fn renew_once(client: &Client, node: &Registered) -> Result<(), ClientError> {
+async fn renew_once(client: &ApiClient, node: &Registered) -> Result<(), ApiClientError> {
     let spec = json!({
         "holderIdentity": node.name,
         "leaseDurationSeconds": DURATION_SECONDS,
         "renewTime": format!("{:.6}", Timestamp::now()),
     });
     let path = format!("{}/{}", paths::LEASES, node.name);
-    let renewed = client.tell(Call::merge(path, &json!({"spec": &spec}))).await;
+    let renewed = client.send(Call::merge(path, &json!({"spec": &spec}))).await;
     match renewed {
         Err(error) if error.is_not_found() => {
             client
-                .tell(Call::create(paths::LEASES, &lease(node, &spec)))
+                .send(Call::create(paths::LEASES, &lease(node, &spec)))
                 .await
         }
         other => other,

@@ -28,7 +28,7 @@ use pulselet_agent::{Feed, NodeHandle};
 use tokio::sync::{mpsc, watch as value};
 use tokio::task::JoinSet;
 
-pub use client::{Client, ClientError};
+pub use client::{ApiClient, ApiClientError};
 pub use kubeconfig::{Kubeconfig, KubeconfigError};
 pub use machine::Machine;
 pub use objects::ApiObjects;
@@ -45,7 +45,7 @@ pub struct Joined {
 
 /// Joins a node to an API. The feed is the one the node was started with, and the name in the machine's facts is the
 /// one the node goes by.
-pub fn join(client: &Client, node: NodeHandle, feed: Feed, machine: Machine) -> Joined {
+pub fn join(client: &ApiClient, node: NodeHandle, feed: Feed, machine: Machine) -> Joined {
     let name = machine.facts.name.clone();
     let (known, registered) = value::channel(None);
     let (seen, changes) = mpsc::channel(watch::BACKLOG);

@@ -9,17 +9,17 @@ use pulselet_model::openapi::api::core::v1::{ConfigMap, Secret};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::client::{Call, Client, ClientError};
+use crate::client::{ApiClient, ApiClientError, Call};
 use crate::paths;
 
 /// The API as a source of objects. Every question goes to the server, so an answer is never old.
 #[derive(Clone, Debug)]
 pub struct ApiObjects {
-    client: Client,
+    client: ApiClient,
 }
 
 impl ApiObjects {
-    pub fn new(client: Client) -> Self {
+    pub fn new(client: ApiClient) -> Self {
         Self { client }
     }
 
@@ -41,7 +41,7 @@ impl ApiObjects {
     }
 }
 
-fn fetch(error: &ClientError) -> SourceError {
+fn fetch(error: &ApiClientError) -> SourceError {
     SourceError::Fetch {
         message: error.to_string(),
     }

@@ -1,6 +1,6 @@
 //! The task that keeps the API's pods and the node's alike.
 //!
-//! It hears of both sides, looks at a pod whenever one of them says that it has changed, and carries out what
+//! It follows both sides, looks at a pod whenever one of them says that it has changed, and carries out what
 //! [`decide`] says. What must always hold: one request per pod is under way at most, so that a later status never
 //! overtakes an earlier one; whatever failed is looked at again; nothing is ended before the API has listed its pods.
 //! Requests, and so what is remembered while the API is away, are bounded by the number of pods.
@@ -10,16 +10,19 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pulselet_agent::{AddError, Feed, Gone, News, NodeHandle, Origin, PodEvent, PodView, pod_name_of};
+use pulselet_agent::{
+    AddError, Feed, FeedChange, Gone, NodeHandle, Origin, PodEvent, PodView, pod_name_of, spans,
+};
 use pulselet_model::{Pod, PodStatus};
 use pulselet_vocabulary::PodName;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
+use tracing::Instrument as _;
 
 use crate::backoff::Backoff;
-use crate::client::{Call, Client, ClientError};
+use crate::client::{ApiClient, ApiClientError, Call};
 use crate::decide::{Sight, Step, decide};
 use crate::registration::Registered;
 use crate::watch::Seen;
@@ -32,7 +35,7 @@ const MAX_REQUESTS: usize = 16;
 
 /// What is known about a name, besides what the node says when asked.
 #[derive(Debug, Default)]
-struct Entry {
+struct TrackedPod {
     /// The pod as the API has it.
     api: Option<Arc<Pod>>,
     /// The uid of the one that was removed at the API while it ran.
@@ -42,7 +45,7 @@ struct Entry {
     /// The uid and a hash of the manifest the node has.
     handed: Option<(String, u64)>,
     /// The uid of a pod that has ended here, and how it was.
-    last_words: Option<(String, PodStatus)>,
+    last_status: Option<(String, PodStatus)>,
     /// The uid and the status that the API has taken. It need not show all of it: it may know fewer fields.
     acknowledged: Option<(String, PodStatus)>,
     flight: bool,
@@ -53,7 +56,7 @@ struct Done {
     name: PodName,
     uid: String,
     what: Sent,
-    answer: Result<Option<Box<Pod>>, ClientError>,
+    answer: Result<Option<Box<Pod>>, ApiClientError>,
 }
 
 enum Sent {
@@ -65,12 +68,12 @@ enum Sent {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Pods {
-    client: Client,
+    client: ApiClient,
     node: NodeHandle,
     feed: Feed,
     registered: watch::Receiver<Option<Registered>>,
     events: mpsc::Sender<PodEvent>,
-    entries: BTreeMap<PodName, Entry>,
+    entries: BTreeMap<PodName, TrackedPod>,
     listed: bool,
     /// To be looked at as soon as a request may be sent.
     waiting: BTreeSet<PodName>,
@@ -83,7 +86,7 @@ pub(crate) struct Pods {
 
 impl Pods {
     pub(crate) fn new(
-        client: Client,
+        client: ApiClient,
         node: NodeHandle,
         feed: Feed,
         registered: watch::Receiver<Option<Registered>>,
@@ -115,7 +118,7 @@ impl Pods {
             let pause = self.pause.unwrap_or_else(|| Instant::now() + RESYNC);
             let looked = tokio::select! {
                 Some(seen) = seen.recv() => self.seen(seen).await,
-                news = feed.next() => self.news(news).await,
+                changes = feed.next() => self.follow(changes).await,
                 Some(done) = self.flights.join_next() => match done {
                     Ok(done) => self.done(done).await,
                     Err(error) => {
@@ -178,13 +181,13 @@ impl Pods {
         name
     }
 
-    async fn news(&mut self, news: News) -> Result<(), Gone> {
-        for event in news.events.into_iter().filter(|event| is_shown(&event.origin)) {
+    async fn follow(&mut self, changes: FeedChange) -> Result<(), Gone> {
+        for event in changes.events.into_iter().filter(|event| is_shown(&event.origin)) {
             // Events are a courtesy: when too many wait, new ones are left out.
             let _ = self.events.try_send(event);
         }
-        let mut names = news.changed;
-        for last in news.departed {
+        let mut names = changes.changed;
+        for last in changes.departed {
             names.insert(self.remember(last));
         }
         for name in names {
@@ -197,7 +200,7 @@ impl Pods {
     fn remember(&mut self, last: PodView) -> PodName {
         let name = last.pod_name();
         if let Some(entry) = self.entries.get_mut(&name) {
-            entry.last_words = Some((last.uid, last.status));
+            entry.last_status = Some((last.uid, last.status));
         }
         name
     }
@@ -217,20 +220,20 @@ impl Pods {
         let names: BTreeSet<PodName> = self.entries.keys().chain(here.keys()).cloned().collect();
         for name in names {
             let view = here.remove(&name);
-            self.act(&name, view).await?;
+            self.act(&name, view).instrument(spans::pod(&name)).await?;
         }
         Ok(())
     }
 
     async fn look(&mut self, name: &PodName) -> Result<(), Gone> {
         let view = self.node.pod(name).await?;
-        self.act(name, view).await
+        self.act(name, view).instrument(spans::pod(name)).await
     }
 
     /// Decides about one pod and does what follows.
     async fn act(&mut self, name: &PodName, here: Option<PodView>) -> Result<(), Gone> {
         if here.is_none() {
-            // It may have gone after the last news were read; the API must not forget it before it knows how.
+            // It may have gone after the last changes were read; the API must not forget it before it knows how.
             for last in self.feed.take_departed() {
                 self.remember(last);
             }
@@ -245,11 +248,11 @@ impl Pods {
             let same = api.as_ref().is_some_and(|api| uid(api) == of);
             same.then(|| status.clone())
         };
-        let last_words = entry.last_words.as_ref().and_then(of_api);
+        let last_status = entry.last_status.as_ref().and_then(of_api);
         let steps = decide(&Sight {
             api: api.as_deref(),
             here: here.as_ref(),
-            last_words: last_words.as_ref(),
+            last_status: last_status.as_ref(),
             listed: self.listed,
             vanished: entry.vanished.as_deref(),
         });
@@ -303,13 +306,13 @@ impl Pods {
             Err(AddError::ShuttingDown) => return Ok(false),
             Err(error @ AddError::NameTaken { .. }) => {
                 // It goes away or it does not; that is looked at again and again.
-                tracing::warn!(pod = %name, %error, "the API's pod cannot be run");
+                tracing::warn!(%error, "the API's pod cannot be run");
                 return Ok(false);
             }
             Err(error @ AddError::Full) => ("OutOfPods", error),
             Err(error @ AddError::Plan(_)) => ("UnexpectedAdmissionError", error),
         };
-        tracing::warn!(pod = %name, %error, "the API's pod is rejected");
+        tracing::warn!(%error, "the API's pod is rejected");
         let status = status::rejected(api, reason, error.to_string());
         Ok(self.report(name, api, Box::new(status)))
     }
@@ -327,7 +330,7 @@ impl Pods {
         if known.as_ref() != Some(&wanted)
             && let Err(error) = self.node.update_pod(pod).await?
         {
-            tracing::warn!(pod = %name, %error, "the changed manifest is not used");
+            tracing::warn!(%error, "the changed manifest is not used");
         }
         if let Some(entry) = self.entries.get_mut(name) {
             entry.handed = Some(wanted);
@@ -390,9 +393,10 @@ impl Pods {
         }
         entry.flight = true;
         let (client, name, uid) = (self.client.clone(), name.clone(), uid.to_owned());
-        self.flights.spawn(async move {
+        let span = spans::pod(&name);
+        let request = async move {
             let answer = match what {
-                Sent::Removal => client.tell(call).await.map(|()| None),
+                Sent::Removal => client.send(call).await.map(|()| None),
                 Sent::Status(_) | Sent::Mirror => client.ask(call).await.map(Some),
             };
             Done {
@@ -401,10 +405,18 @@ impl Pods {
                 what,
                 answer,
             }
-        });
+        };
+        self.flights.spawn(request.instrument(span));
     }
 
     async fn done(&mut self, done: Done) -> Result<(), Gone> {
+        let span = spans::pod(&done.name);
+        span.in_scope(|| self.settle(done));
+        self.next_in_turn().await
+    }
+
+    /// Takes note of an answer.
+    fn settle(&mut self, done: Done) {
         let Done {
             name,
             uid: of,
@@ -432,16 +444,15 @@ impl Pods {
                 self.waiting.insert(name);
             }
             Err(error) if error.is_conflict() || error.is_not_found() => {
-                tracing::debug!(pod = %name, %error, "the API's pod is another by now");
+                tracing::debug!(%error, "the API's pod is another by now");
             }
             Err(error) => {
                 let pause = self.backoff.next();
-                tracing::warn!(pod = %name, %error, ?pause, "the API was not told, trying again");
+                tracing::warn!(%error, ?pause, "a request to the API failed, trying again");
                 self.failed.insert(name);
                 self.pause.get_or_insert_with(|| Instant::now() + pause);
             }
         }
-        self.next_in_turn().await
     }
 
     /// Looks at pods that waited for a request to end.
@@ -459,9 +470,9 @@ impl Pods {
 }
 
 /// The API has removed this pod.
-fn forget(entry: &mut Entry, of: &str) {
+fn forget(entry: &mut TrackedPod, of: &str) {
     entry.api.take_if(|api| uid(api) == of);
-    entry.last_words = None;
+    entry.last_status = None;
     entry.acknowledged = None;
 }
 
@@ -494,7 +505,7 @@ fn for_the_node(api: &Pod) -> Pod {
     pod
 }
 
-/// Tells manifests apart.
+/// Distinguishes manifests.
 fn fingerprint(pod: &Pod) -> u64 {
     let content = (&pod.metadata.labels, &pod.metadata.annotations, &pod.spec);
     let mut hasher = DefaultHasher::new();

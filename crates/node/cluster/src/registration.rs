@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::backoff::Backoff;
-use crate::client::{Call, Client, ClientError};
+use crate::client::{ApiClient, ApiClientError, Call};
 use crate::machine::{Machine, with_times};
 use crate::paths;
 
@@ -35,7 +35,7 @@ impl Registered {
 
 #[derive(Debug)]
 pub(crate) struct Registration {
-    client: Client,
+    client: ApiClient,
     machine: Machine,
     known: watch::Sender<Option<Registered>>,
     /// The status that was last sent, with its times, and when.
@@ -43,7 +43,7 @@ pub(crate) struct Registration {
 }
 
 impl Registration {
-    pub(crate) fn new(client: Client, machine: Machine, known: watch::Sender<Option<Registered>>) -> Self {
+    pub(crate) fn new(client: ApiClient, machine: Machine, known: watch::Sender<Option<Registered>>) -> Self {
         Self {
             client,
             machine,
@@ -71,7 +71,7 @@ impl Registration {
     }
 
     /// One look at the machine, and what follows from it.
-    async fn keep(&mut self) -> Result<(), ClientError> {
+    async fn keep(&mut self) -> Result<(), ApiClientError> {
         if self.known.borrow().is_none() {
             self.register().await?;
         }
@@ -91,7 +91,7 @@ impl Registration {
         let path = format!("{}/{}/status", paths::NODES, self.machine.facts.name);
         match self
             .client
-            .tell(Call::merge(path, &json!({"status": &status})))
+            .send(Call::merge(path, &json!({"status": &status})))
             .await
         {
             Ok(()) => {
@@ -108,7 +108,7 @@ impl Registration {
     }
 
     /// Whether the API still says of the node what the node says. It may have lost sight of it meanwhile.
-    async fn is_shown(&mut self, status: &Value) -> Result<bool, ClientError> {
+    async fn is_shown(&mut self, status: &Value) -> Result<bool, ApiClientError> {
         let path = format!("{}/{}", paths::NODES, self.machine.facts.name);
         let node: Value = match self.client.ask(Call::get(path)).await {
             Err(error) if error.is_not_found() => {
@@ -131,7 +131,7 @@ impl Registration {
         self.known.send_replace(None);
     }
 
-    async fn register(&mut self) -> Result<(), ClientError> {
+    async fn register(&mut self) -> Result<(), ApiClientError> {
         let name = self.machine.facts.name.clone();
         let mut status = self.machine.status().await;
         with_times(&mut status["conditions"], &Value::Null, Timestamp::now());

@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
 use crate::backoff::Backoff;
-use crate::client::{Call, Client, ClientError};
+use crate::client::{ApiClient, ApiClientError, Call};
 
 /// Pods in one page of a list: a megabyte or two.
 const PAGE: usize = 500;
@@ -68,7 +68,7 @@ struct Positioned {
 #[derive(Debug, thiserror::Error)]
 enum WatchError {
     #[error(transparent)]
-    Client(#[from] ClientError),
+    Client(#[from] ApiClientError),
     #[error("the watch broke off: {0}")]
     Broken(hyper::Error),
     #[error("an event has more than {MAX_EVENT_BYTES} bytes")]
@@ -83,7 +83,7 @@ enum WatchError {
 }
 
 /// Follows the pods of a node until nobody reads.
-pub(crate) async fn follow(client: Client, node: String, sink: mpsc::Sender<Seen>) {
+pub(crate) async fn follow(client: ApiClient, node: String, sink: mpsc::Sender<Seen>) {
     let mut backoff = Backoff::default();
     loop {
         let follower = Follower {
@@ -112,7 +112,7 @@ fn path(node: &str) -> String {
 }
 
 struct Follower<'a> {
-    client: &'a Client,
+    client: &'a ApiClient,
     path: String,
     sink: &'a mpsc::Sender<Seen>,
 }

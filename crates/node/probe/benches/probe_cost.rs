@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
-use pulselet_probe::{GrpcCheck, HttpRequest, NetworkProbe, Outcome, Prober, Purpose, Scheme, Target};
+use pulselet_probe::{GrpcCheck, HttpRequest, NetworkOutcome, NetworkProbe, Prober, Purpose, Scheme, Target};
 use rustix::time::{ClockId, clock_gettime};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection, StreamOwned};
@@ -50,7 +50,7 @@ fn main() {
                 runtime.block_on(async {
                     for _ in 0..PROBES_PER_ROUND {
                         let report = prober.run(&probe, TIMEOUT).await;
-                        assert_eq!(report.outcome, Outcome::Success, "{}", report.detail);
+                        assert_eq!(report.outcome, NetworkOutcome::Success, "{}", report.detail);
                     }
                 });
             }));

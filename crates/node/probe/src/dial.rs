@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
-use crate::report::{Failure, Outcome, Phase};
+use crate::report::{Failure, NetworkOutcome, RequestPhase};
 use crate::target::{Host, Target};
 use crate::wording;
 
@@ -85,10 +85,10 @@ impl Ends {
 }
 
 impl DialError {
-    pub(crate) fn outcome(&self) -> Outcome {
+    pub(crate) fn outcome(&self) -> NetworkOutcome {
         match self {
-            Self::Lookup { .. } => Outcome::Failure(Failure::Resolve),
-            Self::Connect { source, .. } => Outcome::of_connect(source),
+            Self::Lookup { .. } => NetworkOutcome::Failure(Failure::Resolve),
+            Self::Connect { source, .. } => NetworkOutcome::of_connect(source),
         }
     }
 }
@@ -106,17 +106,17 @@ impl Dialer {
         &self,
         target: &Target,
         deadline: Instant,
-        phase: &mut Phase,
+        phase: &mut RequestPhase,
     ) -> Result<Connection, DialError> {
         match target.host() {
             Host::Address(ip) => {
-                *phase = Phase::Connect;
+                *phase = RequestPhase::Connect;
                 connect(SocketAddr::new(*ip, target.port())).await
             }
             Host::Name(name) => {
-                *phase = Phase::Resolve;
+                *phase = RequestPhase::Resolve;
                 let addresses = self.lookup(name, target.port()).await?;
-                *phase = Phase::Connect;
+                *phase = RequestPhase::Connect;
                 connect_any(&addresses, deadline).await
             }
         }
@@ -218,9 +218,9 @@ async fn finish(socket: StdTcpStream) -> io::Result<TcpStream> {
 }
 
 fn connect_text(source: &io::Error) -> String {
-    match Outcome::of_connect(source) {
-        Outcome::Error(_) => format!("socket: {}", wording::os_error(source)),
-        Outcome::Success | Outcome::Warning | Outcome::Failure(_) => {
+    match NetworkOutcome::of_connect(source) {
+        NetworkOutcome::Error(_) => format!("socket: {}", wording::os_error(source)),
+        NetworkOutcome::Success | NetworkOutcome::Warning | NetworkOutcome::Failure(_) => {
             format!("connect: {}", wording::os_error(source))
         }
     }
@@ -249,7 +249,7 @@ mod tests {
             error.to_string(),
             "dial tcp 10.0.0.1:80: socket: too many open files"
         );
-        assert!(matches!(error.outcome(), Outcome::Error(_)));
+        assert!(matches!(error.outcome(), NetworkOutcome::Error(_)));
     }
 
     #[tokio::test]
@@ -265,7 +265,7 @@ mod tests {
         let error = connect_any(&[closed, closed], deadline)
             .await
             .expect_err("nobody listens");
-        assert_eq!(error.outcome(), Outcome::Failure(Failure::Refused));
+        assert_eq!(error.outcome(), NetworkOutcome::Failure(Failure::Refused));
     }
 
     #[test]

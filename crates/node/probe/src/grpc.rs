@@ -22,7 +22,7 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use crate::Prober;
 use crate::dial::DialError;
-use crate::report::{Failure, Outcome, Phase, Report};
+use crate::report::{Failure, NetworkOutcome, Report, RequestPhase};
 use crate::target::Target;
 use crate::wording;
 
@@ -75,8 +75,8 @@ enum CheckError {
 }
 
 impl CheckError {
-    fn outcome(&self, phase: Phase) -> Outcome {
-        Outcome::Failure(match self {
+    fn outcome(&self, phase: RequestPhase) -> NetworkOutcome {
+        NetworkOutcome::Failure(match self {
             Self::Dial { source, .. } => return source.outcome(),
             Self::Register { .. } => Failure::Connect,
             Self::Request { .. } => Failure::Request,
@@ -96,14 +96,14 @@ impl CheckError {
 pub(crate) async fn probe(prober: &Prober, check: &GrpcCheck, timeout: Duration) -> Report {
     let started = Instant::now();
     let deadline = crate::deadline(started, timeout);
-    let mut phase = Phase::Connect;
+    let mut phase = RequestPhase::Connect;
     let checked = timeout_at(deadline, run(prober, check, deadline, &mut phase)).await;
     let latency = started.elapsed();
     let (outcome, detail) = match checked {
-        Ok(Ok(())) => (Outcome::Success, "service healthy".to_owned()),
+        Ok(Ok(())) => (NetworkOutcome::Success, "service healthy".to_owned()),
         Ok(Err(error)) => (error.outcome(phase), error.to_string()),
         Err(_) => (
-            Outcome::Failure(Failure::Timeout(phase)),
+            NetworkOutcome::Failure(Failure::Timeout(phase)),
             timeout_text(&check.target, timeout, phase),
         ),
     };
@@ -114,15 +114,15 @@ pub(crate) async fn probe(prober: &Prober, check: &GrpcCheck, timeout: Duration)
     }
 }
 
-fn timeout_text(target: &Target, timeout: Duration, phase: Phase) -> String {
+fn timeout_text(target: &Target, timeout: Duration, phase: RequestPhase) -> String {
     let timeout = wording::duration(timeout);
     match phase {
-        Phase::Resolve | Phase::Connect => {
+        RequestPhase::Resolve | RequestPhase::Connect => {
             format!(
                 "timeout: failed to connect service \"{target}\" within {timeout}: context deadline exceeded"
             )
         }
-        Phase::Tls | Phase::Headers | Phase::Body => {
+        RequestPhase::Tls | RequestPhase::Headers | RequestPhase::Body => {
             format!("timeout: health rpc did not complete within {timeout}")
         }
     }
@@ -132,7 +132,7 @@ async fn run(
     prober: &Prober,
     check: &GrpcCheck,
     deadline: Instant,
-    phase: &mut Phase,
+    phase: &mut RequestPhase,
 ) -> Result<(), CheckError> {
     let target = || check.target.clone();
     let dialled = prober.dialer.connect(&check.target, deadline, phase).await;
@@ -146,7 +146,7 @@ async fn run(
     };
     let tcp = connection.into_stream().map_err(registered)?;
     tcp.set_nodelay(true).map_err(registered)?;
-    *phase = Phase::Headers;
+    *phase = RequestPhase::Headers;
     let (sender, connection) = handshake(tcp).await?;
     let mut call = pin!(call(sender, check, phase));
     let ended = tokio::select! {
@@ -176,7 +176,11 @@ async fn handshake(
 }
 
 /// Makes the call and returns the bytes of the answer's message.
-async fn call(sender: SendRequest<Bytes>, check: &GrpcCheck, phase: &mut Phase) -> Result<Bytes, CheckError> {
+async fn call(
+    sender: SendRequest<Bytes>,
+    check: &GrpcCheck,
+    phase: &mut RequestPhase,
+) -> Result<Bytes, CheckError> {
     let transport = |source| CheckError::Transport { source };
     let mut sender = sender.ready().await.map_err(transport)?;
     let (response, mut body) = sender.send_request(request(check)?, false).map_err(transport)?;
@@ -189,7 +193,7 @@ async fn call(sender: SendRequest<Bytes>, check: &GrpcCheck, phase: &mut Phase) 
     if head.status != StatusCode::OK {
         return Err(CheckError::Status(Box::new(http_status(head.status))));
     }
-    *phase = Phase::Body;
+    *phase = RequestPhase::Body;
     let message = receive(&mut body).await?;
     let trailers = body.trailers().await.map_err(transport)?;
     finish(message, trailers_status(trailers.as_ref()))

@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 pub use self::grpc::GrpcCheck;
 pub use self::http::{HttpRequest, Purpose, Scheme};
-pub use self::report::{Failure, Fault, Outcome, Phase, Report};
+pub use self::report::{Failure, Fault, NetworkOutcome, Report, RequestPhase};
 pub use self::target::Target;
 
 /// Ten years: longer than any machine is up, and well within what a clock can show.

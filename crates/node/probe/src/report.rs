@@ -13,7 +13,7 @@ use rustix::io::Errno;
 /// The result of one probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    pub outcome: Outcome,
+    pub outcome: NetworkOutcome,
     /// The words for events and history. Of a success it is what the server said (at most 10 KiB); the body of an
     /// answer never shows in the text of a failure.
     pub detail: String,
@@ -22,9 +22,9 @@ pub struct Report {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum NetworkOutcome {
     Success,
-    /// Counts as a success, but the user should hear of it.
+    /// Counts as a success, but the user should know of it.
     Warning,
     Failure(Failure),
     Error(Fault),
@@ -42,11 +42,11 @@ pub enum Failure {
     /// The connection could not be made for another reason.
     Connect,
     /// The timeout ended while the probe was in this phase.
-    Timeout(Phase),
+    Timeout(RequestPhase),
     /// The server broke the connection off.
-    Reset(Phase),
+    Reset(RequestPhase),
     /// The server closed the connection before its answer was complete.
-    Closed(Phase),
+    Closed(RequestPhase),
     /// The TLS handshake failed, or the server sent a TLS alert.
     Tls,
     /// The answer is not HTTP, or not HTTP/2 for a grpc probe.
@@ -72,7 +72,7 @@ pub enum Fault {
 
 /// How far a probe has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
+pub enum RequestPhase {
     Resolve,
     Connect,
     Tls,
@@ -101,7 +101,7 @@ impl fmt::Display for Failure {
     }
 }
 
-impl fmt::Display for Phase {
+impl fmt::Display for RequestPhase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Resolve => "resolve",
@@ -121,7 +121,7 @@ impl fmt::Display for Fault {
     }
 }
 
-impl Outcome {
+impl NetworkOutcome {
     /// Judges an error of the connect call.
     pub(crate) fn of_connect(error: &io::Error) -> Self {
         match errno(error) {
@@ -132,8 +132,8 @@ impl Outcome {
             Some(Errno::HOSTUNREACH | Errno::NETUNREACH | Errno::HOSTDOWN | Errno::NETDOWN) => {
                 Self::Failure(Failure::Unreachable)
             }
-            Some(Errno::TIMEDOUT) => Self::Failure(Failure::Timeout(Phase::Connect)),
-            Some(Errno::CONNRESET) => Self::Failure(Failure::Reset(Phase::Connect)),
+            Some(Errno::TIMEDOUT) => Self::Failure(Failure::Timeout(RequestPhase::Connect)),
+            Some(Errno::CONNRESET) => Self::Failure(Failure::Reset(RequestPhase::Connect)),
             _ => Self::Failure(Failure::Connect),
         }
     }
@@ -141,7 +141,7 @@ impl Outcome {
 
 impl Failure {
     /// Judges an error of an established connection.
-    pub(crate) fn of_stream(error: &io::Error, phase: Phase) -> Self {
+    pub(crate) fn of_stream(error: &io::Error, phase: RequestPhase) -> Self {
         match errno(error) {
             Some(Errno::HOSTUNREACH | Errno::NETUNREACH) => Self::Unreachable,
             Some(Errno::TIMEDOUT) => Self::Timeout(phase),

@@ -168,7 +168,7 @@ impl ServerCertVerifier for AnyCertificate {
     }
 }
 
-/// A connection that remembers the first bytes the server sent, to tell a plain HTTP server from a broken TLS one.
+/// A connection that remembers the first bytes the server sent, to distinguish a plain HTTP server from a broken TLS one.
 #[derive(Debug)]
 pub(crate) struct Sniffed {
     tcp: TcpStream,

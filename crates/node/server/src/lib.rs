@@ -45,5 +45,5 @@ mod server;
 mod status;
 mod tls;
 
-pub use server::{NodeServer, Options, ServeError, serve};
+pub use server::{NodeServeError, NodeServer, Options, serve};
 pub use tls::{Tls, TlsError};

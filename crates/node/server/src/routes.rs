@@ -117,6 +117,21 @@ impl RouteError {
     }
 }
 
+/// Which container a request is about.
+struct ContainerPath {
+    pod: PodName,
+    container: String,
+}
+
+impl ContainerPath {
+    fn new(namespace: &str, pod: &str, container: &str) -> Self {
+        Self {
+            pod: PodName::new(namespace, pod),
+            container: container.to_owned(),
+        }
+    }
+}
+
 impl Routes {
     pub(crate) async fn answer(&self, client: &Client, request: Request<Incoming>) -> Response<Body> {
         let answered = self.route(client, request).await;
@@ -132,18 +147,20 @@ impl Routes {
         let streaming = reading || request.method() == Method::POST;
         match *parts.as_slice() {
             ["containerLogs", namespace, pod, container] if reading => {
-                self.logs(namespace, pod, container, &query).await
+                let path = ContainerPath::new(namespace, pod, container);
+                self.logs(&path, &query).await
             }
             ["exec", namespace, pod, container] | ["exec", namespace, pod, _, container] if streaming => {
-                self.command(Verb::Exec, namespace, pod, container, &query, request)
-                    .await
+                let path = ContainerPath::new(namespace, pod, container);
+                self.command(Verb::Exec, &path, &query, request).await
             }
             ["attach", namespace, pod, container] | ["attach", namespace, pod, _, container] if streaming => {
-                self.command(Verb::Attach, namespace, pod, container, &query, request)
-                    .await
+                let path = ContainerPath::new(namespace, pod, container);
+                self.command(Verb::Attach, &path, &query, request).await
             }
             ["portForward", namespace, pod] | ["portForward", namespace, pod, _] if streaming => {
-                self.port_forward(namespace, pod, &query, request).await
+                let pod = PodName::new(namespace, pod);
+                self.port_forward(&pod, &query, request).await
             }
             ["pods"] if reading => self.pods().await,
             ["containerLogs" | "exec" | "attach" | "portForward", ..] if parts.len() < 3 => {
@@ -164,30 +181,23 @@ impl Routes {
         Ok(full(StatusCode::OK, JSON, serde_json::to_vec(&list)?))
     }
 
-    async fn logs(
-        &self,
-        namespace: &str,
-        pod: &str,
-        container: &str,
-        query: &Query,
-    ) -> Result<Response<Body>, RouteError> {
+    async fn logs(&self, path: &ContainerPath, query: &Query) -> Result<Response<Body>, RouteError> {
         let options = LogOptions::parse(query, Timestamp::now())?;
-        let (name, previous) = (Some(container.to_owned()), options.previous);
-        let pod_name = PodName::new(namespace, pod);
-        let place = match self.node.log(&pod_name, name, previous).await? {
+        let (name, previous) = (Some(path.container.clone()), options.previous);
+        let place = match self.node.log(&path.pod, name, previous).await? {
             Ok(place) => place,
-            Err(error) => return Err(self.no_log(namespace, pod, container, error).await),
+            Err(error) => return Err(self.no_log(path, error).await),
         };
         let source = Source {
             node: self.node.clone(),
-            pod: pod_name,
+            pod: path.pod.clone(),
             place,
         };
         let body = logs::read(source, options)
             .await
             .map_err(|source| RouteError::ReadLog {
-                pod: pod.to_owned(),
-                container: container.to_owned(),
+                pod: path.pod.name.to_string(),
+                container: path.container.clone(),
                 source,
             })?;
         let mut answer = Response::new(body);
@@ -196,8 +206,8 @@ impl Routes {
         Ok(answer)
     }
 
-    async fn no_log(&self, namespace: &str, pod: &str, container: &str, error: LogError) -> RouteError {
-        let (name, container) = (pod.to_owned(), container.to_owned());
+    async fn no_log(&self, path: &ContainerPath, error: LogError) -> RouteError {
+        let (name, container) = (path.pod.name.to_string(), path.container.clone());
         match error {
             LogError::Pod(_) => RouteError::NoSuchPod(name),
             LogError::NoSuchContainer { .. } | LogError::Ambiguous { .. } => {
@@ -205,19 +215,16 @@ impl Routes {
             }
             LogError::NoPrevious { .. } => RouteError::NoPrevious { pod: name, container },
             LogError::NotYet { .. } => RouteError::Waiting {
-                reason: self.waiting_reason(namespace, pod, &container).await,
+                reason: self.waiting_reason(path).await,
                 pod: name,
                 container,
             },
         }
     }
 
-    async fn waiting_reason(&self, namespace: &str, pod: &str, container: &str) -> String {
-        let pods = self.node.pods().await.unwrap_or_default();
-        let found = pods
-            .iter()
-            .find(|view| view.namespace == namespace && view.name == pod);
-        let statuses = found.into_iter().flat_map(|view| {
+    async fn waiting_reason(&self, path: &ContainerPath) -> String {
+        let found = self.node.pod(&path.pod).await.ok().flatten();
+        let statuses = found.iter().flat_map(|view| {
             let status = &view.status;
             status
                 .init_container_statuses
@@ -225,7 +232,7 @@ impl Routes {
                 .chain(&status.container_statuses)
         });
         let waiting = statuses
-            .filter(|status| status.name == container)
+            .filter(|status| status.name == path.container)
             .find_map(|status| status.state.waiting.as_ref()?.reason.clone());
         waiting.unwrap_or_else(|| "ContainerCreating".to_owned())
     }
@@ -233,9 +240,7 @@ impl Routes {
     async fn command(
         &self,
         verb: Verb,
-        namespace: &str,
-        pod: &str,
-        container: &str,
+        path: &ContainerPath,
         query: &Query,
         request: Request<Incoming>,
     ) -> Result<Response<Body>, RouteError> {
@@ -244,11 +249,8 @@ impl Routes {
         if verb == Verb::Exec && command.is_empty() {
             return Err(RouteError::NoCommand);
         }
-        let found = self
-            .node
-            .container(&PodName::new(namespace, pod), container)
-            .await?;
-        let located = found.map_err(|error| no_stream(pod, container, &error))?;
+        let found = self.node.container(&path.pod, &path.container).await?;
+        let located = found.map_err(|error| no_stream(&path.pod, &path.container, &error))?;
         let (protocol, slot) = self.agree(&request, StreamPurpose::Command)?;
         let runtime = Arc::clone(&self.runtime);
         let Wanted {
@@ -282,12 +284,11 @@ impl Routes {
 
     async fn port_forward(
         &self,
-        namespace: &str,
-        pod: &str,
+        pod: &PodName,
         query: &Query,
         request: Request<Incoming>,
     ) -> Result<Response<Body>, RouteError> {
-        let sandbox = self.node.sandbox(&PodName::new(namespace, pod)).await?;
+        let sandbox = self.node.sandbox(pod).await?;
         let sandbox = sandbox.map_err(|error| no_stream(pod, "", &error))?;
         let (protocol, slot) = self.agree(&request, StreamPurpose::PortForward)?;
         let ports = match protocol.layout() {
@@ -297,7 +298,7 @@ impl Routes {
         let target = Target {
             runtime: Arc::clone(&self.runtime),
             sandbox,
-            pod: pod.to_owned(),
+            pod: pod.name.to_string(),
         };
         let session = async move |protocol: NegotiatedProtocol, connection| match protocol.layout() {
             StreamLayout::Channels => forward::channels(connection, target, &ports).await,
@@ -330,13 +331,13 @@ fn authorize(client: &Client, method: &Method, path: &str) -> Result<(), RouteEr
     }
 }
 
-fn no_stream(pod: &str, container: &str, error: &StreamError) -> RouteError {
+fn no_stream(pod: &PodName, container: &str, error: &StreamError) -> RouteError {
     match error {
-        StreamError::Pod(_) => RouteError::NoSuchPod(pod.to_owned()),
+        StreamError::Pod(_) => RouteError::NoSuchPod(pod.name.to_string()),
         StreamError::NoSuchContainer { .. } | StreamError::NotRunning { .. } => {
             RouteError::NotRunning(container.to_owned())
         }
-        StreamError::NoSandbox { .. } => RouteError::NoSandbox(pod.to_owned()),
+        StreamError::NoSandbox { .. } => RouteError::NoSandbox(pod.name.to_string()),
     }
 }
 

@@ -49,7 +49,7 @@ pub struct Options {
 }
 
 #[derive(Debug, Error)]
-pub enum ServeError {
+pub enum NodeServeError {
     #[error(transparent)]
     Tls(#[from] TlsError),
     #[error("the listener has no address: {0}")]
@@ -83,9 +83,9 @@ impl Drop for NodeServer {
 }
 
 /// Serves a node's endpoint in the background.
-pub fn serve(options: Options) -> Result<NodeServer, ServeError> {
+pub fn serve(options: Options) -> Result<NodeServer, NodeServeError> {
     let acceptor = options.tls.acceptor()?;
-    let address = options.listener.local_addr().map_err(ServeError::Address)?;
+    let address = options.listener.local_addr().map_err(NodeServeError::Address)?;
     let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
     let node = options.node.clone();
     let sessions = Sessions {

@@ -1,4 +1,4 @@
-//! What the downward API tells a container about its pod and its node.
+//! What the downward API gives a container about its pod and its node.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use crate::facts::NodeFacts;
 /// Nano-units in one unit of a quantity.
 const UNIT: i128 = 1_000_000_000;
 
-/// What can be told besides the manifest.
+/// What can be given besides the manifest.
 #[derive(Clone, Copy, Debug)]
 pub struct Downward<'a> {
     pub pod: &'a Pod,

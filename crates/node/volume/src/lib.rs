@@ -38,7 +38,7 @@
 //! };
 //! use tokio::sync::Semaphore;
 //!
-//! /// Tells a person what could not be filled.
+//! /// Prints what could not be filled.
 //! #[derive(Debug)]
 //! struct ToStderr;
 //!

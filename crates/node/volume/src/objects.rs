@@ -2,7 +2,7 @@
 //!
 //! The node asks an [`ObjectSource`]; who joins it to an API provides one. What always holds: an answer is one version
 //! of one object as a whole, and an object that is not there is an answer, not an error. When objects are asked for,
-//! what becomes of them and what is told about a missing one is the node's business; caching is the source's.
+//! what becomes of them and what is reported about a missing one is the node's business; caching is the source's.
 
 mod fetch;
 

@@ -52,7 +52,7 @@ pub struct FillReport {
     /// One text for an event per volume; empty if all is well.
     pub failures: Vec<String>,
     /// They are not the same as in the report before.
-    pub is_news: bool,
+    pub is_new: bool,
 }
 
 /// Who is to know what could not be filled.
@@ -107,9 +107,9 @@ impl<K> Record<K> {
     }
 
     fn report(&mut self, failures: Vec<String>) -> FillReport {
-        let is_news = failures != self.reported;
+        let is_new = failures != self.reported;
         self.reported.clone_from(&failures);
-        FillReport { failures, is_news }
+        FillReport { failures, is_new }
     }
 }
 
@@ -184,7 +184,7 @@ impl<K: Copy> VolumeKeeper<K> {
         self.record(pod);
     }
 
-    /// The manifest of a running pod has changed: its volumes are looked at now. What is news is reported.
+    /// The manifest of a running pod has changed: its volumes are looked at now. What is new is reported.
     pub async fn update(&self, pod: PodVolumes<K>) {
         let shared = self.locked().get(&pod.uid).cloned();
         if let Some(shared) = shared {
@@ -193,7 +193,7 @@ impl<K: Copy> VolumeKeeper<K> {
         }
     }
 
-    /// Keeps the volumes of all pods current, for as long as it is polled. What is news is reported.
+    /// Keeps the volumes of all pods current, for as long as it is polled. What is new is reported.
     pub async fn keep_current(&self) {
         loop {
             tokio::time::sleep(pause()).await;
@@ -246,11 +246,11 @@ impl<K: Copy> VolumeKeeper<K> {
         let mut record = shared.lock().await;
         let failures = self.bring_up_to_date(&mut record).await;
         for failure in failures.iter().filter(|failure| failure.is_outage()) {
-            tracing::debug!(pod = %record.pod.uid, volume = failure.volume, error = %failure.error, "cannot refresh");
+            tracing::debug!(uid = %record.pod.uid, volume = failure.volume, error = %failure.error, "cannot refresh a volume");
         }
         let lasting = failures.iter().filter(|failure| !failure.is_outage());
         let made = record.report(lasting.map(Failure::message).collect());
-        if made.is_news {
+        if made.is_new {
             self.reports.report(record.pod.key, made).await;
         }
     }
@@ -426,10 +426,10 @@ mod tests {
     #[tokio::test]
     async fn a_volume_waits_for_its_object_and_follows_it_until_the_end() {
         let fixture = Fixture::new();
-        let failures = |is_news| {
+        let failures = |is_new| {
             let text = "MountVolume.SetUp failed for volume \"v\" : cannot get configmap \"settings\": connection refused";
             let failures = vec![text.to_owned()];
-            vec![(7, FillReport { failures, is_news })]
+            vec![(7, FillReport { failures, is_new })]
         };
         assert!(!fixture.keeper.fill(fixture.pod(&config_map())).await);
         assert_eq!(fixture.take_reports(), failures(true));
@@ -466,7 +466,7 @@ mod tests {
         fixture.keeper.update(fixture.pod(&config_map())).await;
         let well = FillReport {
             failures: Vec::new(),
-            is_news: true,
+            is_new: true,
         };
         assert_eq!(fixture.take_reports(), [(7, well)]);
     }

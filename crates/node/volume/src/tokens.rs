@@ -74,7 +74,7 @@ impl GivenTokens {
                 Ok(token)
             }
             (Err(error), Some(given)) => {
-                tracing::debug!(pod = %uid, %error, "cannot renew a token");
+                tracing::debug!(%uid, %error, "cannot renew a token");
                 Ok(given.token.clone())
             }
             (Err(error), None) => Err(error),

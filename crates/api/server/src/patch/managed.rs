@@ -20,9 +20,9 @@ use crate::rest::query::WriteOptions;
 /// Managers of one object. Upstream merges the oldest updates beyond this too.
 const MAX_MANAGERS: usize = 32;
 
-/// How a write came about, as managed fields tell it apart.
+/// How a write came about, as managed fields record it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Writer<'a> {
+pub(crate) enum FieldWriter<'a> {
     Update,
     /// With the configuration that was applied.
     Apply(&'a Value),
@@ -103,7 +103,7 @@ pub(crate) fn record(
     new: &mut Object,
     path: &ObjectPath,
     options: &WriteOptions,
-    writer: Writer<'_>,
+    writer: FieldWriter<'_>,
 ) {
     let kind = path.endpoint.kind;
     if kind == ResourceKind::Event || kind == ResourceKind::Lease {
@@ -117,8 +117,8 @@ pub(crate) fn record(
     let changed = FieldSet::changed(kind, before.as_ref(), &after);
     let present = FieldSet::of(kind, &after);
     let operation = match writer {
-        Writer::Update => "Update",
-        Writer::Apply(_) => "Apply",
+        FieldWriter::Update => "Update",
+        FieldWriter::Apply(_) => "Apply",
     };
     let all = old.map(entries).unwrap_or_default();
     let is_mine = |entry: &ManagedEntry| entry.is_of(&options.field_manager, operation, subresource);
@@ -126,11 +126,11 @@ pub(crate) fn record(
     let mine = mine.into_iter().next();
     let mut all = release(others, subresource, &changed, &present);
     let fields = match writer {
-        Writer::Update => mine
+        FieldWriter::Update => mine
             .as_ref()
             .map_or_else(|| changed.clone(), |mine| mine.fields.union(&changed))
             .intersection(&present),
-        Writer::Apply(config) => FieldSet::of(kind, &ownable(config, subresource)),
+        FieldWriter::Apply(config) => FieldSet::of(kind, &ownable(config, subresource)),
     };
     let unchanged = changed.is_empty() && mine.as_ref().is_some_and(|mine| mine.fields == fields);
     let time = mine.filter(|_| unchanged).map(|mine| mine.time);

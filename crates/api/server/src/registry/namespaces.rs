@@ -5,7 +5,7 @@ use serde_json::json;
 use super::Registry;
 use super::object::Object;
 use super::resource::{Endpoint, ObjectPath, ResourceKind};
-use super::writes::Change;
+use super::writes::ChangedObject;
 use crate::rest::status::ApiError;
 use crate::store::Expect;
 
@@ -64,7 +64,7 @@ impl Registry {
             if object.is_deleting() {
                 object.value_mut()["spec"]["finalizers"] = json!([]);
             }
-            Ok(Change {
+            Ok(ChangedObject {
                 object,
                 warnings: Vec::new(),
             })

@@ -1,9 +1,9 @@
-//! What the server itself writes about a node: that the node has not been heard of for too long.
+//! What the server itself writes about a node: that the node has not reported for too long.
 
 use serde_json::{Value, json};
 
 use super::Registry;
-use super::writes::Change;
+use super::writes::ChangedObject;
 use crate::registry::object::{self, Object};
 use crate::registry::resource::{ObjectPath, ResourceKind};
 use crate::rest::status::ApiError;
@@ -19,7 +19,7 @@ impl Registry {
         self.change(&path, false, |old| {
             let object = lost(old);
             changed = object != *old;
-            Ok(Change {
+            Ok(ChangedObject {
                 object,
                 warnings: Vec::new(),
             })

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::writes::Change;
+use super::writes::ChangedObject;
 use super::{Registry, Written};
 use crate::registry::object::{self, Object};
 use crate::registry::resource::{ObjectPath, ResourceKind};
@@ -63,7 +63,7 @@ impl Registry {
                 });
                 set_condition(&mut object, condition);
             }
-            Ok(Change {
+            Ok(ChangedObject {
                 object,
                 warnings: Vec::new(),
             })
@@ -105,7 +105,7 @@ fn set_condition(pod: &mut Object, condition: Value) {
     }
 }
 
-fn bound(path: &ObjectPath, old: &Object, node: &str, uid: &str) -> Result<Change, ApiError> {
+fn bound(path: &ObjectPath, old: &Object, node: &str, uid: &str) -> Result<ChangedObject, ApiError> {
     let endpoint = path.endpoint;
     let name = old.name();
     let refuse = |why: String| Err(ApiError::conflict(ResourceKind::Pod.storage(), name, &why));
@@ -134,7 +134,7 @@ fn bound(path: &ObjectPath, old: &Object, node: &str, uid: &str) -> Result<Chang
         "lastTransitionTime": object::now(),
     });
     set_condition(&mut object, scheduled);
-    Ok(Change {
+    Ok(ChangedObject {
         object,
         warnings: Vec::new(),
     })

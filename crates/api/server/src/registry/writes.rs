@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Registry, Written};
-use crate::patch::managed::{self, Writer};
+use crate::patch::managed::{self, FieldWriter};
 use crate::patch::{self, Patch};
 use crate::registry::kinds::{self, Admitted, Decoded};
 use crate::registry::object::{self, Object};
@@ -19,7 +19,7 @@ const MAX_NAME_ATTEMPTS: usize = 8;
 const MAX_CHANGE_ATTEMPTS: usize = 16;
 
 /// What a computed change does to the stored object.
-pub(super) struct Change {
+pub(super) struct ChangedObject {
     pub(super) object: Object,
     pub(super) warnings: Vec<String>,
 }
@@ -33,7 +33,8 @@ impl Registry {
         options: &WriteOptions,
     ) -> Result<Written, ApiError> {
         let decoded = kinds::decode(path.endpoint, body, options.field_validation, self.rules)?;
-        self.create_decoded(path, decoded, options, Writer::Update).await
+        self.create_decoded(path, decoded, options, FieldWriter::Update)
+            .await
     }
 
     pub(super) async fn create_decoded(
@@ -41,7 +42,7 @@ impl Registry {
         path: &ObjectPath,
         decoded: Decoded,
         options: &WriteOptions,
-        writer: Writer<'_>,
+        writer: FieldWriter<'_>,
     ) -> Result<Written, ApiError> {
         let Decoded {
             mut object,
@@ -161,7 +162,7 @@ impl Registry {
         place(&mut sent, path)?;
         let changed = self
             .change(path, options.dry_run, |old| {
-                self.admit(path, old, sent.clone(), options, Writer::Update)
+                self.admit(path, old, sent.clone(), options, FieldWriter::Update)
             })
             .await;
         let missing = matches!(&changed, Err(error) if error.reason == StatusReason::NotFound);
@@ -170,7 +171,9 @@ impl Registry {
                 object: sent,
                 warnings: decoded.warnings,
             };
-            return self.create_decoded(path, decoded, options, Writer::Update).await;
+            return self
+                .create_decoded(path, decoded, options, FieldWriter::Update)
+                .await;
         }
         let mut written = changed?;
         written.warnings.splice(0..0, decoded.warnings);
@@ -186,8 +189,8 @@ impl Registry {
     ) -> Result<Written, ApiError> {
         let endpoint = path.endpoint;
         let writer = match wanted {
-            Patch::Apply(config) => Writer::Apply(config),
-            Patch::Json(_) | Patch::Merge(_) | Patch::Strategic(_) => Writer::Update,
+            Patch::Apply(config) => FieldWriter::Apply(config),
+            Patch::Json(_) | Patch::Merge(_) | Patch::Strategic(_) => FieldWriter::Update,
         };
         let changed = self
             .change(path, options.dry_run, |old| {
@@ -227,8 +230,8 @@ impl Registry {
         old: &Object,
         new: Object,
         options: &WriteOptions,
-        writer: Writer<'_>,
-    ) -> Result<Change, ApiError> {
+        writer: FieldWriter<'_>,
+    ) -> Result<ChangedObject, ApiError> {
         let (endpoint, name) = (path.endpoint, old.name());
         let version = new.resource_version();
         if !version.is_empty() && version != "0" && version != old.resource_version() {
@@ -247,7 +250,7 @@ impl Registry {
         let mut object = admitted.object;
         object.set_type(endpoint.kind.storage());
         managed::record(Some(old), &mut object, path, options, writer);
-        Ok(Change {
+        Ok(ChangedObject {
             object,
             warnings: admitted.warnings,
         })
@@ -258,12 +261,12 @@ impl Registry {
         &self,
         path: &ObjectPath,
         dry_run: bool,
-        mut compute: impl FnMut(&Object) -> Result<Change, ApiError> + Send,
+        mut compute: impl FnMut(&Object) -> Result<ChangedObject, ApiError> + Send,
     ) -> Result<Written, ApiError> {
         for _ in 0..MAX_CHANGE_ATTEMPTS {
             let entry = self.entry(path).await?;
             let old = Object::from_entry(&entry)?;
-            let Change { object, warnings } = compute(&old)?;
+            let ChangedObject { object, warnings } = compute(&old)?;
             if let Some(object) = self.replace(path, &entry, object, dry_run).await? {
                 return Ok(Written {
                     object,

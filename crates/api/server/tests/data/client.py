@@ -33,7 +33,7 @@ def lists_and_watches():
     core.create_namespaced_config_map("default", config_map("one"))
     names, version = watched(version, 1)
     assert names == [("ADDED", "one")], names
-    # What happens while nobody watches is told when the watch is resumed, once.
+    # What happens while nobody watches is reported when the watch is resumed, once.
     core.create_namespaced_config_map("default", config_map("two"))
     core.delete_namespaced_config_map("one", "default")
     names, _ = watched(version, 2)
@@ -77,10 +77,10 @@ def forwards():
     socket = forwarded.socket(80)
     socket.settimeout(60)
     socket.sendall(b"hello")
-    heard = b""
-    while len(heard) < 5:
-        heard += socket.recv(5)
-    assert heard == b"hello", heard
+    received = b""
+    while len(received) < 5:
+        received += socket.recv(5)
+    assert received == b"hello", received
     socket.close()
 
 

@@ -196,9 +196,9 @@ async fn a_client_that_is_killed_leaves_nothing_behind() {
         let mut child = cluster.start(&["attach", "-i", "web"], &program);
         let mut stdin = child.stdin.take().expect("a pipe");
         stdin.write_all(b"x").expect("it is typed");
-        let mut heard = [0];
+        let mut received = [0];
         let mut stdout = child.stdout.take().expect("a pipe");
-        stdout.read_exact(&mut heard).expect("it comes back");
+        stdout.read_exact(&mut received).expect("it comes back");
         assert_eq!(cluster.runtime.open_streams(), 1);
         child.kill().expect("it is killed");
         child.wait().expect("it ends");

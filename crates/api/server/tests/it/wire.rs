@@ -329,7 +329,7 @@ fn rand_text() -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_resumes_over_a_restart_and_an_old_one_is_told() {
+async fn a_watch_resumes_over_a_restart_and_an_old_one_is_refused() {
     let short = HistoryLimits {
         changes: 64,
         bytes: 1 << 20,

@@ -18,7 +18,7 @@ pub(super) enum Health {
 
 #[derive(Debug)]
 pub(super) struct Timeline {
-    born: Instant,
+    started: Instant,
     start_after: Duration,
     fail_at: Option<Duration>,
     deadlock_at: Option<Duration>,
@@ -26,9 +26,9 @@ pub(super) struct Timeline {
 }
 
 impl Timeline {
-    pub(super) fn new(born: Instant, args: &DemoArgs) -> Self {
+    pub(super) fn new(started: Instant, args: &DemoArgs) -> Self {
         Self {
-            born,
+            started,
             start_after: args.start_after,
             fail_at: args.fail_at,
             deadlock_at: args.deadlock_at,
@@ -37,7 +37,7 @@ impl Timeline {
     }
 
     pub(super) fn now(&self) -> Health {
-        self.at(self.born.elapsed())
+        self.at(self.started.elapsed())
     }
 
     fn at(&self, age: Duration) -> Health {
@@ -62,7 +62,7 @@ impl Timeline {
         switches.extend(well_again.map(|at| (at.max(self.start_after), true)));
         switches
             .into_iter()
-            .map(|(age, healthy)| (self.born + age, healthy))
+            .map(|(age, healthy)| (self.started + age, healthy))
             .collect()
     }
 }
@@ -73,7 +73,7 @@ mod tests {
 
     fn timeline(fail_at: Option<u64>, deadlock_at: Option<u64>, recover_at: Option<u64>) -> Timeline {
         Timeline {
-            born: Instant::now(),
+            started: Instant::now(),
             start_after: Duration::from_secs(1),
             fail_at: fail_at.map(Duration::from_secs),
             deadlock_at: deadlock_at.map(Duration::from_secs),

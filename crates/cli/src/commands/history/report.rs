@@ -10,9 +10,9 @@ use serde::Deserialize;
 use super::super::run::printable;
 use crate::output::{BOLD, DIM, GREEN, RED, RESET, YELLOW};
 
-/// A line of a story, as the agent writes it.
+/// A line of a kill, as the agent writes it.
 #[derive(Clone, Debug, Deserialize)]
-struct Told {
+struct HistoryLine {
     t: f64,
     time: String,
     pod: String,
@@ -64,16 +64,16 @@ enum Body {
 
 /// Prints a report for each kill, in order of the decisions.
 pub(super) fn print(out: &mut impl Write, lines: &str) -> io::Result<()> {
-    let mut containers: BTreeMap<(String, String), Vec<Told>> = BTreeMap::new();
-    let told = lines
+    let mut containers: BTreeMap<(String, String), Vec<HistoryLine>> = BTreeMap::new();
+    let line = lines
         .lines()
-        .filter_map(|line| serde_json::from_str::<Told>(line).ok());
-    for told in told {
-        let container = (told.pod.clone(), told.container.clone());
-        containers.entry(container).or_default().push(told);
+        .filter_map(|line| serde_json::from_str::<HistoryLine>(line).ok());
+    for line in line {
+        let container = (line.pod.clone(), line.container.clone());
+        containers.entry(container).or_default().push(line);
     }
     let mut kills: Vec<_> = containers.values().flat_map(|lines| kills(lines)).collect();
-    kills.sort_by_key(|kill| decision(kill).map(|told| told.time.as_str()));
+    kills.sort_by_key(|kill| decision(kill).map(|line| line.time.as_str()));
     for (index, kill) in kills.into_iter().enumerate() {
         if index > 0 {
             writeln!(out)?;
@@ -84,7 +84,7 @@ pub(super) fn print(out: &mut impl Write, lines: &str) -> io::Result<()> {
 }
 
 /// Cuts the lines of a container into kills: attempts, the decision, what followed.
-fn kills(lines: &[Told]) -> Vec<&[Told]> {
+fn kills(lines: &[HistoryLine]) -> Vec<&[HistoryLine]> {
     let mut kills = Vec::new();
     let mut from = 0;
     for (index, line) in lines.iter().enumerate() {
@@ -92,7 +92,7 @@ fn kills(lines: &[Told]) -> Vec<&[Told]> {
         let begins = match &line.body {
             Body::Probe { .. } => decision(so_far).is_some(),
             // A second decision before the exit belongs to the same kill: it shortens the grace period.
-            Body::Killing { .. } => so_far.iter().any(|told| matches!(told.body, Body::Exited { .. })),
+            Body::Killing { .. } => so_far.iter().any(|line| matches!(line.body, Body::Exited { .. })),
             Body::Hook { .. }
             | Body::Signal { .. }
             | Body::GraceExceeded {}
@@ -111,15 +111,15 @@ fn kills(lines: &[Told]) -> Vec<&[Told]> {
     kills
 }
 
-fn decision(kill: &[Told]) -> Option<&Told> {
-    kill.iter().find(|told| matches!(told.body, Body::Killing { .. }))
+fn decision(kill: &[HistoryLine]) -> Option<&HistoryLine> {
+    kill.iter().find(|line| matches!(line.body, Body::Killing { .. }))
 }
 
-fn report(out: &mut impl Write, kill: &[Told]) -> io::Result<()> {
+fn report(out: &mut impl Write, kill: &[HistoryLine]) -> io::Result<()> {
     let Some(decision) = decision(kill) else {
         return Ok(());
     };
-    let Told {
+    let HistoryLine {
         pod,
         container,
         time,
@@ -133,12 +133,12 @@ fn report(out: &mut impl Write, kill: &[Told]) -> io::Result<()> {
         age.trim_start()
     )?;
     let mut attempts = Attempts::default();
-    for told in kill {
-        match &told.body {
-            Body::Probe { .. } => attempts.push(told),
+    for line in kill {
+        match &line.body {
+            Body::Probe { .. } => attempts.push(line),
             Body::Killing { .. } => {
                 attempts.print(out)?;
-                fact(out, told)?;
+                fact(out, line)?;
             }
             Body::Hook { .. }
             | Body::Signal { .. }
@@ -147,14 +147,14 @@ fn report(out: &mut impl Write, kill: &[Told]) -> io::Result<()> {
             | Body::Backoff { .. }
             | Body::Created {}
             | Body::Running { .. }
-            | Body::Other => fact(out, told)?,
+            | Body::Other => fact(out, line)?,
         }
     }
     Ok(())
 }
 
-fn fact(out: &mut impl Write, told: &Told) -> io::Result<()> {
-    let (name, text) = match &told.body {
+fn fact(out: &mut impl Write, line: &HistoryLine) -> io::Result<()> {
+    let (name, text) = match &line.body {
         Body::Killing {
             reason,
             grace_period_seconds,
@@ -190,22 +190,22 @@ fn fact(out: &mut impl Write, told: &Told) -> io::Result<()> {
         Body::Backoff { seconds } => ("restart", format!("waits {seconds:.3}s (back-off)")),
         Body::Running { restart_count } => (
             "restart",
-            format!("number {restart_count}, at {}", clock(span(told.t)).trim_start()),
+            format!("number {restart_count}, at {}", clock(span(line.t)).trim_start()),
         ),
         Body::Probe { .. } | Body::Created {} | Body::Other => return Ok(()),
     };
     writeln!(out, "  {name:<9}{text}")
 }
 
-/// Equal attempts in a row, told once.
+/// Equal attempts in a row, printed once.
 #[derive(Debug, Default)]
 struct Attempts {
-    folds: Vec<(Told, Told, usize)>,
+    folds: Vec<(HistoryLine, HistoryLine, usize)>,
 }
 
 impl Attempts {
-    fn push(&mut self, told: &Told) {
-        let same = |other: &Told| match (&told.body, &other.body) {
+    fn push(&mut self, line: &HistoryLine) {
+        let same = |other: &HistoryLine| match (&line.body, &other.body) {
             (
                 Body::Probe {
                     outcome,
@@ -224,10 +224,10 @@ impl Attempts {
         };
         match self.folds.last_mut().filter(|(_, last, _)| same(last)) {
             Some((_, last, count)) => {
-                *last = told.clone();
+                *last = line.clone();
                 *count += 1;
             }
-            None => self.folds.push((told.clone(), told.clone(), 1)),
+            None => self.folds.push((line.clone(), line.clone(), 1)),
         }
     }
 
@@ -243,7 +243,7 @@ impl Attempts {
 }
 
 /// The last of `count` equal attempts.
-fn describe(last: &Told, count: usize) -> Option<String> {
+fn describe(last: &HistoryLine, count: usize) -> Option<String> {
     let Body::Probe {
         kind,
         outcome,
@@ -306,7 +306,7 @@ fn source(from: &str) -> &str {
 mod tests {
     use super::*;
 
-    const STORY: &str = r#"{"t":30.0,"time":"2026-01-02T03:04:30.000000Z","pod":"default/web","container":"app","type":"probe","kind":"liveness","outcome":"success","detail":"","latencyMs":1.5,"run":3,"counted":true}
+    const KILL_LINES: &str = r#"{"t":30.0,"time":"2026-01-02T03:04:30.000000Z","pod":"default/web","container":"app","type":"probe","kind":"liveness","outcome":"success","detail":"","latencyMs":1.5,"run":3,"counted":true}
 {"t":31.0,"time":"2026-01-02T03:04:31.000000Z","pod":"default/web","container":"app","type":"probe","kind":"liveness","outcome":"failure","detail":"timeout","latencyMs":1000.0,"run":1,"counted":true}
 {"t":32.0,"time":"2026-01-02T03:04:32.000000Z","pod":"default/web","container":"app","type":"probe","kind":"liveness","outcome":"failure","detail":"timeout","latencyMs":1000.0,"run":2,"counted":true}
 {"t":32.0,"time":"2026-01-02T03:04:32.000000Z","pod":"default/web","container":"app","type":"killing","reason":"livenessProbe","gracePeriodSeconds":5.0,"graceFrom":"probe"}
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_kill_is_understood_at_once() {
-        insta::assert_snapshot!(printed(STORY), @r"
+        insta::assert_snapshot!(printed(KILL_LINES), @r"
         default/web  container app  killed at 2026-01-02T03:04:32.000000Z, 0:00:32.000 after the pod was accepted
           probe    0:00:30.000  liveness success (1.5 ms)
           probe    0:00:31.000  liveness failure x2, the last at 0:00:32.000, 2 in a row: timeout (1000.0 ms)
@@ -338,10 +338,10 @@ mod tests {
 
     #[test]
     fn each_kill_has_its_report_and_a_shortened_one_stays_one() {
-        let both = format!("{STORY}{STORY}");
+        let both = format!("{KILL_LINES}{KILL_LINES}");
         assert_eq!(printed(&both).matches("killed at").count(), 2);
-        let decision = STORY.lines().nth(3).unwrap();
-        let shortened = STORY.replacen(decision, &format!("{decision}\n{decision}"), 1);
+        let decision = KILL_LINES.lines().nth(3).unwrap();
+        let shortened = KILL_LINES.replacen(decision, &format!("{decision}\n{decision}"), 1);
         assert_eq!(printed(&shortened).matches("killed at").count(), 1);
     }
 

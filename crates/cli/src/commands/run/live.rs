@@ -20,7 +20,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::stage::Remark;
 use super::state::Pods;
-use super::text::Teller;
+use super::text::TextFormatter;
 use super::view;
 
 /// At most this many frames a second: more than the eye takes in, little work for the machine.
@@ -34,7 +34,7 @@ const MAX_PENDING: usize = 1_000;
 pub(super) fn show(
     lines: Lines,
     remarks: mpsc::Receiver<Remark>,
-    teller: Teller,
+    formatter: TextFormatter,
     pods: Pods,
 ) -> io::Result<()> {
     let executor = tokio::runtime::Builder::new_current_thread()
@@ -43,7 +43,7 @@ pub(super) fn show(
     let terminal = Terminal::take()?;
     let live = Live {
         screen: Screen::new(terminal),
-        teller,
+        formatter,
         pods,
         pending: Vec::new(),
         ending: None,
@@ -53,7 +53,7 @@ pub(super) fn show(
 
 struct Live {
     screen: Screen,
-    teller: Teller,
+    formatter: TextFormatter,
     pods: Pods,
     /// Lines of the log for the next frame.
     pending: Vec<String>,
@@ -101,7 +101,7 @@ impl Live {
     fn take(&mut self, line: &Arc<PodLine>) {
         self.pods.apply(line);
         if self.pods.has(&line.pod)
-            && let Some(text) = self.teller.tell(line)
+            && let Some(text) = self.formatter.format(line)
         {
             self.pending.push(text);
         }

@@ -10,7 +10,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use super::live;
 use super::state::Pods;
-use super::text::Teller;
+use super::text::TextFormatter;
 use crate::exit::Failure;
 use crate::output::{self, Format};
 
@@ -46,15 +46,15 @@ impl Stage {
     ) -> Result<Self, Failure> {
         let lines = hub.subscribe(FULL_BACKLOG);
         let closed = Arc::new(Notify::new());
-        let teller = Teller::new(pods, every_probe);
+        let formatter = TextFormatter::new(pods, every_probe);
         let pods = pods.clone();
         let live = format == Format::Text && is_live_terminal();
         let (remarks, shown) = mpsc::channel(REMARKS);
         let signal = Arc::clone(&closed);
         let show = move || {
             let ended = match format {
-                Format::Text if live => live::show(lines, shown, teller, pods),
-                Format::Text => print_text(lines, teller, &pods),
+                Format::Text if live => live::show(lines, shown, formatter, pods),
+                Format::Text => print_text(lines, formatter, &pods),
                 Format::Json => print_json(lines, &pods),
             };
             // Waking somebody who no longer waits does no harm.
@@ -107,8 +107,8 @@ fn is_live_terminal() -> bool {
     io::stdout().is_terminal() && !dumb
 }
 
-fn print_text(lines: Lines, mut teller: Teller, pods: &Pods) -> io::Result<()> {
-    print(lines, pods, |line| teller.tell(line))
+fn print_text(lines: Lines, mut formatter: TextFormatter, pods: &Pods) -> io::Result<()> {
+    print(lines, pods, |line| formatter.format(line))
 }
 
 fn print_json(lines: Lines, pods: &Pods) -> io::Result<()> {
@@ -116,12 +116,16 @@ fn print_json(lines: Lines, pods: &Pods) -> io::Result<()> {
 }
 
 /// Prints the lines of our pods as they come, several with one write where they come fast.
-fn print(mut lines: Lines, pods: &Pods, mut tell: impl FnMut(&PodLine) -> Option<String>) -> io::Result<()> {
+fn print(
+    mut lines: Lines,
+    pods: &Pods,
+    mut format: impl FnMut(&PodLine) -> Option<String>,
+) -> io::Result<()> {
     let mut out = output::stdout();
     while let Some(first) = lines.blocking_next() {
         let mut next = Some(first);
         while let Some(line) = next {
-            if let Some(text) = tell(&line).filter(|_| pods.has(&line.pod)) {
+            if let Some(text) = format(&line).filter(|_| pods.has(&line.pod)) {
                 writeln!(out, "{text}")?;
             }
             next = lines.try_next();

@@ -12,19 +12,19 @@ use pulselet_vocabulary::PodName;
 
 use super::state::Pods;
 
-/// Turns lines into text. Equal results of a probe in a row are told once, unless all are wanted.
+/// Turns lines into text. Equal results of a probe in a row are printed once, unless all are wanted.
 #[derive(Debug)]
-pub(crate) struct Teller {
+pub(crate) struct TextFormatter {
     /// The width of the widest subject.
     width: usize,
     /// Several pods: each line names its own.
     several: bool,
     every_probe: bool,
-    /// The last result told of each probe: at most three per container.
-    told: HashMap<(Arc<str>, Arc<str>, ProbeKind), ProbeResult>,
+    /// The last result printed of each probe: at most three per container.
+    printed: HashMap<(Arc<str>, Arc<str>, ProbeKind), ProbeResult>,
 }
 
-impl Teller {
+impl TextFormatter {
     pub(crate) fn new(pods: &Pods, every_probe: bool) -> Self {
         let several = pods.iter().count() > 1;
         let names = pods.iter().flat_map(|pod| {
@@ -40,13 +40,13 @@ impl Teller {
             width: names.map(|name| name.chars().count()).max().unwrap_or_default(),
             several,
             every_probe,
-            told: HashMap::new(),
+            printed: HashMap::new(),
         }
     }
 
-    /// The line as text without a newline; none where nothing new is to tell.
-    pub(crate) fn tell(&mut self, line: &PodLine) -> Option<String> {
-        if !self.is_news(line) {
+    /// The line as text without a newline; none where it repeats what was printed.
+    pub(crate) fn format(&mut self, line: &PodLine) -> Option<String> {
+        if !self.is_new(line) {
             return None;
         }
         let body = &line.line.body;
@@ -61,7 +61,7 @@ impl Teller {
         ))
     }
 
-    fn is_news(&mut self, line: &PodLine) -> bool {
+    fn is_new(&mut self, line: &PodLine) -> bool {
         let Some(container) = &line.line.container else {
             return true;
         };
@@ -74,13 +74,13 @@ impl Teller {
             } => {
                 let result = ProbeResult::of(*outcome, *counted);
                 let key = (Arc::clone(&line.uid), Arc::clone(container), *kind);
-                let repeated = self.told.insert(key, result) == Some(result);
+                let repeated = self.printed.insert(key, result) == Some(result);
                 // Each failure that counts brings the container closer to its end.
                 self.every_probe || !repeated || result == ProbeResult::Failure
             }
             LineBody::Running { .. } => {
-                // A new life tells anew.
-                self.told
+                // The first result of a new life is printed again.
+                self.printed
                     .retain(|(uid, name, _), _| *uid != line.uid || name != container);
                 true
             }
@@ -125,24 +125,24 @@ mod tests {
     use super::*;
     use pulselet_engine::line::LineOutcome;
 
-    fn told(every_probe: bool, bodies: impl IntoIterator<Item = LineBody>) -> Vec<String> {
+    fn printed(every_probe: bool, bodies: impl IntoIterator<Item = LineBody>) -> Vec<String> {
         let pods = pods();
-        let mut teller = Teller::new(&pods, every_probe);
+        let mut formatter = TextFormatter::new(&pods, every_probe);
         let lines = bodies
             .into_iter()
-            .filter_map(|body| teller.tell(&line(&pods, 61, true, body)));
+            .filter_map(|body| formatter.format(&line(&pods, 61, true, body)));
         lines
             .map(|text| anstream::adapter::strip_str(&text).to_string())
             .collect()
     }
 
     #[test]
-    fn equal_successes_are_told_once_and_failures_each_time() {
+    fn equal_successes_are_printed_once_and_failures_each_time() {
         let success = || probe(ProbeKind::Readiness, LineOutcome::Success, 1);
         let failure = |run| probe(ProbeKind::Readiness, LineOutcome::Failure, run);
-        let story = || [success(), success(), failure(1), failure(2), success()];
+        let attempts = || [success(), success(), failure(1), failure(2), success()];
         assert_eq!(
-            told(false, story()),
+            printed(false, attempts()),
             [
                 "  0:01:01.000  app  probe readiness ok",
                 "  0:01:01.000  app  probe readiness failed (1 in a row): connection refused",
@@ -150,23 +150,23 @@ mod tests {
                 "  0:01:01.000  app  probe readiness ok",
             ]
         );
-        assert_eq!(told(true, story()).len(), 5);
+        assert_eq!(printed(true, attempts()).len(), 5);
     }
 
     #[test]
-    fn a_new_life_tells_its_first_success_again() {
+    fn a_new_life_prints_its_first_success_again() {
         let success = || probe(ProbeKind::Readiness, LineOutcome::Success, 1);
         let running = LineBody::Running {
             id: "c".into(),
             restart_count: 1,
         };
-        assert_eq!(told(false, [success(), running, success()]).len(), 3);
+        assert_eq!(printed(false, [success(), running, success()]).len(), 3);
     }
 
     #[test]
     fn containers_cannot_speak_to_the_terminal() {
         let message = "a\x1b[2Jb\nc".to_owned();
-        let text = &told(false, [LineBody::Warning { message }])[0];
+        let text = &printed(false, [LineBody::Warning { message }])[0];
         assert!(text.ends_with("warning: a [2Jb c"), "{text:?}");
     }
 }

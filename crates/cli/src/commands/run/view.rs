@@ -190,7 +190,7 @@ mod tests {
             .collect()
     }
 
-    fn story() -> Pods {
+    fn two_pods() -> Pods {
         let mut pods = pods();
         let running = LineBody::Running {
             id: "c".into(),
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn a_container_has_a_line_with_its_probes() {
         assert_eq!(
-            plain(&story(), None, 65, (120, 24)),
+            plain(&two_pods(), None, 65, (120, 24)),
             [
                 "POD          CONTAINER  PHASE    STARTED  READY  RESTARTS  AGE  PROBES",
                 "default/web  app        running  yes      no     1         65s  liveness |x  readiness !",
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_kill_shows_its_countdown() {
-        let mut pods = story();
+        let mut pods = two_pods();
         let killing = LineBody::Killing {
             reason: KillReason::Deleted,
             grace_period_seconds: Span::from_secs(30),
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn probes_share_what_room_there_is_and_show_their_newest_results() {
-        let mut pods = story();
+        let mut pods = two_pods();
         for _ in 0..20 {
             play(
                 &mut pods,
@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn no_line_is_wider_than_the_terminal() {
         for width in [1, 10, 33, 70] {
-            for line in plain(&story(), None, 65, (width, 24)) {
+            for line in plain(&two_pods(), None, 65, (width, 24)) {
                 assert!(line.chars().count() <= usize::from(width), "{line:?}");
             }
         }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::harness::{Line, eventually};
 use super::world::{World, e2e, with};
 
-/// A pod that cannot run, and what is told about it.
+/// A pod that cannot run, and what is reported about it.
 struct Bad {
     name: &'static str,
     /// Over those of a healthy container.
@@ -145,6 +145,11 @@ e2e!(
         let of_web = ended.seen.iter().filter(|line| line["pod"] == "default/web");
         let troubled = |line: &&Line| line["type"] == "unready" || line["type"] == "exited";
         let before_the_end = of_web.take_while(|line| line["type"] != "killing");
-        assert_eq!(before_the_end.filter(troubled).count(), 0, "{}", ended.story());
+        assert_eq!(
+            before_the_end.filter(troubled).count(),
+            0,
+            "{}",
+            ended.transcript()
+        );
     }
 );

@@ -32,10 +32,10 @@ e2e!(waiting_for_ready_is_a_smoke_test, [Process, Oci], |world| {
     );
     let run = plain_run(world, &json!({"containers": [app]}), &["--wait", "ready"]);
     assert_eq!(run.status.code(), Some(0), "{run:?}");
-    let story = text(&run);
+    let transcript = text(&run);
     assert!(
-        story.contains("pod  ready") && story.contains("pod  deleted"),
-        "{story}"
+        transcript.contains("pod  ready") && transcript.contains("pod  deleted"),
+        "{transcript}"
     );
     assert!(world.processes().is_empty());
 });
@@ -191,13 +191,13 @@ e2e!(
 );
 
 e2e!(
-    a_run_without_a_terminal_tells_its_story_in_words,
+    a_run_without_a_terminal_prints_what_happens_in_words,
     [Process],
     |world| {
         let spec = json!({"containers": [world.demo("app", &["--exit-at", "500ms", "--exit-code", "4"])], "restartPolicy": "Never"});
         let run = plain_run(world, &spec, &[]);
         assert_eq!(run.status.code(), Some(1));
-        let story = text(&run);
+        let transcript = text(&run);
         for part in [
             "pod  Pending",
             "app  running",
@@ -205,9 +205,9 @@ e2e!(
             "pod  Failed",
             "pod  deleted",
         ] {
-            assert!(story.contains(part), "no {part:?} in {story}");
+            assert!(transcript.contains(part), "no {part:?} in {transcript}");
         }
-        assert!(!story.contains('\x1b'), "no colours in a file");
+        assert!(!transcript.contains('\x1b'), "no colours in a file");
     }
 );
 

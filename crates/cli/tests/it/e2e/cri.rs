@@ -24,9 +24,14 @@ e2e!(
         world.containerd().resume();
         agent.until_is("app", "probe:liveness:success");
         for kind in ["unready", "killing", "exited"] {
-            assert_eq!(of(&agent.seen, "app", kind).count(), 0, "{}", agent.story());
+            assert_eq!(of(&agent.seen, "app", kind).count(), 0, "{}", agent.transcript());
         }
-        assert_eq!(of(&agent.seen, "app", "running").count(), 1, "{}", agent.story());
+        assert_eq!(
+            of(&agent.seen, "app", "running").count(),
+            1,
+            "{}",
+            agent.transcript()
+        );
         agent.interrupt();
         assert!(world.processes().is_empty());
     }
@@ -46,14 +51,24 @@ e2e!(
         agent.until_is("", "ready");
         world.containerd().kill();
         agent.until_is("app", "killing:livenessProbe");
-        // The grace period is over, and nobody could be told.
+        // The grace period is over, and nobody could be notified.
         agent.until_is("app", "graceExceeded");
-        assert_eq!(of(&agent.seen, "app", "exited").count(), 0, "{}", agent.story());
+        assert_eq!(
+            of(&agent.seen, "app", "exited").count(),
+            0,
+            "{}",
+            agent.transcript()
+        );
         world.containerd().resume();
         agent.until_is("app", "exited:137");
         agent.until_is("app", "running:1");
         agent.until_is("", "ready");
-        assert_eq!(of(&agent.seen, "app", "exited").count(), 1, "{}", agent.story());
+        assert_eq!(
+            of(&agent.seen, "app", "exited").count(),
+            1,
+            "{}",
+            agent.transcript()
+        );
         agent.interrupt();
         assert!(world.processes().is_empty());
     }

@@ -32,9 +32,9 @@ const fn longest_life(runtime: Runtime) -> u64 {
 const EVERY_TENTH: u64 = 5;
 
 /// What a container wrote of its lives: its log goes to a file that no restart touches.
-struct Diary(PathBuf);
+struct LifeLog(PathBuf);
 
-impl Diary {
+impl LifeLog {
     fn lives(&self) -> Vec<Vec<String>> {
         let text = std::fs::read_to_string(&self.0).unwrap_or_default();
         let mut lives: Vec<Vec<String>> = Vec::new();
@@ -51,16 +51,16 @@ impl Diary {
     }
 }
 
-/// A demo that keeps a diary.
-fn demo(world: &World, name: &str, flags: &str) -> (Value, Diary) {
-    let diary = world.shared().join(name);
+/// A demo that keeps a log of its lives.
+fn demo(world: &World, name: &str, flags: &str) -> (Value, LifeLog) {
+    let log = world.shared().join(name);
     let script = format!(
         "exec {} demo {flags} >> {}",
         world.runtime.program(),
-        diary.display()
+        log.display()
     );
     let container = world.container(name, &["sh", "-c", &script]);
-    (world.sharing(container), Diary(diary))
+    (world.sharing(container), LifeLog(log))
 }
 
 e2e!(an_agent_killed_again_and_again_loses_nothing, |world| {
@@ -138,7 +138,7 @@ e2e!(an_agent_killed_again_and_again_loses_nothing, |world| {
         assert_eq!(life.last().map(String::as_str), Some("exit 5"), "{life:?}");
     }
     let restarts = restart_counts(&listed);
-    for (name, diary) in [
+    for (name, log) in [
         ("steady", &steady_diary),
         ("sick", &sick_diary),
         ("deaf", &deaf_diary),
@@ -149,7 +149,7 @@ e2e!(an_agent_killed_again_and_again_loses_nothing, |world| {
             .find(|(container, _)| container == name)
             .expect("listed");
         // One more may have begun after the question.
-        let starts = u64::try_from(diary.lives().len()).unwrap();
+        let starts = u64::try_from(log.lives().len()).unwrap();
         let most = count + 1 + u64::from(name != "steady");
         let fewest = match world.runtime {
             Runtime::Process | Runtime::Oci => count + 1,
@@ -170,7 +170,7 @@ fn is_undone(world: &World, life: &[String]) -> bool {
     world.runtime == Runtime::Containerd && just_begun
 }
 
-/// Runs and kills agents; all lines they told, and every process there was.
+/// Runs and kills agents; all lines they published, and every process there was.
 fn kill_again_and_again(world: &World, files: &[PathBuf], config: &str) -> (Vec<Line>, BTreeSet<i32>) {
     let random = RandomState::new();
     let mut lines = Vec::new();
@@ -196,9 +196,9 @@ fn split_at_deletion(lines: &[Line]) -> (Vec<Line>, Vec<Line>) {
     (before.to_vec(), after.to_vec())
 }
 
-fn nothing_happened_to_the_steady_one(lines: &[Line], diary: &Diary) {
-    let story = diary.lives();
-    assert_eq!(story.len(), 1, "{story:?}");
+fn nothing_happened_to_the_steady_one(lines: &[Line], log: &LifeLog) {
+    let its_lives = log.lives();
+    assert_eq!(its_lives.len(), 1, "{its_lives:?}");
     assert_eq!(of(lines, "steady", "unready").count(), 0, "ready stays ready");
     assert_eq!(of(lines, "steady", "killing").count(), 0);
     let ids: BTreeSet<&str> = of(lines, "steady", "running")

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 /// How long a line may take to come; nothing a test waits for takes a tenth of it on an idle machine.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
-/// How often a condition is looked at that nothing tells about.
+/// How often a condition is looked at that nothing announces.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Waits until something is there.
@@ -51,7 +51,7 @@ impl Line {
             .is_some_and(|detail| detail.contains(text))
     }
 
-    /// When a probe began; its line tells of its end.
+    /// When a probe began; its line is of its end.
     pub(crate) fn began(&self) -> f64 {
         self.t() - self["latencyMs"].as_f64().expect("a probe has its latency") / 1e3
     }
@@ -141,10 +141,10 @@ impl Agent {
                         return line;
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => panic!("no {what} in time; {}", self.story()),
+                Err(RecvTimeoutError::Timeout) => panic!("no {what} in time; {}", self.transcript()),
                 Err(RecvTimeoutError::Disconnected) => {
                     let stderr = self.stderr.take().map(JoinHandle::join);
-                    panic!("pulselet ended before {what}; {}\n{stderr:?}", self.story())
+                    panic!("pulselet ended before {what}; {}\n{stderr:?}", self.transcript())
                 }
             }
         }
@@ -163,8 +163,8 @@ impl Agent {
         known.unwrap_or_else(|| self.until(what, fits))
     }
 
-    pub(crate) fn story(&self) -> String {
-        story(&self.seen)
+    pub(crate) fn transcript(&self) -> String {
+        transcript(&self.seen)
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -196,7 +196,7 @@ impl Agent {
             match self.lines.recv_timeout(left) {
                 Ok(line) => self.seen.push(line),
                 Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) => panic!("it does not end; {}", self.story()),
+                Err(RecvTimeoutError::Timeout) => panic!("it does not end; {}", self.transcript()),
             }
         }
         let code = self.child.wait().expect("the agent has ended").code();
@@ -218,8 +218,8 @@ impl Drop for Agent {
 }
 
 impl Ended {
-    pub(crate) fn story(&self) -> String {
-        story(&self.seen)
+    pub(crate) fn transcript(&self) -> String {
+        transcript(&self.seen)
     }
 
     /// The lines of a container (or of the pod) that fit.
@@ -251,10 +251,10 @@ pub(crate) fn before<'a>(lines: &'a [Line], container: &str, brief: &str) -> &'a
 
 fn place(lines: &[Line], container: &str, brief: &str) -> usize {
     let place = lines.iter().position(|line| line.is(container, brief));
-    place.unwrap_or_else(|| panic!("no {brief} of {container:?} in\n{}", story(lines)))
+    place.unwrap_or_else(|| panic!("no {brief} of {container:?} in\n{}", transcript(lines)))
 }
 
-fn story(lines: &[Line]) -> String {
+fn transcript(lines: &[Line]) -> String {
     let lines = lines.iter().map(|line| line.0.to_string());
     lines.collect::<Vec<_>>().join("\n")
 }
@@ -274,6 +274,6 @@ pub(crate) fn in_order(lines: &[Line], expected: &[(&str, &str)]) {
         expected.peek().is_none(),
         "missing {:?} in\n{}",
         expected.peek(),
-        story(lines)
+        transcript(lines)
     );
 }

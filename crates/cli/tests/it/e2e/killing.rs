@@ -175,12 +175,12 @@ e2e!(the_wait_of_a_sidecar_is_part_of_its_grace, |world| {
     );
     let kill = ended.all("sidecar", "killing").next().expect("seen");
     let exit = ended.all("sidecar", "exited").next().expect("seen");
-    assert!(exit.t() - kill.t() >= 5.999, "{}", ended.story());
+    assert!(exit.t() - kill.t() >= 5.999, "{}", ended.transcript());
     let own = exit["seconds"].as_f64().expect("it had a signal");
     assert!(
         own < 5.5,
         "what the wait left, about three seconds: {}",
-        ended.story()
+        ended.transcript()
     );
 });
 
@@ -198,7 +198,7 @@ e2e!(a_sidecar_is_condemned_like_any_other, |world| {
         "Init container sidecar failed liveness probe"
     );
     let ended = agent.interrupt();
-    assert_eq!(ended.count("app", "running:1"), 0, "{}", ended.story());
+    assert_eq!(ended.count("app", "running:1"), 0, "{}", ended.transcript());
 });
 
 e2e!(a_second_stop_can_only_shorten_the_first, |world| {
@@ -226,7 +226,7 @@ e2e!(a_pod_that_is_being_deleted_restarts_nothing, |world| {
     let mut agent = world.run(&json!({"containers": [app]}));
     agent.until_is("app", "killing:livenessProbe");
     let ended = agent.interrupt();
-    assert_eq!(ended.count("app", "running:1"), 0, "{}", ended.story());
+    assert_eq!(ended.count("app", "running:1"), 0, "{}", ended.transcript());
     assert_eq!(ended.count("", "deleted"), 1);
 });
 
@@ -296,5 +296,5 @@ e2e!(a_pod_for_another_system_fails, |world| {
     let ended = world.run(&spec).finish();
     assert_eq!(ended.code, Some(1));
     assert_eq!(ended.all("app", "created").count(), 0);
-    assert_eq!(ended.count("", "phase:Failed"), 1, "{}", ended.story());
+    assert_eq!(ended.count("", "phase:Failed"), 1, "{}", ended.transcript());
 });

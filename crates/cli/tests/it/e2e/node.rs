@@ -225,15 +225,15 @@ e2e!(
         let node = Node::start_with(world, |command| {
             command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "400000");
         });
-        let hear = || {
+        let receive = || {
             let mut buffer = [0; 64];
             let length = socket.recv(&mut buffer).expect("a message comes");
             String::from_utf8_lossy(&buffer[..length]).into_owned()
         };
-        assert_eq!(hear(), "READY=1");
-        assert_eq!([hear(), hear()], ["WATCHDOG=1", "WATCHDOG=1"]);
+        assert_eq!(receive(), "READY=1");
+        assert_eq!([receive(), receive()], ["WATCHDOG=1", "WATCHDOG=1"]);
         node.terminate();
-        let last = std::iter::repeat_with(hear).find(|message| message != "WATCHDOG=1");
+        let last = std::iter::repeat_with(receive).find(|message| message != "WATCHDOG=1");
         assert_eq!(last.as_deref(), Some("STOPPING=1"));
     }
 );

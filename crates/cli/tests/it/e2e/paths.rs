@@ -132,7 +132,7 @@ fn run_ask_stop(world: &World, container: &Value, places: [Place<'_>; 2]) {
     ask("web", &places);
     stop("web", second);
     let ended = agent.finish();
-    assert_eq!(ended.code, Some(0), "{}\n{}", ended.story(), ended.stderr);
+    assert_eq!(ended.code, Some(0), "{}\n{}", ended.transcript(), ended.stderr);
     assert!(world.processes().is_empty());
 }
 

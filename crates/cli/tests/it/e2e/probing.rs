@@ -92,7 +92,7 @@ e2e!(
         let mut agent = world.run_with(&json!({"containers": [app]}), &gates);
         agent.until_is("", "ready");
         let ended = agent.interrupt();
-        assert_eq!(ended.all("app", "probe").count(), 0, "{}", ended.story());
+        assert_eq!(ended.all("app", "probe").count(), 0, "{}", ended.transcript());
         assert!(ended.stderr.contains("StartupProbeEnabled"), "{}", ended.stderr);
     }
 );
@@ -110,7 +110,7 @@ e2e!(thresholds_are_reached_by_equal_results_in_a_row, |world| {
     for change in ["ready", "unready", "ready"] {
         agent.until_is("app", change);
         let last = of(&agent.seen, "app", "probe").last();
-        assert_eq!(last.expect("it was probed")["run"], 2, "{}", agent.story());
+        assert_eq!(last.expect("it was probed")["run"], 2, "{}", agent.transcript());
     }
     let ended = agent.interrupt();
     assert_eq!(ended.count("app", "running:1"), 0, "readiness kills nobody");
@@ -281,11 +281,15 @@ e2e!(at_the_end_liveness_is_quiet_and_readiness_goes_on, |world| {
     let ended = agent.interrupt();
     let end = since(&ended.seen, "app", "killing:deleted");
     // One may have been under way when the end came.
-    assert!(of(end, "app", "probe:liveness").count() <= 1, "{}", ended.story());
+    assert!(
+        of(end, "app", "probe:liveness").count() <= 1,
+        "{}",
+        ended.transcript()
+    );
     assert!(
         of(end, "app", "probe:readiness:success").count() >= 1,
         "{}",
-        ended.story()
+        ended.transcript()
     );
 });
 
@@ -305,41 +309,41 @@ e2e!(the_end_makes_nothing_started_or_ready, |world| {
     agent.until_is("app", "hook:postStart:success");
     let ended = agent.interrupt();
     let end = since(&ended.seen, "app", "killing:deleted");
-    assert!(of(end, "app", "probe:startup").count() <= 1, "{}", ended.story());
+    assert!(
+        of(end, "app", "probe:startup").count() <= 1,
+        "{}",
+        ended.transcript()
+    );
     let shown = ["started", "ready", "probe:readiness"].map(|what| ended.all("app", what).count());
-    assert_eq!(shown, [0, 0, 0], "{}", ended.story());
+    assert_eq!(shown, [0, 0, 0], "{}", ended.transcript());
 });
 
-e2e!(
-    a_starved_agent_blames_nobody_if_it_is_told_to,
-    [Process],
-    |world| {
-        // The first probe is taken and never answered; the agent stands still before that can time out, until later.
-        let flags = ["--deadlock-at", "0s", "--recover-at", "5s"];
-        let app = world.server("app", &flags, |http| {
+e2e!(a_starved_agent_blames_nobody_if_asked_to, [Process], |world| {
+    // The first probe is taken and never answered; the agent stands still before that can time out, until later.
+    let flags = ["--deadlock-at", "0s", "--recover-at", "5s"];
+    let app = world.server("app", &flags, |http| {
         json!({"livenessProbe": http(json!({"periodSeconds": 1, "failureThreshold": 1, "timeoutSeconds": 4}))})
     });
-        let config = world.config("overloadGuard: true\n");
-        let mut agent = world.run_with(&json!({"containers": [app]}), &["--config", &config]);
-        agent.until_is("app", "running:0");
-        // How long it runs and how long it stands still are the test's input.
-        std::thread::sleep(std::time::Duration::from_millis(2500));
-        agent.signal(Signal::STOP);
-        std::thread::sleep(std::time::Duration::from_secs(4));
-        agent.signal(Signal::CONT);
-        agent.until_is("app", "probe:liveness:success");
-        let forgiven: Vec<&Line> = of(&agent.seen, "app", "probe:liveness:failure").collect();
-        assert!(
-            forgiven.len() == 1 && forgiven[0]["run"] == 0,
-            "{}",
-            agent.story()
-        );
-        assert!(
-            of(&agent.seen, "app", "warning").count() >= 1,
-            "{}",
-            agent.story()
-        );
-        let ended = agent.interrupt();
-        assert_eq!(ended.count("app", "killing:livenessProbe"), 0);
-    }
-);
+    let config = world.config("overloadGuard: true\n");
+    let mut agent = world.run_with(&json!({"containers": [app]}), &["--config", &config]);
+    agent.until_is("app", "running:0");
+    // How long it runs and how long it stands still are the test's input.
+    std::thread::sleep(std::time::Duration::from_millis(2500));
+    agent.signal(Signal::STOP);
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    agent.signal(Signal::CONT);
+    agent.until_is("app", "probe:liveness:success");
+    let forgiven: Vec<&Line> = of(&agent.seen, "app", "probe:liveness:failure").collect();
+    assert!(
+        forgiven.len() == 1 && forgiven[0]["run"] == 0,
+        "{}",
+        agent.transcript()
+    );
+    assert!(
+        of(&agent.seen, "app", "warning").count() >= 1,
+        "{}",
+        agent.transcript()
+    );
+    let ended = agent.interrupt();
+    assert_eq!(ended.count("app", "killing:livenessProbe"), 0);
+});

@@ -89,7 +89,7 @@ e2e!(a_slow_starter_has_all_the_time_its_startup_probe_gives, |world| {
     assert!(
         failures(&ended.seen, "app", "startup").len() >= 3,
         "{}",
-        ended.story()
+        ended.transcript()
     );
     in_order(
         &ended.seen,
@@ -108,7 +108,7 @@ e2e!(
         assert!(
             runs.len() > 3,
             "more than the ordinary threshold: {}",
-            ended.story()
+            ended.transcript()
         );
         assert_eq!(ended.count("app", "killing:livenessProbe"), 0);
     }
@@ -149,7 +149,7 @@ e2e!(a_waiting_request_is_asked_for_twice_a_second, |world| {
     assert!(
         ticks > 5,
         "a period of a second would have four: {}",
-        ended.story()
+        ended.transcript()
     );
 });
 

@@ -5,13 +5,13 @@ use serde_json::json;
 use super::harness::{Line, before, in_order, of};
 use super::world::{e2e, http, port, with};
 
-/// Asserts how long a container had to wait before its restarts. A pause counts from the exit, which its line tells of a
+/// Asserts how long a container had to wait before its restarts. A pause counts from the exit, which its line shows a
 /// little later: what is left of it is then said, and kept.
 fn pauses_are(lines: &[Line], container: &str, expected: &[f64]) {
-    let told = lines.iter().enumerate();
-    let told = told.filter(|(_, line)| line.is(container, "backoff"));
+    let backoffs = lines.iter().enumerate();
+    let backoffs = backoffs.filter(|(_, line)| line.is(container, "backoff"));
     let mut pauses = Vec::new();
-    for (place, line) in told {
+    for (place, line) in backoffs {
         let left = line["seconds"].as_f64().expect("a number");
         let next = of(&lines[place..], container, "running").next();
         let lasted = next.expect("it starts again").t() - line.t();
@@ -141,7 +141,12 @@ e2e!(a_container_that_is_condemned_again_and_again_waits_too, |world| {
     // Its first two ends are answered at once: there was none before the first, and no pause before the second.
     agent.until_is("app", "backoff");
     assert_eq!(of(&agent.seen, "app", "killing:livenessProbe").count(), 3);
-    assert_eq!(of(&agent.seen, "app", "running").count(), 3, "{}", agent.story());
+    assert_eq!(
+        of(&agent.seen, "app", "running").count(),
+        3,
+        "{}",
+        agent.transcript()
+    );
     agent.interrupt();
 });
 
@@ -157,7 +162,7 @@ e2e!(
         let mut agent = world.run_with(&json!({"containers": [app]}), &["--config", &config]);
         agent.until_is("app", "running:3");
         let ended = agent.interrupt();
-        assert_eq!(ended.count("app", "backoff"), 0, "{}", ended.story());
+        assert_eq!(ended.count("app", "backoff"), 0, "{}", ended.transcript());
     }
 );
 
@@ -172,7 +177,7 @@ e2e!(a_container_may_have_a_restart_policy_of_its_own, |world| {
     agent.until_is("again", "running:1");
     agent.sooner_or_later("an end", |line| line.is("once", "exited:1"));
     let ended = agent.interrupt();
-    assert_eq!(ended.count("once", "running:1"), 0, "{}", ended.story());
+    assert_eq!(ended.count("once", "running:1"), 0, "{}", ended.transcript());
 });
 
 e2e!(a_sidecar_is_restarted_whatever_the_pods_policy, |world| {
@@ -183,8 +188,8 @@ e2e!(a_sidecar_is_restarted_whatever_the_pods_policy, |world| {
     let app = world.demo("app", &["--exit-at", "1500ms"]);
     let spec = json!({"initContainers": [sidecar], "containers": [app], "restartPolicy": "Never"});
     let ended = world.run(&spec).finish();
-    assert_eq!(ended.code, Some(0), "{}", ended.story());
-    assert_eq!(ended.count("sidecar", "running:1"), 1, "{}", ended.story());
+    assert_eq!(ended.code, Some(0), "{}", ended.transcript());
+    assert_eq!(ended.count("sidecar", "running:1"), 1, "{}", ended.transcript());
     assert_eq!(ended.count("app", "running:1"), 0);
 });
 
@@ -215,7 +220,7 @@ e2e!(init_containers_run_one_by_one, |world| {
         "restartPolicy": "Never",
     });
     let ended = world.run(&spec).finish();
-    assert_eq!(ended.code, Some(0), "{}", ended.story());
+    assert_eq!(ended.code, Some(0), "{}", ended.transcript());
     in_order(
         &ended.seen,
         &[
@@ -255,6 +260,10 @@ e2e!(a_program_that_is_not_there_is_tried_again, |world| {
     let mut agent = world.run_with(&json!({"containers": [app]}), &["--config", &config]);
     agent.until_is("app", "backoff");
     let ended = agent.interrupt();
-    assert_eq!(ended.all("app", "running").count(), 0, "{}", ended.story());
-    assert!(ended.story().contains("/no/such/program"), "{}", ended.story());
+    assert_eq!(ended.all("app", "running").count(), 0, "{}", ended.transcript());
+    assert!(
+        ended.transcript().contains("/no/such/program"),
+        "{}",
+        ended.transcript()
+    );
 });

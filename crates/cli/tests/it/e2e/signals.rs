@@ -23,7 +23,7 @@ fn trapping(world: &World) -> Value {
     world.sharing(with(container, json!({"readinessProbe": ready})))
 }
 
-/// Runs the container to its end: its status told the signal, which was sent, and it left because of it.
+/// Runs the container to its end: its status named the signal, which was sent, and it left because of it.
 fn ends_by(world: &World, container: &Value, signal: &str, exit_code: i32) -> Vec<String> {
     let _ = std::fs::remove_file(world.shared().join("up"));
     let spec =
@@ -113,7 +113,7 @@ e2e!(
 );
 
 e2e!(
-    an_images_signal_that_nobody_knows_is_told_and_not_used,
+    an_images_signal_that_nobody_knows_is_reported_and_not_used,
     [Oci],
     |world| {
         let image = "signals.local/odd:1";
@@ -129,7 +129,7 @@ e2e!(
 );
 
 e2e!(
-    a_runtime_that_knows_no_stop_signals_goes_by_the_image_and_is_told_of,
+    a_runtime_that_knows_no_stop_signals_goes_by_the_image_and_is_reported,
     [Containerd],
     |world| {
         let image = "signals.local/usr2:1";

@@ -1,4 +1,4 @@
-//! The simulator and real processes tell the same story.
+//! The simulator and real processes do the same.
 //!
 //! Compared per container: what happened to it, in order, and for each probe its counted results with equal neighbours
 //! folded. Scenarios leave more room between two things than a loaded machine takes.
@@ -10,12 +10,12 @@ use super::world::{World, e2e, http, port, with};
 
 /// What is compared of one container.
 #[derive(Debug, PartialEq, Eq)]
-struct Story {
+struct Behaviour {
     events: Vec<String>,
     probes: Vec<(String, Vec<String>)>,
 }
 
-fn story(lines: &[Line]) -> Story {
+fn behaviour(lines: &[Line]) -> Behaviour {
     let container = |line: &&Line| line["container"] == "app" || line["container"].is_null();
     let events = lines
         .iter()
@@ -33,7 +33,7 @@ fn story(lines: &[Line]) -> Story {
         results.dedup();
         (kind.to_owned(), results)
     };
-    Story {
+    Behaviour {
         events,
         probes: ["startup", "liveness", "readiness"].map(folded).into(),
     }
@@ -67,14 +67,14 @@ fn compare(world: &World, spec: &Value, life: &Value, delete_at: &str, end: impl
     if !delete_at.is_empty() {
         scenario["deleteAt"] = json!(delete_at);
     }
-    let simulated = story(&simulate(world, spec, &scenario, &flags));
+    let simulated = behaviour(&simulate(world, spec, &scenario, &flags));
     let real = end(world.run_with(spec, &flags));
-    let real_story = story(&real.seen);
+    let real_behaviour = behaviour(&real.seen);
     assert_eq!(
-        real_story,
+        real_behaviour,
         simulated,
         "left: real, right: simulated\n{}",
-        real.story()
+        real.transcript()
     );
 }
 
@@ -186,7 +186,7 @@ e2e!(a_program_that_leaves_again_and_again, |world| {
     let app = world.demo("app", &["--exit-at", "500ms", "--exit-code", "1"]);
     let life = json!({"exitsAt": "500ms", "exitCode": 1});
     // It leaves after 0.5, 1.0, 2.5 and 5.0 s; the next pause lasts four seconds, and is when it is deleted: then there is
-    // no program that might not hear of it.
+    // no program that might not get it.
     compare(world, &json!({"containers": [app]}), &life, "7s", |mut agent| {
         agent.until("a pause of four seconds", |line| {
             line["type"] == "backoff" && line["seconds"].as_f64().is_some_and(|left| left > 2.5)

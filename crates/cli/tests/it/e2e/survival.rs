@@ -24,8 +24,8 @@ e2e!(a_failure_run_goes_on_where_it_was, |world| {
     let runs: Vec<_> = of(&agent.seen, "app", "probe")
         .filter_map(|line| line["run"].as_u64())
         .collect();
-    // One that was under way may have been answered and not told.
-    assert!(runs == [3, 4] || runs == [4], "{}", agent.story());
+    // One that was under way may have been answered and not published.
+    assert!(runs == [3, 4] || runs == [4], "{}", agent.transcript());
     assert_eq!(
         of(&agent.seen, "app", "created").count(),
         0,
@@ -54,7 +54,7 @@ e2e!(started_and_ready_stay_as_they_were, |world| {
         (&json!(true), &json!(true))
     );
     let ended = agent.interrupt();
-    assert_eq!(ended.all("app", "probe").count(), 0, "{}", ended.story());
+    assert_eq!(ended.all("app", "probe").count(), 0, "{}", ended.transcript());
 });
 
 e2e!(a_kill_under_way_keeps_its_deadline, |world| {
@@ -67,11 +67,11 @@ e2e!(a_kill_under_way_keeps_its_deadline, |world| {
     let mut agent = world.run(&spec);
     let exit = agent.until_is("app", "exited:137");
     let took = exit["seconds"].as_f64().expect("it had a signal");
-    assert!((3.999..3600.0).contains(&took), "{}", agent.story());
+    assert!((3.999..3600.0).contains(&took), "{}", agent.transcript());
     agent.until_is("app", "running:1");
     let logs = world.command("logs").args(["web", "--previous"]).output();
     let logs = String::from_utf8(logs.expect("pulselet runs").stdout).expect("UTF-8");
-    assert_eq!(logs.matches("ignored SIGTERM").count(), 1, "told once: {logs}");
+    assert_eq!(logs.matches("ignored SIGTERM").count(), 1, "logged once: {logs}");
     let stop = world
         .command("stop")
         .args(["web", "--grace-period", "0"])
@@ -93,7 +93,7 @@ e2e!(a_pause_before_a_restart_is_not_shortened, |world| {
     assert!(
         start.t() - pause.t() >= left - 0.001,
         "{pause:?} {}",
-        agent.story()
+        agent.transcript()
     );
     agent.interrupt();
 });

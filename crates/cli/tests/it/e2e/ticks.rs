@@ -41,7 +41,7 @@ e2e!(a_look_sees_a_program_long_before_its_first_tick, |world| {
     let ended = agent.interrupt();
     let no_look = |line: &&Line| line["counted"] == true || line["run"] != 0;
     let mut failures = ended.all("app", "probe:readiness:failure");
-    assert!(failures.find(no_look).is_none(), "{}", ended.story());
+    assert!(failures.find(no_look).is_none(), "{}", ended.transcript());
 });
 
 e2e!(without_looks_the_first_tick_decides, |world| {
@@ -53,7 +53,11 @@ e2e!(without_looks_the_first_tick_decides, |world| {
     let config = world.config("looks: false\n");
     let mut agent = world.run_with(&json!({"containers": [app]}), &["--config", &config]);
     let ready = agent.until_is("app", "ready");
-    assert!(ready.t() - created(&agent.seen) >= 0.999, "{}", agent.story());
+    assert!(
+        ready.t() - created(&agent.seen) >= 0.999,
+        "{}",
+        agent.transcript()
+    );
     agent.interrupt();
 });
 
@@ -65,7 +69,11 @@ e2e!(the_first_probe_waits_for_the_initial_delay, |world| {
     let mut agent = world.run(&json!({"containers": [app]}));
     agent.until_is("app", "ready");
     let first = of(&agent.seen, "app", "probe").next().expect("it is probed");
-    assert!(first.began() - created(&agent.seen) >= 1.249, "{}", agent.story());
+    assert!(
+        first.began() - created(&agent.seen) >= 1.249,
+        "{}",
+        agent.transcript()
+    );
     agent.interrupt();
 });
 
@@ -86,19 +94,23 @@ e2e!(
             agent.until_is("app", "probe:readiness:success");
         }
         let [look, owed, next] = &of(&agent.seen, "app", "probe").collect::<Vec<_>>()[..] else {
-            panic!("three attempts: {}", agent.story());
+            panic!("three attempts: {}", agent.transcript());
         };
         // The grid has points after 4 s, which the look overran, and 8 s.
         assert!(
             owed.began() - look.t() < 1.9,
             "at once, not at the next point: {}",
-            agent.story()
+            agent.transcript()
         );
-        assert!(next.began() - created(&agent.seen) >= 7.999, "{}", agent.story());
+        assert!(
+            next.began() - created(&agent.seen) >= 7.999,
+            "{}",
+            agent.transcript()
+        );
         assert!(
             next.began() - owed.began() < 3.9,
             "a new grid would take a period: {}",
-            agent.story()
+            agent.transcript()
         );
         agent.interrupt();
     }
@@ -113,7 +125,7 @@ e2e!(a_sub_second_period_lasts_until_the_first_success, |world| {
     let mut agent = world.run(&json!({"containers": [app]}));
     agent.until_is("app", "ready");
     // Two seconds have nine ticks of 200 ms; even a slow machine takes more than two of them.
-    assert!(failed_ticks(&agent.seen) > 2, "{}", agent.story());
+    assert!(failed_ticks(&agent.seen) > 2, "{}", agent.transcript());
     let from = agent.seen.len();
     for _ in 0..2 {
         agent.until_is("app", "probe:readiness:success");
@@ -124,7 +136,7 @@ e2e!(a_sub_second_period_lasts_until_the_first_success, |world| {
     agent.until_is("app", "running:1");
     agent.until_is("app", "ready");
     let second = since(&agent.seen, "app", "running:1");
-    assert!(failed_ticks(second) > 2, "{}", agent.story());
+    assert!(failed_ticks(second) > 2, "{}", agent.transcript());
     agent.interrupt();
 });
 
@@ -160,7 +172,7 @@ e2e!(a_setting_brings_the_short_period_back_after_a_failure, |world| {
         agent.until_is("app", change);
     }
     // The three seconds would have three ticks of the long period and have more than ten of the short one.
-    assert!(failed_ticks(&agent.seen) > 4, "{}", agent.story());
+    assert!(failed_ticks(&agent.seen) > 4, "{}", agent.transcript());
     agent.interrupt();
 });
 
@@ -178,6 +190,6 @@ e2e!(a_setting_keeps_the_short_period_for_good, |world| {
         agent.until_is("slow", "probe:readiness:success");
     }
     let quick = of(&agent.seen[from..], "quick", "probe:readiness:success").count();
-    assert!(quick > 5, "five for each of the other's: {}", agent.story());
+    assert!(quick > 5, "five for each of the other's: {}", agent.transcript());
     agent.interrupt();
 });

@@ -125,8 +125,18 @@ e2e!(
         }
         let mut agent = world.run(&spec);
         agent.until_is("app", "probe:readiness:success");
-        assert_eq!(of(&agent.seen, "app", "created").count(), 0, "{}", agent.story());
-        assert_eq!(of(&agent.seen, "app", "unready").count(), 0, "{}", agent.story());
+        assert_eq!(
+            of(&agent.seen, "app", "created").count(),
+            0,
+            "{}",
+            agent.transcript()
+        );
+        assert_eq!(
+            of(&agent.seen, "app", "unready").count(),
+            0,
+            "{}",
+            agent.transcript()
+        );
         let kept = std::fs::read_dir(world.data()).unwrap().flatten();
         assert!(
             kept.into_iter()
@@ -138,7 +148,7 @@ e2e!(
     }
 );
 
-e2e!(a_full_disk_stops_nothing_and_is_told, [Process], |world| {
+e2e!(a_full_disk_stops_nothing_and_is_reported, [Process], |world| {
     let data = world.data();
     std::fs::create_dir_all(&data).unwrap();
     let mount = |args: &[&str]| {
@@ -179,7 +189,7 @@ e2e!(a_full_disk_stops_nothing_and_is_told, [Process], |world| {
     agent.until_is("app", "ready");
     let ended = agent.interrupt();
     assert_eq!(ended.code, Some(130));
-    assert_eq!(ended.count("app", "running:1"), 0, "{}", ended.story());
+    assert_eq!(ended.count("app", "running:1"), 0, "{}", ended.transcript());
     in_order(
         &ended.seen,
         &[("app", "killing:deleted"), ("app", "exited:0"), ("", "deleted")],

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use pulselet_agent::Layout;
-use pulselet_agent::control::Client;
+use pulselet_agent::control::ControlClient;
 use rustix::process::Pid;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -270,7 +270,7 @@ impl World {
 
     /// Reasons and messages of all events of the pods that run now.
     pub(crate) fn events(&self) -> Vec<(String, String)> {
-        let client = Client::new(Layout::new(self.data()).socket());
+        let client = ControlClient::new(Layout::new(self.data()).socket());
         let executor = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()

@@ -10,7 +10,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use pulselet_agent::control::Client;
+use pulselet_agent::control::ControlClient;
 use pulselet_agent::{EventRow, Layout};
 use pulselet_runtime::log::LogEntry;
 use rustix::process::{Pid, Signal, kill_process};
@@ -244,7 +244,7 @@ impl Agent {
     }
 
     fn ask_for_events(&mut self) {
-        let client = Client::new(Layout::new(self.directory.path()).socket());
+        let client = ControlClient::new(Layout::new(self.directory.path()).socket());
         let ask = async {
             // Before the agent listens and after it has gone there is nothing to see.
             for pod in client.pods().await.unwrap_or_default() {

@@ -197,7 +197,7 @@ impl Cluster {
     pub(crate) fn terminate(&mut self) {
         for mut child in self.children.drain(..) {
             let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-            kill_process(pid.expect("it runs"), Signal::TERM).expect("it can be told");
+            kill_process(pid.expect("it runs"), Signal::TERM).expect("it can be signalled");
             assert_eq!(child.wait().expect("it ends").code(), Some(0));
         }
     }

@@ -101,7 +101,7 @@ impl Container {
         }
     }
 
-    /// Takes a probe's report: what to tell about it, and whether it condemns the container.
+    /// Takes a probe's report: what to report about it, and whether it condemns the container.
     pub(crate) fn probe_done(
         &mut self,
         scope: &mut Scope<'_>,

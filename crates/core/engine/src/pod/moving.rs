@@ -10,7 +10,7 @@ use crate::plan::{PodPlan, Role, Settings};
 use crate::time::Time;
 
 impl PodMachine {
-    /// Takes every step that the state allows, then tells what has changed.
+    /// Takes every step that the state allows, then reports what has changed.
     pub(super) fn settle(&mut self, now: Time, out: &mut Outbox) {
         out.dirty = true;
         while self.step(now, out) {}

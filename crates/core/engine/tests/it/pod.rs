@@ -54,7 +54,7 @@ pub(crate) fn at(secs: u64) -> Time {
     Time::ZERO + Span::from_secs(secs)
 }
 
-/// A pod of one container and what its last step asked for and told.
+/// A pod of one container and what its last step asked for and reported.
 pub(crate) struct Driven {
     pub(crate) pod: PodMachine,
     pub(crate) out: Outbox,
@@ -116,7 +116,7 @@ impl Driven {
         self.pod.advance(at(secs), &mut self.out);
     }
 
-    fn tells(&self, body: &LineBody) -> bool {
+    fn reports(&self, body: &LineBody) -> bool {
         self.out.lines.iter().any(|line| line.body == *body)
     }
 }
@@ -188,7 +188,7 @@ fn signal_warnings(wanted: Signal, effective: [Option<Signal>; 2]) -> usize {
 }
 
 #[test]
-fn a_stop_signal_that_is_not_used_is_told_once() {
+fn a_stop_signal_that_is_not_used_is_reported_once() {
     let wanted: Signal = "SIGUSR1".parse().expect("a signal");
     assert_eq!(signal_warnings(wanted, [Some(wanted); 2]), 0);
     assert_eq!(signal_warnings(wanted, [Some(Signal::TERM); 2]), 1);
@@ -218,7 +218,7 @@ fn each_step_asks_for_the_next() {
             at: at(0),
         },
     );
-    assert!(driven.tells(&LineBody::Started) && driven.tells(&LineBody::Ready));
+    assert!(driven.reports(&LineBody::Started) && driven.reports(&LineBody::Ready));
 }
 
 #[test]
@@ -256,13 +256,13 @@ fn each_way_of_having_no_image_has_its_reason_and_events() {
             message: "why".into(),
         };
         driven.give(0, failed);
-        let told: Vec<String> = driven
+        let reported: Vec<String> = driven
             .out
             .events
             .iter()
             .map(|event| format!("{}: {}", event.reason, event.message))
             .collect();
-        assert_eq!(told, events);
+        assert_eq!(reported, events);
         let expected = ReportedState::Waiting {
             reason,
             message: Some(message.into()),
@@ -311,10 +311,10 @@ fn an_ephemeral_container_has_one_life_and_the_pod_does_not_care() {
     driven.give(1, Input::ImageReady { container: 1, pulled });
     driven.give(1, created(life));
     driven.give(1, Input::Running { life, at: at(1) });
-    assert!(!driven.tells(&LineBody::Ready));
+    assert!(!driven.reports(&LineBody::Ready));
     driven.give(2, exited(life, 2, 1));
     assert_eq!(driven.out.actions, []);
-    assert!(!driven.tells(&LineBody::Unready));
+    assert!(!driven.reports(&LineBody::Unready));
     let status = driven.pod.status();
     assert_eq!(status.phase.as_str(), "Running");
     assert!(status.containers[APP].ready && !status.containers[1].ready);
@@ -382,8 +382,8 @@ fn a_probe_answered_twice_counts_once() {
 }
 
 #[test]
-fn an_exit_code_is_told_in_the_line_and_not_in_the_event() {
-    for (detail, told) in [("", "exit code 3"), ("out", "exit code 3: out")] {
+fn an_exit_code_is_reported_in_the_line_and_not_in_the_event() {
+    for (detail, text) in [("", "exit code 3"), ("out", "exit code 3: out")] {
         let mut driven = Driven::running(ContainerPlan {
             liveness: Some(probe()),
             ..container()
@@ -400,7 +400,7 @@ fn an_exit_code_is_told_in_the_line_and_not_in_the_event() {
             LineBody::Probe { detail, .. } => Some(detail.as_str()),
             _ => None,
         });
-        assert_eq!(said, Some(told));
+        assert_eq!(said, Some(text));
         let event = &driven.out.events[0];
         assert_eq!(event.message, format!("Liveness probe failed: {detail}"));
     }
@@ -445,11 +445,11 @@ fn an_unanswered_stop_is_asked_for_again() {
     assert_eq!(driven.out.actions, [], "the grace period counts from the signal");
     driven.advance(135);
     assert_eq!(driven.out.actions, [Action::Kill { life: FIRST }]);
-    assert!(driven.tells(&LineBody::GraceExceeded { signal: Signal::KILL }));
+    assert!(driven.reports(&LineBody::GraceExceeded { signal: Signal::KILL }));
 }
 
 #[test]
-fn what_the_runtime_did_alone_is_told_at_the_exit() {
+fn what_the_runtime_did_alone_is_reported_at_the_exit() {
     let mut driven = Driven::running(container());
     driven.give(
         100,
@@ -470,8 +470,8 @@ fn what_the_runtime_did_alone_is_told_at_the_exit() {
         stop: Some(stop),
     };
     driven.give(200, Input::Exited { life: FIRST, exit });
-    assert!(driven.tells(&LineBody::Signal { signal: Signal::TERM }));
-    assert!(driven.tells(&LineBody::GraceExceeded { signal: Signal::KILL }));
+    assert!(driven.reports(&LineBody::Signal { signal: Signal::TERM }));
+    assert!(driven.reports(&LineBody::GraceExceeded { signal: Signal::KILL }));
     assert!(driven.out.lines.iter().any(|line| matches!(
         line.body,
         LineBody::Exited { exit_code: exit_code::KILLED, seconds: Some(seconds), .. } if seconds == Span::from_secs(5)
@@ -485,7 +485,7 @@ fn killed_before_its_signal() -> Driven {
     let grace = Some(Span::ZERO);
     driven.give(100, Input::Delete { grace });
     assert_eq!(driven.out.actions, [Action::Kill { life: FIRST }]);
-    assert!(!driven.tells(&LineBody::GraceExceeded { signal: Signal::KILL }));
+    assert!(!driven.reports(&LineBody::GraceExceeded { signal: Signal::KILL }));
     driven
 }
 
@@ -502,8 +502,8 @@ fn a_kill_that_overtakes_its_stop_signal_exceeds_nothing() {
     let mut driven = killed_before_its_signal();
     driven.give(100, signalled(Signal::KILL));
     let signal = Signal::KILL;
-    assert!(driven.tells(&LineBody::Signal { signal }));
-    assert!(!driven.tells(&LineBody::GraceExceeded { signal: Signal::KILL }));
+    assert!(driven.reports(&LineBody::Signal { signal }));
+    assert!(!driven.reports(&LineBody::GraceExceeded { signal: Signal::KILL }));
 }
 
 #[test]
@@ -511,10 +511,10 @@ fn a_kill_that_follows_a_stop_signal_on_its_way_exceeds_the_grace_period() {
     let mut driven = killed_before_its_signal();
     driven.give(100, signalled(Signal::TERM));
     let signal = Signal::TERM;
-    assert!(driven.tells(&LineBody::Signal { signal }));
-    assert!(driven.tells(&LineBody::GraceExceeded { signal: Signal::KILL }));
+    assert!(driven.reports(&LineBody::Signal { signal }));
+    assert!(driven.reports(&LineBody::GraceExceeded { signal: Signal::KILL }));
     driven.give(101, signalled(Signal::KILL));
-    assert_eq!(driven.out.lines, [], "told already");
+    assert_eq!(driven.out.lines, [], "reported already");
 }
 
 #[test]
@@ -536,7 +536,7 @@ fn a_container_created_for_a_deleted_pod_is_not_started() {
         [Action::Remove { life: FIRST }, Action::StopSandbox]
     );
     driven.give(2, Input::SandboxStopped);
-    assert!(driven.pod.is_over() && driven.tells(&LineBody::Deleted));
+    assert!(driven.pod.is_over() && driven.reports(&LineBody::Deleted));
 }
 
 #[test]

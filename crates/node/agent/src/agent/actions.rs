@@ -8,10 +8,12 @@ use pulselet_engine::plan::{Hook, ProbeKind};
 use pulselet_engine::{Input, LifeKey, PodKey, Span, Time};
 use pulselet_plan::PullPolicy;
 use pulselet_vocabulary::Signal;
+use tracing::Instrument as _;
 
 use super::Agent;
-use super::entry::{Entry, Todo};
-use crate::jobs::{CreateJob, HookJob, ImageJob, ProbeJob, RemoveJob, StopJob, Tools};
+use super::entry::{DueAction, PodEntry};
+use crate::jobs::{CreateJob, HookJob, ImageJob, JobContext, ProbeJob, RemoveJob, StopJob};
+use crate::spans;
 
 /// The runtime counts a grace period from the signal itself, which comes a moment after we asked for it. Our SIGKILL
 /// backs up the runtime's, so it comes this much later: never before the grace period is over.
@@ -19,39 +21,43 @@ const BACK_UP_AFTER: Duration = Duration::from_millis(250);
 
 impl Agent {
     /// Begins an action. It is answered through the queue of answers, never here.
-    pub(super) fn perform(&mut self, key: PodKey, todo: &Todo) {
+    pub(super) fn perform(&mut self, key: PodKey, due_action: &DueAction) {
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
         };
-        let tools = Arc::clone(&self.tools);
-        match todo.action {
+        let jobs = Arc::clone(&self.jobs);
+        match due_action.action {
             Action::RunSandbox { attempt } => {
                 let pod = entry.reference(key);
-                self.tasks
-                    .spawn(async move { tools.run_sandbox(pod, attempt).await });
+                let work = async move { jobs.run_sandbox(pod, attempt).await };
+                self.tasks.spawn(work.instrument(entry.span()));
             }
             Action::StopSandbox => {
-                entry.place = None;
+                entry.location = None;
                 let uid = Arc::clone(&entry.identity.uid);
-                self.tasks
-                    .spawn(async move { tools.stop_sandbox(key, uid).await });
+                let work = async move { jobs.stop_sandbox(key, uid).await };
+                self.tasks.spawn(work.instrument(entry.span()));
             }
             Action::EnsureImage { container } => {
                 let job = image_job(entry, key, container);
-                self.tasks.spawn(async move { tools.ensure_image(job).await });
+                let span = spans::container(&entry.pod_name, entry.container_name(container), None);
+                self.tasks
+                    .spawn(async move { jobs.ensure_image(job).await }.instrument(span));
             }
             Action::Create { life } => {
                 let job = create_job(entry, key, life);
-                self.tasks.spawn(tools.create(job));
+                self.tasks
+                    .spawn(jobs.create(job).instrument(entry.life_span(life)));
             }
             Action::Start { life } => {
                 let Some(known) = entry.life(life) else {
                     return self.lost_life(key, life, "start");
                 };
                 let id = known.id.clone();
-                self.tasks.spawn(async move { tools.start(key, life, id).await });
+                let work = async move { jobs.start(key, life, id).await };
+                self.tasks.spawn(work.instrument(entry.life_span(life)));
             }
-            Action::Probe { life, kind, timeout } => self.probe(key, life, kind, timeout, todo.due),
+            Action::Probe { life, kind, timeout } => self.probe(key, life, kind, timeout, due_action.due),
             Action::Hook { life, hook, limit } => self.hook(key, life, hook, limit),
             Action::CancelHook { life, hook } => {
                 if let Some(known) = entry.life_mut(life) {
@@ -69,9 +75,15 @@ impl Agent {
         let known = entry.and_then(|entry| {
             let known = entry.life(life)?;
             let target = known.container()?.probe(kind)?;
-            Some((known.id.clone(), Arc::clone(target), entry.address))
+            let span = spans::probe(
+                &entry.pod_name,
+                entry.container_name(life.container),
+                &known.id,
+                kind,
+            );
+            Some((known.id.clone(), Arc::clone(target), entry.address, span))
         });
-        let Some((id, target, address)) = known else {
+        let Some((id, target, address, span)) = known else {
             let report = ProbeReport {
                 outcome: ProbeOutcome::Error,
                 detail: "the probe is not in the pod's manifest".to_owned(),
@@ -92,16 +104,18 @@ impl Agent {
             timeout: timeout.into(),
             due,
         };
-        let tools = Arc::clone(&self.tools);
-        self.tasks.spawn(async move { tools.probe(job).await });
+        let jobs = Arc::clone(&self.jobs);
+        self.tasks
+            .spawn(async move { jobs.probe(job).await }.instrument(span));
     }
 
     fn hook(&mut self, key: PodKey, life: LifeKey, hook: Hook, limit: Option<Span>) {
-        let tools = Arc::clone(&self.tools);
+        let jobs = Arc::clone(&self.jobs);
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
         };
         let address = entry.address;
+        let span = entry.life_span(life);
         let Some(known) = entry.life_mut(life) else {
             let result = Err("the container is not there".to_owned());
             return self.answer_soon(key, Input::HookDone { life, hook, result });
@@ -115,14 +129,19 @@ impl Agent {
             address,
             limit: limit.map(Into::into),
         };
-        let task = self.tasks.spawn(async move { tools.hook(job).await });
+        let task = self
+            .tasks
+            .spawn(async move { jobs.hook(job).await }.instrument(span));
         known.set_hook(hook, task);
     }
 
     fn stop(&mut self, key: PodKey, life: LifeKey, grace: Duration) {
-        let now = self.tools.clock.now();
-        let entry = self.entries.get_mut(&key);
-        let Some(known) = entry.and_then(|entry| entry.life_mut(life)) else {
+        let now = self.jobs.clock.now();
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return;
+        };
+        let span = entry.life_span(life);
+        let Some(known) = entry.life_mut(life) else {
             return self.lost_life(key, life, "stop");
         };
         let delay = match known.killed_by_runtime_at {
@@ -144,8 +163,9 @@ impl Agent {
             signal,
             delay,
         };
-        let tools = Arc::clone(&self.tools);
-        self.tasks.spawn(async move { tools.stop(job).await });
+        let jobs = Arc::clone(&self.jobs);
+        self.tasks
+            .spawn(async move { jobs.stop(job).await }.instrument(span));
     }
 
     fn remove(&mut self, key: PodKey, life: LifeKey) {
@@ -155,6 +175,7 @@ impl Agent {
         let Some(name) = entry.name_of(life.container) else {
             return;
         };
+        let span = entry.life_span(life);
         let index = entry.lives.iter().position(|known| known.key == life);
         let known = index.map(|index| entry.lives.swap_remove(index));
         let pod = entry.identity.clone();
@@ -173,24 +194,30 @@ impl Agent {
             attempt: life.attempt,
             id: known.map(|known| known.id),
         };
-        let tools = Arc::clone(&self.tools);
-        self.tasks.spawn(async move { tools.remove(job).await });
+        let jobs = Arc::clone(&self.jobs);
+        self.tasks
+            .spawn(async move { jobs.remove(job).await }.instrument(span));
     }
 
     /// The engine speaks of a life the runtime never confirmed: it counts as gone.
     fn lost_life(&mut self, key: PodKey, life: LifeKey, wanted: &'static str) {
-        tracing::error!(?life, wanted, "the life is not known to the runtime");
-        let tools = Arc::clone(&self.tools);
-        self.tasks.spawn(async move { tools.lost(key, life).await });
+        if let Some(entry) = self.entries.get(&key) {
+            let attempt = life.attempt;
+            entry
+                .life_span(life)
+                .in_scope(|| tracing::error!(attempt, wanted, "the runtime does not know the life"));
+        }
+        let jobs = Arc::clone(&self.jobs);
+        self.tasks.spawn(async move { jobs.lost(key, life).await });
     }
 
     fn answer_soon(&mut self, key: PodKey, input: Input) {
-        let tools: Arc<Tools> = Arc::clone(&self.tools);
-        self.tasks.spawn(async move { tools.say(key, input).await });
+        let jobs: Arc<JobContext> = Arc::clone(&self.jobs);
+        self.tasks.spawn(async move { jobs.send_input(key, input).await });
     }
 }
 
-fn image_job(entry: &Entry, key: PodKey, container: usize) -> ImageJob {
+fn image_job(entry: &PodEntry, key: PodKey, container: usize) -> ImageJob {
     let plan = entry.plan().containers.get(container);
     let blueprint = entry.blueprint.containers.get(container);
     ImageJob {
@@ -204,7 +231,7 @@ fn image_job(entry: &Entry, key: PodKey, container: usize) -> ImageJob {
     }
 }
 
-fn create_job(entry: &Entry, key: PodKey, life: LifeKey) -> CreateJob {
+fn create_job(entry: &PodEntry, key: PodKey, life: LifeKey) -> CreateJob {
     let plan = entry.plan().containers.get(life.container);
     CreateJob {
         pod: entry.reference(key),

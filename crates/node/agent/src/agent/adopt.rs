@@ -13,9 +13,10 @@ use pulselet_volume::discard;
 use thiserror::Error;
 
 use super::Agent;
-use super::entry::{Entry, LifeStage, Manifest, Record};
+use super::entry::{LifeStage, Manifest, PodEntry, Record};
 use super::observe::Known;
-use crate::jobs::{Place, PodRef};
+use crate::jobs::{PodRef, SandboxLocation};
+use crate::spans;
 use crate::state::store::{self, StoredPod};
 
 /// Everything a runtime has of ours.
@@ -64,9 +65,9 @@ enum RestoreError {
 }
 
 impl Agent {
-    /// Restores every stored pod and tells it what the runtime has. Containers are left as they are.
+    /// Restores every stored pod and gives it what the runtime has. Containers are left as they are.
     pub(crate) async fn adopt(&mut self, stored: Vec<StoredPod>) -> Result<(), AdoptError> {
-        let listing = Listing::take(&*self.tools.runtime).await?;
+        let listing = Listing::take(&*self.jobs.runtime).await?;
         let mut uids = HashSet::new();
         for pod in stored {
             uids.insert(pod.uid.clone());
@@ -79,11 +80,13 @@ impl Agent {
             .iter()
             .filter(|sandbox| !uids.contains(&sandbox.pod.uid))
         {
-            tracing::warn!(
-                pod = %PodName::new(&*sandbox.pod.namespace, &*sandbox.pod.name),
-                sandbox = %sandbox.id,
-                "the runtime has a sandbox of a pod that this node does not know; it is left alone"
-            );
+            let pod = PodName::new(&*sandbox.pod.namespace, &*sandbox.pod.name);
+            spans::pod(&pod).in_scope(|| {
+                tracing::warn!(
+                    sandbox = %sandbox.id,
+                    "the runtime has a sandbox of a pod that this node does not know; it is left alone"
+                );
+            });
         }
         self.remove_stale_directories(uids);
         Ok(())
@@ -95,7 +98,7 @@ impl Agent {
             Err(error) => error,
         };
         tracing::error!(uid = pod.uid, %error, "cannot go on with a stored pod, trying its spare copy");
-        let spare = store::load_spare(&self.tools.layout, &pod.uid)?;
+        let spare = store::load_spare(&self.jobs.layout, &pod.uid)?;
         self.restore(&spare)
             .inspect_err(
                 |error| tracing::error!(uid = pod.uid, %error, "cannot go on with the spare copy either"),
@@ -114,7 +117,7 @@ impl Agent {
         let (current, pod) = spec(record.generation)?;
         let blueprint = Arc::new(pulselet_plan::convert(&pod, self.config.gates)?);
         let engine = record.engine;
-        let mut entry = Entry::new(
+        let mut entry = PodEntry::new(
             engine.identity().clone(),
             record.origin,
             &pod,
@@ -144,11 +147,11 @@ impl Agent {
         let has_ended = engine.status().phase.is_terminal();
         let key = self.insert(engine, entry);
         if !has_ended && blueprint.has_written_volumes() {
-            self.tools.adopt_volumes(PodRef {
+            self.jobs.adopt_volumes(PodRef {
                 key,
                 uid,
                 spec: Arc::new(pod),
-                place: None,
+                location: None,
             });
         }
         self.containers
@@ -156,7 +159,7 @@ impl Agent {
         Ok(key)
     }
 
-    /// Tells a restored pod what has happened meanwhile, then that the agent is back.
+    /// Gives a restored pod what has happened meanwhile, then that the agent is back.
     fn resume(&mut self, key: PodKey, listing: &Listing) {
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
@@ -168,7 +171,7 @@ impl Agent {
             |sandbox: &&SandboxStatus| *sandbox.pod.uid == *uid && sandbox.state == SandboxState::Ready;
         let sandbox = listing.sandboxes.iter().filter(ready).max_by_key(|it| it.attempt);
         if let Some(sandbox) = sandbox {
-            entry.set_place(Place::from(sandbox));
+            entry.set_location(SandboxLocation::from(sandbox));
         }
         let expected: Vec<_> = entry
             .lives
@@ -210,7 +213,7 @@ impl Agent {
 
     /// Removes the directories of pods that were forgotten while their removal was under way.
     fn remove_stale_directories(&mut self, known: HashSet<String>) {
-        let pods = self.tools.layout.pods();
+        let pods = self.jobs.layout.pods();
         self.tasks.spawn_blocking(move || {
             let Ok(entries) = std::fs::read_dir(&pods) else { return };
             for entry in entries.flatten() {
@@ -224,7 +227,7 @@ impl Agent {
 }
 
 /// The lives the engine counts on, whether or not the runtime still has them.
-fn learn_lives(entry: &mut Entry, engine: &pulselet_engine::PodMachine) {
+fn learn_lives(entry: &mut PodEntry, engine: &pulselet_engine::PodMachine) {
     for (container, status) in engine.status().containers.iter().enumerate() {
         let attempt = status.restart_count;
         let Some(id) = &status.id else { continue };

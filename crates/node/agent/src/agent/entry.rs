@@ -1,4 +1,4 @@
-//! What the agent knows about a pod besides the engine's state: its manifest, its place in the runtime, its lives.
+//! What the agent knows about a pod besides the engine's state: its manifest, where its sandbox is, its lives.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,13 +14,14 @@ use pulselet_vocabulary::{PodName, Signal};
 use serde::{Deserialize, Serialize};
 use tokio::task::AbortHandle;
 
-use crate::jobs::{Place, PodRef};
+use crate::jobs::{PodRef, SandboxLocation};
 use crate::pod::identity::Origin;
+use crate::spans;
 use crate::state::history::History;
 
 /// A pod beside the engine.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct PodEntry {
     pub(super) identity: Identity,
     pub(super) pod_name: PodName,
     pub(super) origin: Origin,
@@ -31,7 +32,7 @@ pub(super) struct Entry {
     pub(super) generation: u32,
     /// What was made of the manifest, once.
     pub(super) blueprint: Arc<PodBlueprint>,
-    pub(super) place: Option<Place>,
+    pub(super) location: Option<SandboxLocation>,
     /// The pod's own address. It outlives its sandbox, so that what is asked of a pod whose sandbox is gone is not asked
     /// of the host.
     pub(super) address: Option<IpAddr>,
@@ -40,7 +41,7 @@ pub(super) struct Entry {
     pub(super) image_ids: Vec<String>,
     pub(super) history: History,
     /// Done once the state they follow from is on disk.
-    pub(super) held: Held,
+    pub(super) pending: PendingOutput,
     /// Takes this pod's name once it is gone.
     pub(super) successor: Option<Successor>,
     /// The distinct stop signals the manifest asks for, as counted in the metrics.
@@ -54,14 +55,14 @@ pub(super) struct Entry {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Held {
-    pub(super) actions: Vec<Todo>,
+pub(super) struct PendingOutput {
+    pub(super) actions: Vec<DueAction>,
     pub(super) lines: Vec<Line>,
 }
 
 /// An action and when it was due.
 #[derive(Debug)]
-pub(super) struct Todo {
+pub(super) struct DueAction {
     pub(super) action: Action,
     pub(super) due: Time,
 }
@@ -142,7 +143,7 @@ pub(super) struct Record<E> {
     pub(super) engine: E,
 }
 
-impl Entry {
+impl PodEntry {
     pub(super) fn new(
         identity: Identity,
         origin: Origin,
@@ -164,12 +165,12 @@ impl Entry {
             qos_class,
             generation: 0,
             blueprint,
-            place: None,
+            location: None,
             address: None,
             lives: Vec::new(),
             image_ids,
             history: History::default(),
-            held: Held::default(),
+            pending: PendingOutput::default(),
             successor: None,
             signals,
             grace_exceeded: false,
@@ -243,20 +244,37 @@ impl Entry {
         true
     }
 
+    /// The span of work for the pod as a whole.
+    pub(super) fn span(&self) -> tracing::Span {
+        spans::pod(&self.pod_name)
+    }
+
+    /// The span of work for one life of a container, with its id once the runtime has said it.
+    pub(super) fn life_span(&self, life: LifeKey) -> tracing::Span {
+        let id = self.life(life).map(|known| &known.id);
+        spans::container(&self.pod_name, self.container_name(life.container), id)
+    }
+
+    /// Empty where the plan has no such container.
+    pub(super) fn container_name(&self, container: usize) -> &str {
+        let plan = self.plan().containers.get(container);
+        plan.map_or("", |plan| &*plan.name)
+    }
+
     /// The pod as a job sees it that makes something from its manifest.
     pub(super) fn reference(&self, key: PodKey) -> PodRef {
         PodRef {
             key,
             uid: Arc::clone(&self.identity.uid),
             spec: self.spec.read(),
-            place: self.place.clone(),
+            location: self.location.clone(),
         }
     }
 
     /// Takes note of where its sandbox is.
-    pub(super) fn set_place(&mut self, place: Place) {
-        self.address = place.address();
-        self.place = Some(place);
+    pub(super) fn set_location(&mut self, location: SandboxLocation) {
+        self.address = location.address();
+        self.location = Some(location);
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pulselet_engine::{PodKey, Time};
 
-use super::entry::{Entry, Held, Manifest};
+use super::entry::{Manifest, PendingOutput, PodEntry};
 use crate::state::store::{Batch, EventRow, KillRow, Note, Spare, Write, Writer};
 
 /// Events and kills that wait while nothing can be written; beyond it events are dropped. Some megabytes.
@@ -21,7 +21,7 @@ const LOOK_BACK: usize = 64;
 pub(super) struct Journal {
     writer: Writer,
     number: u64,
-    pending: BTreeSet<PodKey>,
+    marked: BTreeSet<PodKey>,
     rows: Vec<Write>,
     flight: Option<Flight>,
     failing: bool,
@@ -32,14 +32,14 @@ pub(super) struct Journal {
 struct Flight {
     number: u64,
     /// In the order of their keys.
-    pods: Vec<(PodKey, Held)>,
+    pods: Vec<(PodKey, PendingOutput)>,
 }
 
 /// What a note of the writer means for the agent.
 #[derive(Debug)]
 pub(super) enum Verdict {
     /// These may go on.
-    Saved(Vec<(PodKey, Held)>),
+    Saved(Vec<(PodKey, PendingOutput)>),
     /// The first of a row of failures.
     Refused {
         error: String,
@@ -52,7 +52,7 @@ impl Journal {
         Self {
             writer,
             number: 0,
-            pending: BTreeSet::new(),
+            marked: BTreeSet::new(),
             rows: Vec::new(),
             flight: None,
             failing: false,
@@ -61,21 +61,21 @@ impl Journal {
 
     /// The pod's state must be written.
     pub(super) fn mark(&mut self, key: PodKey) {
-        self.pending.insert(key);
+        self.marked.insert(key);
     }
 
     /// Whether the pod has changed since the batch under way was made.
     pub(super) fn is_marked(&self, key: PodKey) -> bool {
-        self.pending.contains(&key)
+        self.marked.contains(&key)
     }
 
     /// Puts lines behind those of the pod that wait for the batch under way, where there are any.
     pub(super) fn follow(&mut self, key: PodKey, lines: &mut Vec<pulselet_engine::Line>) {
         let Some(flight) = &mut self.flight else { return };
-        if let Ok(place) = flight.pods.binary_search_by_key(&key, |(other, _)| *other) {
-            let (_, held) = &mut flight.pods[place];
-            if !held.lines.is_empty() {
-                held.lines.append(lines);
+        if let Ok(index) = flight.pods.binary_search_by_key(&key, |(other, _)| *other) {
+            let (_, pending) = &mut flight.pods[index];
+            if !pending.lines.is_empty() {
+                pending.lines.append(lines);
             }
         }
     }
@@ -86,7 +86,7 @@ impl Journal {
 
     /// Nothing waits and nothing is under way.
     pub(super) fn is_idle(&self) -> bool {
-        self.flight.is_none() && self.pending.is_empty() && self.rows.is_empty()
+        self.flight.is_none() && self.marked.is_empty() && self.rows.is_empty()
     }
 
     pub(super) fn spec(&mut self, uid: &str, generation: u32, spec: &Manifest) {
@@ -122,7 +122,7 @@ impl Journal {
         }
     }
 
-    /// Saves a kill, in the place of what still waits of its earlier story.
+    /// Saves a kill, in the place of an earlier state of it that still waits.
     pub(super) fn kill(&mut self, kill: KillRow) {
         let same = |row: &&mut Write| match row {
             Write::Kill(waiting) => {
@@ -142,22 +142,25 @@ impl Journal {
         &mut self,
         now: Time,
         pods: &pulselet_engine::Pods,
-        entries: &mut BTreeMap<PodKey, Entry>,
+        entries: &mut BTreeMap<PodKey, PodEntry>,
     ) {
-        if self.flight.is_some() || (self.pending.is_empty() && self.rows.is_empty()) {
+        if self.flight.is_some() || (self.marked.is_empty() && self.rows.is_empty()) {
             return;
         }
         let mut writes = std::mem::take(&mut self.rows);
-        let mut held = Vec::with_capacity(self.pending.len());
-        for key in std::mem::take(&mut self.pending) {
+        let mut outputs = Vec::with_capacity(self.marked.len());
+        for key in std::mem::take(&mut self.marked) {
             if let Some(entry) = entries.get_mut(&key) {
                 write_pod(entry, pods.get(key), &mut writes);
-                held.push((key, std::mem::take(&mut entry.held)));
+                outputs.push((key, std::mem::take(&mut entry.pending)));
             }
         }
         self.number += 1;
         let number = self.number;
-        self.flight = Some(Flight { number, pods: held });
+        self.flight = Some(Flight {
+            number,
+            pods: outputs,
+        });
         self.writer.submit(Batch { number, now, writes });
     }
 
@@ -185,7 +188,7 @@ impl Journal {
     pub(super) fn waiting_lines(&mut self) -> Vec<(PodKey, Vec<pulselet_engine::Line>)> {
         let flight = self.flight.iter_mut().flat_map(|flight| &mut flight.pods);
         flight
-            .map(|(key, held)| (*key, std::mem::take(&mut held.lines)))
+            .map(|(key, pending)| (*key, std::mem::take(&mut pending.lines)))
             .collect()
     }
 }
@@ -194,7 +197,7 @@ fn is_same(a: &EventRow, b: &EventRow) -> bool {
     (&a.uid, &a.container, &a.reason, &a.message) == (&b.uid, &b.container, &b.reason, &b.message)
 }
 
-fn write_pod(entry: &mut Entry, engine: Option<&pulselet_engine::PodMachine>, writes: &mut Vec<Write>) {
+fn write_pod(entry: &mut PodEntry, engine: Option<&pulselet_engine::PodMachine>, writes: &mut Vec<Write>) {
     let uid = entry.identity.uid.to_string();
     let Some(engine) = engine.filter(|engine| !engine.is_over()) else {
         writes.push(Write::Forget { uid });
@@ -209,7 +212,7 @@ fn write_pod(entry: &mut Entry, engine: Option<&pulselet_engine::PodMachine>, wr
     writes.push(Write::Record { uid, body });
 }
 
-fn spare(entry: &Entry, uid: String, record: &str) -> Write {
+fn spare(entry: &PodEntry, uid: String, record: &str) -> Write {
     let raw = |text: String| serde_json::value::RawValue::from_string(text).expect("it was just made");
     let spec = |spec: &Manifest| raw(spec.text().to_owned());
     let mut specs = vec![(entry.generation, spec(&entry.spec))];

@@ -14,21 +14,23 @@ use pulselet_runtime::{
     SandboxId, SandboxState, SandboxStatus,
 };
 use pulselet_vocabulary::{Signal, exit_code};
+use tracing::Instrument as _;
 
 use super::Agent;
 use super::adopt::{Findings, Listing};
-use super::entry::{Entry, Life, LifeStage};
+use super::entry::{Life, LifeStage, PodEntry};
 use super::transitions::probe_name;
-use crate::jobs::{Answer, Measurement, News, Place};
+use crate::jobs::{JobAnswer, JobResult, Measurement, SandboxLocation};
 use crate::pod::termination;
+use crate::spans;
 
 impl Agent {
-    pub(super) fn answer(&mut self, answer: Answer) {
+    pub(super) fn answer(&mut self, answer: JobAnswer) {
         let key = answer.pod;
-        match answer.news {
-            News::Engine(input) => self.feed(key, input),
-            News::Sandbox(place) => self.sandbox_is(key, place),
-            News::Image {
+        match answer.result {
+            JobResult::Engine(input) => self.feed(key, input),
+            JobResult::Sandbox(location) => self.sandbox_is(key, location),
+            JobResult::Image {
                 container,
                 image_id,
                 pulled,
@@ -37,8 +39,8 @@ impl Agent {
                 self.image_is(key, container, image_id, bad_signal);
                 self.feed(key, Input::ImageReady { container, pulled });
             }
-            News::Container(status) => self.observe(key, &status),
-            News::ProbeDone {
+            JobResult::Container(status) => self.observe(key, &status),
+            JobResult::ProbeDone {
                 life,
                 kind,
                 report,
@@ -48,26 +50,26 @@ impl Agent {
                 self.metrics.lateness(late);
                 self.probe_done(key, life, kind, report, began);
             }
-            News::Signalled { life, signal, at } => {
+            JobResult::Signalled { life, signal, at } => {
                 let entry = self.entries.get_mut(&key);
                 if let Some(life) = entry.and_then(|entry| entry.life_mut(life)) {
                     life.signalled.get_or_insert((signal, at));
                 }
                 self.feed(key, Input::Signalled { life, signal, at });
             }
-            News::Warning {
+            JobResult::Warning {
                 container,
                 reason,
                 message,
             } => self.warn(key, container, reason, message),
-            News::FailedMount { messages, is_news } => self.failed_mount(key, messages, is_news),
-            News::CleanedUp => self.forget(key),
+            JobResult::FailedMount { messages, is_new } => self.failed_mount(key, messages, is_new),
+            JobResult::CleanedUp => self.forget(key),
         }
     }
 
-    fn sandbox_is(&mut self, key: PodKey, place: Place) {
+    fn sandbox_is(&mut self, key: PodKey, location: SandboxLocation) {
         if let Some(entry) = self.entries.get_mut(&key) {
-            entry.set_place(place);
+            entry.set_location(location);
         }
         self.feed(key, Input::SandboxReady);
     }
@@ -114,7 +116,7 @@ impl Agent {
             RuntimeEvent::Resync => return self.look(),
         };
         let Some(&(key, life)) = self.containers.get(&event.container) else {
-            // Not known yet: the job that made it will tell.
+            // Not known yet: the job that made it will report it.
             return;
         };
         match event {
@@ -130,9 +132,12 @@ impl Agent {
                 container,
                 ..
             } => {
-                let tools = Arc::clone(&self.tools);
-                self.tasks
-                    .spawn(async move { tools.describe(key, container).await });
+                let Some(entry) = self.entries.get(&key) else {
+                    return;
+                };
+                let jobs = Arc::clone(&self.jobs);
+                let work = async move { jobs.describe(key, container).await };
+                self.tasks.spawn(work.instrument(entry.life_span(life)));
             }
         }
     }
@@ -163,7 +168,7 @@ impl Agent {
             ContainerState::Running { started_at }
                 if matches!(known_stage, LifeStage::Found | LifeStage::Created) =>
             {
-                let at = self.tools.clock.engine(*started_at);
+                let at = self.jobs.clock.engine(*started_at);
                 self.feed(key, Input::Running { life, at });
             }
             ContainerState::Exited(exit) if known_stage != LifeStage::Ended => {
@@ -204,7 +209,7 @@ impl Agent {
         status: &ContainerStatus,
         exit: &pulselet_runtime::ContainerExit,
     ) {
-        let clock = self.tools.clock;
+        let clock = self.jobs.clock;
         let at = clock.engine(exit.finished_at);
         match exit.started_at {
             Some(started) => {
@@ -221,13 +226,15 @@ impl Agent {
             return;
         };
         let forced = exit.killed_after_grace;
-        let name = &status.name;
         let uid = Arc::clone(&entry.identity.uid);
+        let pod_name = entry.pod_name.clone();
         let Some(known) = entry.life_mut(life) else { return };
         let policy = known
             .container()
             .map_or(MessagePolicy::File, |it| it.message_policy);
-        let message = termination::message(&self.tools.layout, &uid, policy, status, exit);
+        spans::container(&pod_name, &status.name, Some(&status.id))
+            .in_scope(|| tracing::debug!(code = exit.code, "the runtime reports the exit"));
+        let message = termination::message(&self.jobs.layout, &uid, policy, status, exit);
         known.unseen_end = exit.reason == ExitCause::Unknown;
         let signalled = known.signalled.or_else(|| {
             // The agent that stopped it is gone; the runtime remembers that there was a stop.
@@ -239,7 +246,6 @@ impl Agent {
             at,
             forced: forced == Some(true),
         });
-        tracing::debug!(container = name, code = exit.code, "exit observed");
         let exit = Exit {
             code: exit.code,
             at,
@@ -252,7 +258,7 @@ impl Agent {
 
     /// The runtime has no record of this life any more. One that had ended is not missed.
     pub(super) fn vanished(&mut self, key: PodKey, life: LifeKey) {
-        let at = self.tools.clock.now();
+        let at = self.jobs.clock.now();
         if let Some(known) = self.entries.get_mut(&key).and_then(|entry| entry.life_mut(life)) {
             known.unseen_end = true;
         }
@@ -274,12 +280,12 @@ impl Agent {
         self.listing = true;
         let known = Known {
             containers: self.containers.keys().cloned().collect(),
-            places: self.places(),
+            sandboxes: self.sandboxes(),
         };
-        let tools = Arc::clone(&self.tools);
+        let jobs = Arc::clone(&self.jobs);
         let found = self.found.clone();
         self.tasks.spawn(async move {
-            let listing = Listing::take(&*tools.runtime).await;
+            let listing = Listing::take(&*jobs.runtime).await;
             // The agent is gone only when the node shuts down.
             let _ = found.send(Findings { known, listing }).await;
         });
@@ -288,7 +294,7 @@ impl Agent {
     /// Looks how much room volumes take that may not take all.
     pub(super) fn measure_volumes(&mut self) {
         let mut volumes = Vec::new();
-        for (&pod, entry) in self.entries.iter().filter(|(_, entry)| entry.place.is_some()) {
+        for (&pod, entry) in self.entries.iter().filter(|(_, entry)| entry.location.is_some()) {
             volumes.extend(entry.blueprint.size_limits().map(|limit| Measurement {
                 pod,
                 uid: Arc::clone(&entry.identity.uid),
@@ -296,13 +302,14 @@ impl Agent {
             }));
         }
         if !volumes.is_empty() {
-            self.tasks.spawn(Arc::clone(&self.tools).measure(volumes));
+            self.tasks.spawn(Arc::clone(&self.jobs).measure(volumes));
         }
     }
 
-    fn places(&self) -> Vec<(PodKey, SandboxId)> {
-        let place = |(key, entry): (&PodKey, &Entry)| Some((*key, entry.place.as_ref()?.sandbox.clone()));
-        self.entries.iter().filter_map(place).collect()
+    fn sandboxes(&self) -> Vec<(PodKey, SandboxId)> {
+        let sandbox =
+            |(key, entry): (&PodKey, &PodEntry)| Some((*key, entry.location.as_ref()?.sandbox.clone()));
+        self.entries.iter().filter_map(sandbox).collect()
     }
 
     /// Compares a listing with what was known when it was begun.
@@ -330,7 +337,7 @@ impl Agent {
         let ready = |status: &&SandboxStatus| status.state == SandboxState::Ready;
         let ready = listing.sandboxes.iter().filter(ready).map(|status| &status.id);
         let ready: HashSet<_> = ready.collect();
-        for (key, sandbox) in &findings.known.places {
+        for (key, sandbox) in &findings.known.sandboxes {
             if !ready.contains(sandbox) {
                 self.lost_sandbox(*key, sandbox);
             }
@@ -342,7 +349,11 @@ impl Agent {
             return;
         };
         // Another one may have taken its place since.
-        if entry.place.take_if(|place| place.sandbox == *sandbox).is_some() {
+        if entry
+            .location
+            .take_if(|location| location.sandbox == *sandbox)
+            .is_some()
+        {
             self.feed(key, Input::SandboxLost);
         }
     }
@@ -352,5 +363,5 @@ impl Agent {
 #[derive(Debug)]
 pub(crate) struct Known {
     containers: Vec<ContainerId>,
-    places: Vec<(PodKey, SandboxId)>,
+    sandboxes: Vec<(PodKey, SandboxId)>,
 }

@@ -10,9 +10,10 @@ use pulselet_model::Pod;
 use pulselet_plan::PodBlueprint;
 use pulselet_runtime::SandboxId;
 use pulselet_vocabulary::PodName;
+use tracing::Instrument as _;
 
 use super::Agent;
-use super::entry::{Entry, Manifest, Successor};
+use super::entry::{Manifest, PodEntry, Successor};
 use super::requests::{
     AddError, Added, How, Located, LogError, LogPlace, MAX_PODS, NoSuchPod, PodView, Request, Shutdown,
     StreamError, UpdateError,
@@ -21,6 +22,7 @@ use super::transitions::probe_name;
 use crate::container_config::log_path;
 use crate::pod::identity::{Origin, pod_name_of, uid_of};
 use crate::pod::status::{Surroundings, pod_status};
+use crate::spans;
 
 impl Agent {
     pub(super) fn request(&mut self, request: Request) {
@@ -121,7 +123,7 @@ impl Agent {
             name: pod.name().into(),
             uid: uid_of(pod).into(),
         };
-        let now = self.tools.clock.now();
+        let now = self.jobs.clock.now();
         let settings = self.config.settings;
         let (own, plan) = (identity.clone(), Arc::clone(&blueprint.plan));
         let engine = match &blueprint.refusal {
@@ -136,12 +138,12 @@ impl Agent {
         };
         let spec = Manifest::new(pod);
         self.journal.spec(&identity.uid, 0, &spec);
-        let entry = Entry::new(identity, origin, pod, spec, Arc::new(blueprint), now);
+        let entry = PodEntry::new(identity, origin, pod, spec, Arc::new(blueprint), now);
         let key = self.insert(engine, entry);
         self.digest(key, now);
     }
 
-    pub(super) fn insert(&mut self, engine: pulselet_engine::PodMachine, entry: Entry) -> PodKey {
+    pub(super) fn insert(&mut self, engine: pulselet_engine::PodMachine, entry: PodEntry) -> PodKey {
         for signal in &entry.signals {
             self.metrics.signal_asked(*signal);
         }
@@ -177,9 +179,10 @@ impl Agent {
         entry.blueprint = blueprint;
         entry.changed_visibly = true;
         self.journal.mark(key);
-        let tools = Arc::clone(&self.tools);
+        let jobs = Arc::clone(&self.jobs);
         let pod = entry.reference(key);
-        self.tasks.spawn(async move { tools.update_volumes(pod).await });
+        let work = async move { jobs.update_volumes(pod).await };
+        self.tasks.spawn(work.instrument(entry.span()));
         self.feed(key, Input::Replan { plan, settings });
         Ok(())
     }
@@ -231,8 +234,9 @@ impl Agent {
             return;
         };
         let pod = entry.identity.clone();
-        let tools = Arc::clone(&self.tools);
-        self.tasks.spawn(async move { tools.clean_up(key, pod).await });
+        let jobs = Arc::clone(&self.jobs);
+        let work = async move { jobs.clean_up(key, pod).await };
+        self.tasks.spawn(work.instrument(entry.span()));
     }
 
     /// Nothing of the pod is left: forgets it, and takes the one that waited for its name.
@@ -241,8 +245,8 @@ impl Agent {
             return;
         };
         self.names.remove(&entry.pod_name);
-        if let Some(told) = &self.told {
-            told.changed(&entry.pod_name);
+        if let Some(feed) = &self.api_feed {
+            feed.changed(&entry.pod_name);
         }
         for life in &entry.lives {
             self.containers.remove(&life.id);
@@ -262,7 +266,8 @@ impl Agent {
         match pulselet_plan::convert(&pod, self.config.gates) {
             Ok(blueprint) => self.accept(&pod, blueprint, origin),
             Err(error) => {
-                tracing::error!(pod = %entry.pod_name, %error, "cannot take the pod that was to replace this one");
+                spans::pod(&entry.pod_name)
+                    .in_scope(|| tracing::error!(%error, "cannot take the pod that was to replace this one"));
             }
         }
     }
@@ -271,20 +276,20 @@ impl Agent {
         let entry = self.entries.get(&key)?;
         // One that is over but not cleaned up is not shown any more.
         let pod = self.pods.get(key)?;
-        let clock = self.tools.clock;
+        let clock = self.jobs.clock;
         let around = Surroundings {
             plan: entry.plan(),
             qos_class: &entry.qos_class,
             image_ids: &entry.image_ids,
             pod_ips: entry
-                .place
+                .location
                 .as_ref()
-                .map(|place| &*place.addresses)
+                .map(|location| &*location.addresses)
                 .unwrap_or_default(),
-            host_ip: self.tools.facts.address,
+            host_ip: self.jobs.facts.address,
             clock,
             gates: self.config.gates,
-            runtime: &self.tools.version.name,
+            runtime: &self.jobs.version.name,
         };
         Some(PodView {
             namespace: entry.identity.namespace.to_string(),
@@ -326,10 +331,10 @@ impl Agent {
 
     fn sandbox(&self, pod: &PodName) -> Result<SandboxId, StreamError> {
         let key = self.find(pod)?;
-        let place = self.entries.get(&key).and_then(|entry| entry.place.as_ref());
+        let location = self.entries.get(&key).and_then(|entry| entry.location.as_ref());
         let pod = pod.clone();
-        place
-            .map(|place| place.sandbox.clone())
+        location
+            .map(|location| location.sandbox.clone())
             .ok_or(StreamError::NoSandbox { pod })
     }
 
@@ -374,7 +379,7 @@ impl Agent {
         };
         let Identity { namespace, name, uid } = &entry.identity;
         let attempt = life.key.attempt;
-        let directory = self.tools.layout.pod_logs(namespace, name, uid);
+        let directory = self.jobs.layout.pod_logs(namespace, name, uid);
         Ok(LogPlace {
             path: log_path(&directory, &container, attempt),
             container,
@@ -385,7 +390,7 @@ impl Agent {
 }
 
 /// An API decides over its own pods only, and nobody else over those.
-fn check_owner(entry: &Entry, origin: &Origin) -> Result<(), AddError> {
+fn check_owner(entry: &PodEntry, origin: &Origin) -> Result<(), AddError> {
     let whose = match (entry.origin.is_api(), origin.is_api()) {
         (true, true) | (false, false) => return Ok(()),
         (true, false) => "this machine but to the API",

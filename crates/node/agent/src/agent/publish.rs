@@ -10,9 +10,10 @@ use pulselet_engine::{Line, PodKey};
 use pulselet_vocabulary::{PodName, Severity};
 
 use super::Agent;
-use super::entry::Entry;
+use super::entry::PodEntry;
 use crate::publish::feed::PodEvent;
 use crate::publish::lines::PodLine;
+use crate::spans;
 use crate::state::clock::Clock;
 use crate::state::store::{EventRow, KillRow};
 
@@ -22,7 +23,7 @@ const MAX_EVENT_MESSAGE: usize = 1024;
 impl Agent {
     /// Records the kills and events of a step. Its lines are published later.
     pub(super) fn record(&mut self, key: PodKey, lines: &[Line], events: &[Event]) {
-        let clock = self.tools.clock;
+        let clock = self.jobs.clock;
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
         };
@@ -33,22 +34,22 @@ impl Agent {
                 entry.accepted_at,
             );
             let to_json = |line: &Line| pod_line(pod.clone(), line.clone(), clock).to_json();
-            if let Some(story) = entry.history.note(line, &to_json) {
+            if let Some(kill) = entry.history.note(line, &to_json) {
                 self.journal.kill(KillRow {
                     uid: entry.identity.uid.to_string(),
                     pod: entry.pod_name.to_string(),
-                    container: story.container.to_string(),
-                    attempt: story.attempt,
-                    at: story.at,
-                    lines: story.lines,
+                    container: kill.container.to_string(),
+                    attempt: kill.attempt,
+                    at: kill.at,
+                    lines: kill.lines,
                 });
             }
             log(entry, line);
         }
         for event in events {
             let at = clock.wall(clock.now());
-            if let Some(told) = &self.told {
-                told.event(pod_event(entry, event, at));
+            if let Some(feed) = &self.api_feed {
+                feed.event(pod_event(entry, event, at));
             }
             self.journal
                 .event(event_row(&entry.identity.uid, event, at.as_second()));
@@ -68,7 +69,7 @@ impl Agent {
                 Arc::clone(&entry.identity.uid),
                 entry.accepted_at,
             );
-            self.hub.publish(&Arc::new(pod_line(pod, line, self.tools.clock)));
+            self.hub.publish(&Arc::new(pod_line(pod, line, self.jobs.clock)));
         }
     }
 
@@ -97,10 +98,10 @@ impl Agent {
         self.record(key, &[], &[event]);
     }
 
-    /// Volumes that cannot be written: an event every time, a line when it is news.
-    pub(super) fn failed_mount(&mut self, key: PodKey, messages: Vec<String>, is_news: bool) {
+    /// Volumes that cannot be written: an event every time, a line when it is new.
+    pub(super) fn failed_mount(&mut self, key: PodKey, messages: Vec<String>, is_new: bool) {
         for message in messages {
-            if is_news {
+            if is_new {
                 let message = message.clone();
                 self.publish(key, [self.line(None, LineBody::Warning { message })]);
             }
@@ -116,7 +117,7 @@ impl Agent {
 
     fn line(&self, container: Option<Arc<str>>, body: LineBody) -> Line {
         Line {
-            at: self.tools.clock.now(),
+            at: self.jobs.clock.now(),
             container,
             body,
         }
@@ -138,7 +139,7 @@ fn shortened(message: &str) -> String {
     message[..message.floor_char_boundary(MAX_EVENT_MESSAGE)].to_owned()
 }
 
-fn pod_event(entry: &Entry, event: &Event, at: jiff::Timestamp) -> PodEvent {
+fn pod_event(entry: &PodEntry, event: &Event, at: jiff::Timestamp) -> PodEvent {
     PodEvent {
         pod: entry.pod_name.clone(),
         uid: Arc::clone(&entry.identity.uid),
@@ -165,27 +166,36 @@ fn event_row(uid: &str, event: &Event, at: i64) -> EventRow {
 }
 
 /// What an operator wants in the log without asking for more.
-fn log(entry: &Entry, line: &Line) {
-    let pod = &entry.pod_name;
-    let container = line.container.as_deref().unwrap_or_default();
+fn log(entry: &PodEntry, line: &Line) {
+    let span = || match &line.container {
+        Some(container) => spans::container(&entry.pod_name, container, None),
+        None => entry.span(),
+    };
     match &line.body {
         LineBody::Killing {
             reason,
-            grace_period_seconds,
-            grace_from,
-        } => {
-            tracing::info!(%pod, container, ?reason, grace = %grace_period_seconds, from = ?grace_from, "killing");
-        }
+            grace_period_seconds: grace,
+            grace_from: from,
+        } => span().in_scope(|| tracing::info!(?reason, %grace, ?from, "the container is stopped")),
         LineBody::Exited {
             exit_code, reason, ..
-        } => tracing::info!(%pod, container, exit_code, reason = reason.as_str(), "exited"),
-        LineBody::GraceExceeded { .. } => tracing::warn!(%pod, container, "grace period exceeded, killed"),
-        LineBody::Warning { message } => tracing::warn!(%pod, container, "{message}"),
-        LineBody::Phase { phase } => tracing::info!(%pod, phase = phase.as_str(), "phase"),
-        LineBody::Deleted => tracing::info!(%pod, "deleted"),
-        LineBody::Running { restart_count, .. } => tracing::info!(%pod, container, restart_count, "running"),
+        } => {
+            let reason = reason.as_str();
+            span().in_scope(|| tracing::info!(exit_code, reason, "the container has exited"));
+        }
+        LineBody::GraceExceeded { .. } => {
+            span().in_scope(|| tracing::warn!("the grace period was exceeded, the container is killed"));
+        }
+        LineBody::Warning { message } => span().in_scope(|| tracing::warn!("{message}")),
+        LineBody::Phase { phase } => {
+            span().in_scope(|| tracing::info!(phase = phase.as_str(), "the pod's phase has changed"));
+        }
+        LineBody::Deleted => span().in_scope(|| tracing::info!("the pod is deleted")),
+        LineBody::Running { restart_count, .. } => {
+            span().in_scope(|| tracing::info!(restart_count, "the container runs"));
+        }
         LineBody::Backoff { seconds } => {
-            tracing::info!(%pod, container, %seconds, "waiting before the next start");
+            span().in_scope(|| tracing::info!(%seconds, "the container waits before its next start"));
         }
         LineBody::Created { .. }
         | LineBody::Probe { .. }
@@ -194,6 +204,11 @@ fn log(entry: &Entry, line: &Line) {
         | LineBody::Unready
         | LineBody::Hook { .. }
         | LineBody::Signal { .. }
-        | LineBody::AgentRestarted => tracing::debug!(%pod, container, line = ?line.body),
+        | LineBody::AgentRestarted => {
+            // Attempts of probes are many: no span is made for nobody.
+            if tracing::enabled!(tracing::Level::DEBUG) {
+                span().in_scope(|| tracing::debug!(line = ?line.body, "a line"));
+            }
+        }
     }
 }

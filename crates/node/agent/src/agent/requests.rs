@@ -167,9 +167,9 @@ pub struct LogPlace {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Located {
     pub id: ContainerId,
-    /// Its main process has a terminal.
+    /// Its init process has a terminal.
     pub tty: bool,
-    /// Its main process reads what is sent to it.
+    /// Its init process reads what is sent to it.
     pub stdin: bool,
 }
 

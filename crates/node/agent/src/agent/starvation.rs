@@ -1,6 +1,6 @@
 //! Whether the agent itself was kept from running, for `overloadGuard`.
 //!
-//! A liveness time-out is the container's fault only if the agent was there to hear the answer. Every timer that
+//! A liveness time-out is the container's fault only if the agent could run to take the answer. Every timer that
 //! fires late is noted; a time-out is forgiven when one was late by more than the probe's period while it was under
 //! way.
 

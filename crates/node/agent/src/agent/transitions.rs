@@ -10,7 +10,7 @@ use pulselet_engine::transition::Stop;
 use pulselet_engine::{PodKey, Transition};
 
 use super::Agent;
-use super::entry::{Entry, Life, LifeStage};
+use super::entry::{Life, LifeStage, PodEntry};
 use crate::endpoints::metrics::{Metrics, ProbeName, StopOutcome};
 
 impl Agent {
@@ -25,7 +25,7 @@ impl Agent {
     }
 }
 
-fn follow_one(entry: &mut Entry, transition: Transition, metrics: &Metrics) {
+fn follow_one(entry: &mut PodEntry, transition: Transition, metrics: &Metrics) {
     match transition {
         Transition::Created { life } => {
             if let Some(life) = entry.life_mut(life) {
@@ -82,7 +82,7 @@ fn ended(life: &mut Life, stop: Option<Stop>, metrics: &Metrics) {
     metrics.stopped(reason, outcome, took.into());
 }
 
-pub(super) fn probe_name(entry: &Entry, container: &Arc<str>, kind: ProbeKind) -> ProbeName {
+pub(super) fn probe_name(entry: &PodEntry, container: &Arc<str>, kind: ProbeKind) -> ProbeName {
     ProbeName {
         kind,
         container: Arc::clone(container),

@@ -285,9 +285,9 @@ mod tests {
             ("URL", "db:hunter2@host"),
         ];
         assert_eq!(variables(&made), expected);
-        let told: Vec<_> = made.skipped.iter().map(|it| it.message("shop")).collect();
+        let messages: Vec<_> = made.skipped.iter().map(|it| it.message("shop")).collect();
         assert_eq!(
-            told,
+            messages,
             [
                 "Keys [a=b] from the EnvFrom configMap shop/settings were skipped since they are considered invalid \
                  environment variable names."

@@ -96,7 +96,7 @@ fn write_if_changed(path: &Path, text: &str) -> io::Result<()> {
     fs::write(path, text)
 }
 
-/// The first line tells scripts and tests whose file it is: it is upstream's.
+/// The first line shows scripts and tests whose file it is: it is upstream's.
 fn hosts(pod: &Pod, addresses: &[IpAddr], of_host: &str) -> String {
     let mut text = if pod.spec.host_network {
         format!("# Kubernetes-managed hosts file (host network).\n{of_host}")

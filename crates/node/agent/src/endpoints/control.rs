@@ -10,7 +10,7 @@
 //! | `GET /v1/history?pod=NAMESPACE/NAME&container=C` | event lines, one a line |
 //! | `GET /v1/lines` | event lines as they come, one a line |
 //!
-//! An error is a status of 4xx or 5xx with a [`Refusal`]. Pods are admitted by whoever sends them and checked again
+//! An error is a status of 4xx or 5xx with a [`ControlRefusal`]. Pods are admitted by whoever sends them and checked again
 //! for what this node can run.
 //!
 //! [`PodView`]: crate::PodView
@@ -26,13 +26,13 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-pub use client::{Client, ClientError, LineStream};
+pub use client::{ControlClient, ControlClientError, LineStream};
 pub(crate) use server::Control;
 pub(crate) use socket::bind;
 
 /// Why a request was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refusal {
+pub struct ControlRefusal {
     pub error: String,
 }
 

@@ -28,13 +28,13 @@ pub(crate) struct Health {
 
 /// A document for monitoring, as it is served.
 #[derive(Debug)]
-pub struct Page {
+pub struct MonitoringPage {
     pub status: StatusCode,
     pub content_type: &'static str,
     pub text: String,
 }
 
-impl Page {
+impl MonitoringPage {
     fn new(status: StatusCode, content_type: &'static str, text: impl Into<String>) -> Self {
         Self {
             status,
@@ -56,16 +56,16 @@ impl Answering for Health {
 
 impl Health {
     /// What is at a path, whichever door it was asked through.
-    pub(crate) async fn page(&self, path: &str) -> Page {
+    pub(crate) async fn page(&self, path: &str) -> MonitoringPage {
         match path {
-            "/metrics" => Page::new(StatusCode::OK, METRICS_TYPE, self.metrics.all()),
-            "/metrics/probes" => Page::new(StatusCode::OK, METRICS_TYPE, self.metrics.probes()),
+            "/metrics" => MonitoringPage::new(StatusCode::OK, METRICS_TYPE, self.metrics.all()),
+            "/metrics/probes" => MonitoringPage::new(StatusCode::OK, METRICS_TYPE, self.metrics.probes()),
             "/metrics/cadvisor" => self.usage_page(USAGE_TYPE, usage::cadvisor).await,
             "/metrics/resource" => self.usage_page(USAGE_TYPE, usage::resource).await,
             "/stats/summary" => self.usage_page(JSON, usage::summary).await,
-            "/healthz" => Page::new(StatusCode::OK, TEXT, "ok"),
+            "/healthz" => MonitoringPage::new(StatusCode::OK, TEXT, "ok"),
             "/readyz" => self.readiness().await,
-            _ => Page::new(
+            _ => MonitoringPage::new(
                 StatusCode::NOT_FOUND,
                 TEXT,
                 "there is /metrics, /metrics/probes, /metrics/cadvisor, /metrics/resource, /stats/summary, /healthz \
@@ -74,18 +74,18 @@ impl Health {
         }
     }
 
-    async fn usage_page(&self, content_type: &'static str, write: fn(&Snapshot) -> String) -> Page {
+    async fn usage_page(&self, content_type: &'static str, write: fn(&Snapshot) -> String) -> MonitoringPage {
         let snapshot = self.usage.snapshot().await;
-        Page::new(StatusCode::OK, content_type, write(&snapshot))
+        MonitoringPage::new(StatusCode::OK, content_type, write(&snapshot))
     }
 
-    async fn readiness(&self) -> Page {
-        let not_ready = |why: String| Page::new(StatusCode::SERVICE_UNAVAILABLE, TEXT, why);
+    async fn readiness(&self) -> MonitoringPage {
+        let not_ready = |why: String| MonitoringPage::new(StatusCode::SERVICE_UNAVAILABLE, TEXT, why);
         match tokio::time::timeout(HEALTH_TIMEOUT, self.runtime.health()).await {
             Err(_) => not_ready("the runtime does not answer\n".to_owned()),
             Ok(Err(error)) => not_ready(format!("the runtime is not well: {error}\n")),
             Ok(Ok(health)) => match health.runtime {
-                RuntimeCondition::Ready => Page::new(StatusCode::OK, TEXT, "ok"),
+                RuntimeCondition::Ready => MonitoringPage::new(StatusCode::OK, TEXT, "ok"),
                 RuntimeCondition::NotReady { message, .. } => {
                     not_ready(format!("the runtime is not ready: {message}\n"))
                 }

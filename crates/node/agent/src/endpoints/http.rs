@@ -19,7 +19,7 @@ use tokio::sync::Semaphore;
 
 pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// Connections served at once on one door; more wait in the kernel's queue.
+/// Connections served at once on one listener; more wait in the kernel's queue.
 pub(crate) const CONNECTIONS: usize = 64;
 /// How long a client may take for its request's head.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -29,12 +29,12 @@ const BUFFER: usize = 64 * 1024;
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// Something that accepts connections.
-pub(crate) trait Door: Send {
+pub(crate) trait Listener: Send {
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
     fn accept(&mut self) -> impl Future<Output = std::io::Result<Self::Stream>> + Send;
 }
 
-impl Door for tokio::net::TcpListener {
+impl Listener for tokio::net::TcpListener {
     type Stream = tokio::net::TcpStream;
     async fn accept(&mut self) -> std::io::Result<Self::Stream> {
         tokio::net::TcpListener::accept(self)
@@ -43,7 +43,7 @@ impl Door for tokio::net::TcpListener {
     }
 }
 
-impl Door for tokio::net::UnixListener {
+impl Listener for tokio::net::UnixListener {
     type Stream = tokio::net::UnixStream;
     async fn accept(&mut self) -> std::io::Result<Self::Stream> {
         tokio::net::UnixListener::accept(self)
@@ -58,14 +58,14 @@ pub(crate) trait Answering: Send + Sync + 'static {
 }
 
 /// Serves until the future is dropped; connections end with it.
-pub(crate) async fn serve<D: Door, A: Answering>(mut door: D, answering: Arc<A>) {
+pub(crate) async fn serve<L: Listener, A: Answering>(mut listener: L, answering: Arc<A>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     let mut connections = tokio::task::JoinSet::new();
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else {
             return;
         };
-        let stream = match door.accept().await {
+        let stream = match listener.accept().await {
             Ok(stream) => stream,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");

@@ -11,7 +11,7 @@ use pulselet_plan::{HostPort, HttpScheme, HttpTarget, ProbeTarget};
 use pulselet_probe::{Failure, GrpcCheck, HttpRequest, NetworkProbe, Purpose, Scheme, Target};
 use pulselet_runtime::{ContainerId, Error, ExecOutcome, ExecRequest, PROBE_OUTPUT_LIMIT};
 
-use super::{News, Tools};
+use super::{JobContext, JobResult};
 
 /// A probe with its target's address filled in.
 enum Check<'a> {
@@ -79,7 +79,7 @@ pub(crate) struct ProbeJob {
     pub(crate) due: Time,
 }
 
-impl Tools {
+impl JobContext {
     pub(crate) async fn probe(&self, job: ProbeJob) {
         let check = Check::new(&job.target, job.address);
         let limit = match check {
@@ -96,14 +96,14 @@ impl Tools {
             }
             report = self.run_check(&job, &check).await;
         }
-        let news = News::ProbeDone {
+        let result = JobResult::ProbeDone {
             life: job.life,
             kind: job.kind,
             report,
             began,
             late,
         };
-        self.answer(job.pod, news).await;
+        self.answer(job.pod, result).await;
     }
 
     async fn run_check(&self, job: &ProbeJob, check: &Check<'_>) -> ProbeReport {
@@ -163,7 +163,7 @@ fn exec_error(error: &Error) -> String {
 }
 
 fn network_report(report: pulselet_probe::Report) -> ProbeReport {
-    use pulselet_probe::Outcome as Seen;
+    use pulselet_probe::NetworkOutcome as Seen;
     let (outcome, timed_out) = match report.outcome {
         Seen::Success => (ProbeOutcome::Success, false),
         Seen::Warning => (ProbeOutcome::Warning, false),

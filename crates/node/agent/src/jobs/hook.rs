@@ -8,10 +8,10 @@ use pulselet_engine::io::Input;
 use pulselet_engine::plan::Hook;
 use pulselet_engine::{LifeKey, PodKey};
 use pulselet_plan::HookTarget;
-use pulselet_probe::{Outcome, Purpose};
+use pulselet_probe::{NetworkOutcome, Purpose};
 use pulselet_runtime::{ContainerId, ExecOutcome, ExecRequest, PROBE_OUTPUT_LIMIT};
 
-use super::Tools;
+use super::JobContext;
 use super::check::http_request;
 
 /// How long a request of a postStart hook may take: nothing else bounds it.
@@ -32,11 +32,12 @@ pub(crate) struct HookJob {
     pub(crate) limit: Option<Duration>,
 }
 
-impl Tools {
+impl JobContext {
     pub(crate) async fn hook(&self, job: HookJob) {
         let result = self.run_hook(&job).await;
         let HookJob { life, hook, .. } = job;
-        self.tell(job.pod, Input::HookDone { life, hook, result }).await;
+        self.send_input(job.pod, Input::HookDone { life, hook, result })
+            .await;
     }
 
     async fn run_hook(&self, job: &HookJob) -> Result<(), String> {
@@ -47,8 +48,8 @@ impl Tools {
                 let timeout = job.limit.unwrap_or(REQUEST_TIMEOUT);
                 let report = self.prober.hook(&request, timeout).await;
                 match report.outcome {
-                    Outcome::Success | Outcome::Warning => Ok(()),
-                    Outcome::Failure(_) | Outcome::Error(_) => Err(report.detail),
+                    NetworkOutcome::Success | NetworkOutcome::Warning => Ok(()),
+                    NetworkOutcome::Failure(_) | NetworkOutcome::Error(_) => Err(report.detail),
                 }
             }
             Some(HookTarget::Impossible(why)) => Err(why.to_string()),

@@ -13,7 +13,7 @@ use pulselet_runtime::{Error, ImageErrorKind, ImageSummary, Operation, RegistryC
 use pulselet_volume::{Objects, Wanted};
 
 use self::pull_secrets::Keyring;
-use super::{News, PULL_TIMEOUT, Tools, bounded};
+use super::{JobContext, JobResult, PULL_TIMEOUT, bounded};
 
 #[derive(Debug)]
 pub(crate) struct ImageJob {
@@ -22,19 +22,21 @@ pub(crate) struct ImageJob {
     pub(crate) image: Arc<str>,
     pub(crate) policy: PullPolicy,
     pub(crate) namespace: Arc<str>,
-    /// The container's name, for what is told about its image.
+    /// The container's name, for what is reported about its image.
     pub(crate) name: Arc<str>,
     /// Secrets that may hold credentials for the registry.
     pub(crate) pull_secrets: BTreeSet<String>,
 }
 
-impl Tools {
+impl JobContext {
     pub(crate) async fn ensure_image(&self, job: ImageJob) {
         let key = job.pod;
         let container = job.container;
         if !self.version.features.images {
             let pulled = Pulled::NotNeeded;
-            return self.tell(key, Input::ImageReady { container, pulled }).await;
+            return self
+                .send_input(key, Input::ImageReady { container, pulled })
+                .await;
         }
         match self.get_image(&job).await {
             Ok((image, pulled)) => {
@@ -42,13 +44,13 @@ impl Tools {
                     Some(Err(error)) => Some(error.to_string()),
                     Some(Ok(_)) | None => None,
                 };
-                let news = News::Image {
+                let result = JobResult::Image {
                     container,
                     image_id: image.id,
                     pulled,
                     bad_signal,
                 };
-                self.answer(key, news).await;
+                self.answer(key, result).await;
             }
             Err((error, message)) => {
                 let input = Input::ImageFailed {
@@ -56,7 +58,7 @@ impl Tools {
                     error,
                     message,
                 };
-                self.tell(key, input).await;
+                self.send_input(key, input).await;
             }
         }
     }
@@ -80,7 +82,7 @@ impl Tools {
             return Err((ImageFailure::ErrImageNeverPull, message));
         }
         let container = job.container;
-        self.tell(job.pod, Input::ImagePulling { container }).await;
+        self.send_input(job.pod, Input::ImagePulling { container }).await;
         let candidates = self.candidates(job).await;
         let _permit = self.limits.pulls.acquire().await;
         let began = Instant::now();
@@ -92,7 +94,7 @@ impl Tools {
         Ok((image, pulled))
     }
 
-    /// Credentials for the image. Secrets that are of no use are told about; the pull may do without.
+    /// Credentials for the image. Secrets that are of no use are reported; the pull may do without.
     async fn candidates(&self, job: &ImageJob) -> Vec<RegistryCredentials> {
         let wanted = Wanted {
             secrets: job.pull_secrets.clone(),
@@ -108,7 +110,7 @@ impl Tools {
                 Err(error) => Some(error.to_string()),
             };
             if let Some(trouble) = trouble {
-                tracing::warn!(secret = name, namespace = &*job.namespace, %trouble, "no use as a pull secret");
+                tracing::warn!(secret = name, %trouble, "the secret is of no use as a pull secret");
                 missing.push(name.as_str());
             }
         }
@@ -117,17 +119,17 @@ impl Tools {
                 "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
                 missing.join(", ")
             );
-            let news = News::Warning {
+            let result = JobResult::Warning {
                 container: Arc::clone(&job.name),
                 reason: "FailedToRetrieveImagePullSecret",
                 message,
             };
-            self.answer(job.pod, news).await;
+            self.answer(job.pod, result).await;
         }
         keyring.candidates(&job.image)
     }
 
-    /// Tries one after the other; the last refusal is the one that is told.
+    /// Tries one after the other; the last refusal is the one that is reported.
     async fn pull(&self, image: &str, candidates: &[RegistryCredentials]) -> Result<ImageSummary> {
         let Some((last, others)) = candidates.split_last() else {
             return self.pull_with(image, None).await;
@@ -135,7 +137,9 @@ impl Tools {
         for credentials in others {
             match self.pull_with(image, Some(credentials)).await {
                 Ok(image) => return Ok(image),
-                Err(error) => tracing::debug!(image, %error, "not with these credentials"),
+                Err(error) => {
+                    tracing::debug!(image, %error, "the image was not pulled with these credentials");
+                }
             }
         }
         self.pull_with(image, Some(last)).await

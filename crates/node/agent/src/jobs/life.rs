@@ -11,7 +11,7 @@ use pulselet_runtime::{
 use pulselet_vocabulary::{Signal, exit_code};
 use pulselet_volume::{Objects, discard};
 
-use super::{News, PodRef, Retry, Tools, bounded};
+use super::{JobContext, JobResult, PodRef, Retry, bounded};
 use crate::container_config::{
     ConfigError, ImageFacts, ImageUser, Made, container_config, depends_on_image, log_path, wanted_objects,
 };
@@ -45,7 +45,7 @@ pub(crate) struct RemoveJob {
     pub(crate) id: Option<ContainerId>,
 }
 
-impl Tools {
+impl JobContext {
     pub(crate) async fn create(self: Arc<Self>, job: CreateJob) {
         let key = job.pod.key;
         let life = job.life;
@@ -60,24 +60,24 @@ impl Tools {
             Ok(made) => made,
             Err(error) => {
                 let input = failed(CreateError::CreateContainerConfigError, error.to_string());
-                return self.tell(key, input).await;
+                return self.send_input(key, input).await;
             }
         };
         for (reason, message) in warnings {
             let container = Arc::clone(&name);
-            let news = News::Warning {
+            let result = JobResult::Warning {
                 container,
                 reason,
                 message,
             };
-            self.answer(key, news).await;
+            self.answer(key, result).await;
         }
         let _permit = self.limits.operations.acquire().await;
         match self.create_container(&pod, &config).await {
-            Ok(status) => self.answer(key, News::Container(Box::new(status))).await,
+            Ok(status) => self.answer(key, JobResult::Container(Box::new(status))).await,
             Err(error) => {
                 let input = failed(CreateError::CreateContainerError, error.to_string());
-                self.tell(key, input).await;
+                self.send_input(key, input).await;
             }
         }
     }
@@ -92,11 +92,11 @@ impl Tools {
         let wanted = wanted_objects(pod, &job.name);
         let objects = Objects::fetch(&*self.objects, pod.namespace(), wanted).await;
         let _permit = self.limits.operations.acquire().await;
-        let tools = Arc::clone(&self);
+        let jobs = Arc::clone(&self);
         // Volumes may be on a disk that does not answer.
         let made = tokio::task::spawn_blocking(move || {
             let signal = job.stop_signal;
-            let made = job.pod.with_context(&tools, |context| {
+            let made = job.pod.with_context(&jobs, |context| {
                 let attempt = job.life.attempt;
                 container_config(context, &objects, &job.name, attempt, signal, image)
             });
@@ -123,10 +123,10 @@ impl Tools {
     }
 
     async fn create_container(&self, pod: &PodRef, config: &ContainerConfig) -> Result<ContainerStatus> {
-        let Some(place) = &pod.place else {
+        let Some(location) = &pod.location else {
             return Err(Error::no_sandbox(&pod.uid));
         };
-        let created = self.runtime.create_container(&place.sandbox, config);
+        let created = self.runtime.create_container(&location.sandbox, config);
         let id = match bounded(Operation::CreateContainer, created).await {
             // An earlier agent made it and died before it could say so.
             Err(Error::AlreadyExists { .. }) => return self.find_container(pod, config).await,
@@ -156,14 +156,14 @@ impl Tools {
             (Err(Error::CannotRun { message }), _) => message,
             // Whatever the call said, it runs or has run: an answer was lost, or an earlier agent started it.
             (_, Ok(status)) if !matches!(status.state, ContainerState::Created | ContainerState::Unknown) => {
-                return self.answer(pod, News::Container(Box::new(status))).await;
+                return self.answer(pod, JobResult::Container(Box::new(status))).await;
             }
             (Err(error), _) | (Ok(()), Err(error)) => error.to_string(),
             (Ok(()), Ok(_)) => "the runtime did not start it".to_owned(),
         };
         // A start that failed must not happen after all once the engine has gone on.
         self.kill(&id, Duration::ZERO).await;
-        self.tell(pod, Input::StartFailed { life, message }).await;
+        self.send_input(pod, Input::StartFailed { life, message }).await;
     }
 
     /// Stops a container, however long that takes: there is no other way on.
@@ -175,7 +175,7 @@ impl Tools {
             match self.runtime.stop_container(id, grace.saturating_sub(spent)).await {
                 Ok(()) | Err(Error::NotFound { .. }) => return,
                 Err(error) => {
-                    tracing::warn!(container = %id, %error, "cannot stop the container, will try again");
+                    tracing::warn!(%error, "cannot stop the container, will try again");
                 }
             }
             retry.wait().await;
@@ -193,13 +193,13 @@ impl Tools {
             delay,
         } = job;
         tokio::time::sleep(delay).await;
-        // Said before the call, so that it is always heard before the exit that follows from it.
+        // Reported before the call, so that it always comes before the exit that follows from it.
         let at = self.clock.now();
-        self.answer(pod, News::Signalled { life, signal, at }).await;
+        self.answer(pod, JobResult::Signalled { life, signal, at }).await;
         self.kill(&id, grace).await;
-        // The event may have been missed; saying it twice does no harm.
+        // The event may have been missed; reporting it twice does no harm.
         if let Ok(status) = bounded(Operation::ContainerStatus, self.runtime.container_status(&id)).await {
-            self.answer(pod, News::Container(Box::new(status))).await;
+            self.answer(pod, JobResult::Container(Box::new(status))).await;
         }
     }
 
@@ -207,7 +207,7 @@ impl Tools {
     pub(crate) async fn describe(&self, pod: PodKey, id: ContainerId) {
         // One that cannot be described now is found by the next listing.
         if let Ok(status) = bounded(Operation::ContainerStatus, self.runtime.container_status(&id)).await {
-            self.answer(pod, News::Container(Box::new(status))).await;
+            self.answer(pod, JobResult::Container(Box::new(status))).await;
         }
     }
 
@@ -220,7 +220,7 @@ impl Tools {
             message: Some("The container could not be located when the pod was looked at".to_owned()),
             stop: None,
         };
-        self.tell(pod, Input::Exited { life, exit }).await;
+        self.send_input(pod, Input::Exited { life, exit }).await;
     }
 
     /// Removes the files of a pod that is over.
@@ -228,14 +228,16 @@ impl Tools {
         let logs = self.layout.pod_logs(&pod.namespace, &pod.name, &pod.uid);
         self.volumes.forget(&pod.uid).await;
         for path in [self.layout.pod(&pod.uid), logs] {
+            let span = tracing::Span::current();
             let removed = tokio::task::spawn_blocking(move || {
+                let _entered = span.entered();
                 if let Err(error) = discard(&path) {
                     tracing::warn!(path = %path.display(), %error, "cannot remove what is left of a pod");
                 }
             });
             removed.await.expect("removing does not panic");
         }
-        self.answer(key, News::CleanedUp).await;
+        self.answer(key, JobResult::CleanedUp).await;
     }
 
     /// Removes the record of a life and its log.
@@ -245,7 +247,7 @@ impl Tools {
             && let Err(error) = bounded(Operation::RemoveContainer, self.runtime.remove_container(id)).await
             && !error.is_not_found()
         {
-            tracing::warn!(container = %id, %error, "cannot remove the container; it goes with its pod");
+            tracing::warn!(%error, "cannot remove the container; it goes with its pod");
         }
         let Identity { namespace, name, uid } = &job.pod;
         let log = log_path(

@@ -6,32 +6,32 @@ use pulselet_engine::PodKey;
 use pulselet_engine::io::Input;
 use pulselet_runtime::{Error, Operation, Result, SandboxConfig, SandboxId, SandboxState, SandboxStatus};
 
-use super::{News, Place, PodRef, Retry, Tools, bounded};
+use super::{JobContext, JobResult, PodRef, Retry, SandboxLocation, bounded};
 use crate::container_config::sandbox_config;
 
-impl Tools {
+impl JobContext {
     pub(crate) async fn run_sandbox(&self, pod: PodRef, attempt: u32) {
         if !self.set_up_volumes(&pod).await {
-            return self.tell(pod.key, Input::VolumesNotReady).await;
+            return self.send_input(pod.key, Input::VolumesNotReady).await;
         }
         let _permit = self.limits.operations.acquire().await;
         match self.make_sandbox(&pod, attempt).await {
-            Ok(place) => self.answer(pod.key, News::Sandbox(place)).await,
+            Ok(location) => self.answer(pod.key, JobResult::Sandbox(location)).await,
             Err(error) => {
                 let message = error.to_string();
-                self.tell(pod.key, Input::SandboxFailed { message }).await;
+                self.send_input(pod.key, Input::SandboxFailed { message }).await;
             }
         }
     }
 
-    async fn make_sandbox(&self, pod: &PodRef, attempt: u32) -> Result<Place> {
+    async fn make_sandbox(&self, pod: &PodRef, attempt: u32) -> Result<SandboxLocation> {
         let config = pod.with_context(self, |context| sandbox_config(context, attempt));
         let id = match bounded(Operation::RunSandbox, self.runtime.run_sandbox(&config)).await {
             Err(Error::AlreadyExists { .. }) => self.take_over_sandbox(&config).await?,
             other => other?,
         };
         let status = bounded(Operation::SandboxStatus, self.runtime.sandbox_status(&id)).await?;
-        Ok(Place::from(&status))
+        Ok(SandboxLocation::from(&status))
     }
 
     /// An earlier agent made it and died before it could say so, or died while it made it.
@@ -54,11 +54,11 @@ impl Tools {
     pub(crate) async fn stop_sandbox(&self, pod: PodKey, uid: Arc<str>) {
         let mut retry = Retry::new();
         while let Err(error) = self.remove_sandboxes(&uid).await {
-            tracing::warn!(pod = %uid, %error, "cannot remove the sandbox, will try again");
+            tracing::warn!(%error, "cannot remove the sandbox, will try again");
             retry.wait().await;
         }
         self.end_volumes(&uid).await;
-        self.tell(pod, Input::SandboxStopped).await;
+        self.send_input(pod, Input::SandboxStopped).await;
     }
 
     async fn remove_sandboxes(&self, uid: &str) -> Result<()> {

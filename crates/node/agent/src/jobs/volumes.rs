@@ -10,7 +10,7 @@ use pulselet_plan::SizeLimit;
 use pulselet_volume::{FillReport, FillReports, PodVolumes, exceeded};
 use tokio::sync::mpsc;
 
-use super::{Answer, News, PodRef, Tools};
+use super::{JobAnswer, JobContext, JobResult, PodRef};
 
 /// What is left to a pod that is evicted because a volume is too large, as a kubelet has it.
 const EVICTION_GRACE: Span = Span::from_secs(1);
@@ -25,21 +25,21 @@ pub(crate) struct Measurement {
 
 /// Takes what could not be filled to the agent.
 #[derive(Debug)]
-pub(super) struct MountReports(pub(super) mpsc::Sender<Answer>);
+pub(super) struct MountReports(pub(super) mpsc::Sender<JobAnswer>);
 
 #[async_trait]
 impl FillReports<PodKey> for MountReports {
     async fn report(&self, pod: PodKey, report: FillReport) {
-        let news = News::FailedMount {
+        let result = JobResult::FailedMount {
             messages: report.failures,
-            is_news: report.is_news,
+            is_new: report.is_new,
         };
         // The agent is gone only when the node shuts down; nobody waits for the answer then.
-        let _ = self.0.send(Answer { pod, news }).await;
+        let _ = self.0.send(JobAnswer { pod, result }).await;
     }
 }
 
-impl Tools {
+impl JobContext {
     /// Fills every volume of a pod whose sandbox is about to be made. False if one is missing, which is reported.
     pub(super) async fn set_up_volumes(&self, pod: &PodRef) -> bool {
         self.volumes.fill(self.pod_volumes(pod.clone())).await
@@ -75,7 +75,7 @@ impl Tools {
             let measured = tokio::task::spawn_blocking(move || exceeded(&limit, &directory));
             if let Some(message) = measured.await.expect("measuring does not panic") {
                 let grace = Some(EVICTION_GRACE);
-                self.tell(pod, Input::Evict { grace, message }).await;
+                self.send_input(pod, Input::Evict { grace, message }).await;
             }
         }
     }
@@ -86,7 +86,10 @@ impl Tools {
             directory: self.layout.volumes(&pod.uid),
             uid: pod.uid,
             pod: pod.spec,
-            addresses: pod.place.map(|place| place.addresses).unwrap_or_default(),
+            addresses: pod
+                .location
+                .map(|location| location.addresses)
+                .unwrap_or_default(),
         }
     }
 }

@@ -1,8 +1,8 @@
-//! What a node tells whoever joins it to an API: which pods have changed, which have ended and how, and events.
+//! What a node reports to whoever joins it to an API: which pods have changed, which have ended and how, and events.
 //!
 //! The agent never waits for the reader, and nothing grows without bound: changes are a set of names, so a pod that
-//! changes a hundred times before it is looked at is looked at once; the last words of ended pods and events are kept
-//! up to a limit. What must always hold: a change is told after the state behind it is on disk. Who reads late loses
+//! changes a hundred times before it is looked at is looked at once; the last states of ended pods and events are kept
+//! up to a limit. What must always hold: a change is reported after the state behind it is on disk. Who reads late loses
 //! old events, never the fact that a pod has changed.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -34,9 +34,9 @@ pub struct PodEvent {
     pub at: Timestamp,
 }
 
-/// Everything that was told since the last look.
+/// Everything that was reported since the last look.
 #[derive(Debug, Default)]
-pub struct News {
+pub struct FeedChange {
     /// Pods that came, changed or went.
     pub changed: BTreeSet<PodName>,
     /// Pods that have ended, as they were last.
@@ -44,7 +44,7 @@ pub struct News {
     pub events: VecDeque<PodEvent>,
 }
 
-/// Where the agent tells and a reader looks. Clones are the same feed.
+/// Where the agent reports and a reader looks. Clones are the same feed.
 #[derive(Clone, Debug, Default)]
 pub struct Feed {
     shared: Arc<Shared>,
@@ -52,65 +52,65 @@ pub struct Feed {
 
 #[derive(Debug, Default)]
 struct Shared {
-    news: Mutex<News>,
+    changes: Mutex<FeedChange>,
     wake: Notify,
 }
 
 impl Feed {
-    /// Waits for news and takes all there is. Dropping the future loses nothing.
-    pub async fn next(&self) -> News {
+    /// Waits for changes and takes all there is. Dropping the future loses nothing.
+    pub async fn next(&self) -> FeedChange {
         loop {
             let woken = self.shared.wake.notified();
-            let news = self.with(std::mem::take);
-            if !news.is_empty() {
-                return news;
+            let changes = self.with(std::mem::take);
+            if !changes.is_empty() {
+                return changes;
             }
             woken.await;
         }
     }
 
-    /// Takes the pods that have ended, and leaves the rest of the news. A pod that the node no longer knows is among
+    /// Takes the pods that have ended, and leaves the rest. A pod that the node no longer knows is among
     /// them or was taken before.
     pub fn take_departed(&self) -> Vec<PodView> {
-        self.with(|news| std::mem::take(&mut news.departed))
+        self.with(|changes| std::mem::take(&mut changes.departed))
     }
 
     pub(crate) fn changed(&self, pod: &PodName) {
-        self.tell(|news| {
-            news.changed.insert(pod.clone());
+        self.report(|changes| {
+            changes.changed.insert(pod.clone());
         });
     }
 
     pub(crate) fn departed(&self, pod: PodView) {
-        self.tell(|news| {
-            if news.departed.len() == MAX_DEPARTED {
-                news.departed.remove(0);
+        self.report(|changes| {
+            if changes.departed.len() == MAX_DEPARTED {
+                changes.departed.remove(0);
             }
-            news.departed.push(pod);
+            changes.departed.push(pod);
         });
     }
 
     pub(crate) fn event(&self, event: PodEvent) {
-        self.tell(|news| {
-            if news.events.len() == MAX_EVENTS {
-                news.events.pop_front();
+        self.report(|changes| {
+            if changes.events.len() == MAX_EVENTS {
+                changes.events.pop_front();
             }
-            news.events.push_back(event);
+            changes.events.push_back(event);
         });
     }
 
-    fn tell(&self, what: impl FnOnce(&mut News)) {
+    fn report(&self, what: impl FnOnce(&mut FeedChange)) {
         self.with(what);
         self.shared.wake.notify_one();
     }
 
-    fn with<T>(&self, what: impl FnOnce(&mut News) -> T) -> T {
-        // No panic can leave the news half changed.
-        what(&mut self.shared.news.lock().unwrap_or_else(PoisonError::into_inner))
+    fn with<T>(&self, what: impl FnOnce(&mut FeedChange) -> T) -> T {
+        // No panic can leave the changes half made.
+        what(&mut self.shared.changes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl News {
+impl FeedChange {
     fn is_empty(&self) -> bool {
         self.changed.is_empty() && self.departed.is_empty() && self.events.is_empty()
     }
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_pod_that_changed_often_is_told_once_and_events_are_bounded() {
+    async fn a_pod_that_changed_often_is_reported_once_and_events_are_bounded() {
         let feed = Feed::default();
         let event = |number: usize| PodEvent {
             pod: PodName::new("default", "web"),
@@ -137,9 +137,9 @@ mod tests {
             feed.changed(&PodName::new("default", "web"));
             feed.event(event(number));
         }
-        let news = feed.next().await;
-        assert_eq!((news.changed.len(), news.events.len()), (1, MAX_EVENTS));
-        assert_eq!(news.events[0].message, "3");
+        let changes = feed.next().await;
+        assert_eq!((changes.changed.len(), changes.events.len()), (1, MAX_EVENTS));
+        assert_eq!(changes.events[0].message, "3");
         let waiting = tokio::spawn({
             let feed = feed.clone();
             async move { feed.next().await }

@@ -1,7 +1,7 @@
 //! Event lines on their way to those who read them.
 //!
 //! The agent never waits for a reader. Each subscriber has a bounded queue; one that falls behind loses lines, and
-//! is told how many as soon as there is room again.
+//! is given the number of them as soon as there is room again.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_reader_is_told_what_it_missed_and_holds_up_nobody() {
+    fn a_slow_reader_learns_what_it_missed_and_holds_up_nobody() {
         let hub = LineHub::default();
         let mut slow = hub.subscribe(2);
         let mut fast = hub.subscribe(100);

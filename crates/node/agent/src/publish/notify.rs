@@ -1,4 +1,4 @@
-//! Telling systemd how the agent is: readiness, the watchdog, the end.
+//! Notifying systemd of the agent's state: readiness, the watchdog, the end.
 //!
 //! The protocol is one datagram per message to the socket that `NOTIFY_SOCKET` names. Without it nothing is sent.
 
@@ -6,7 +6,7 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-/// The service manager's socket, and how often it wants to hear from us.
+/// The service manager's socket, and how often it wants to be notified.
 #[derive(Debug)]
 pub struct ServiceManager {
     socket: Option<(UnixDatagram, SocketAddr)>,
@@ -47,7 +47,7 @@ impl ServiceManager {
         if let Some((socket, address)) = &self.socket
             && let Err(error) = socket.send_to_addr(message.as_bytes(), address)
         {
-            tracing::warn!(%error, message, "cannot tell the service manager");
+            tracing::warn!(%error, message, "cannot notify the service manager");
         }
     }
 }

@@ -108,7 +108,7 @@ fn wall_micros() -> i64 {
     Timestamp::now().as_microsecond()
 }
 
-/// Empty where the kernel does not tell; such a boot is never taken for an earlier one.
+/// Empty where the kernel does not say; such a boot is never taken for an earlier one.
 fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .map(|id| id.trim().to_owned())

@@ -1,4 +1,4 @@
-//! What led to a kill: the attempts of its probe and the story of the stop, as event lines.
+//! What led to a kill: the attempts of its probe and the course of the stop, as event lines.
 //!
 //! Attempts are kept small, because every probe worker has some; texts are kept for failures only. A kill is
 //! written down line by line as it goes on, so that an agent's death in the middle loses nothing of it.
@@ -22,12 +22,12 @@ struct Attempt {
     at: Time,
     latency_micros: u32,
     run: u16,
-    outcome: Told,
+    outcome: AttemptOutcome,
     counted: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Told {
+enum AttemptOutcome {
     Success,
     Failure,
     Warning,
@@ -50,13 +50,13 @@ pub(crate) struct History {
     attempts: Vec<Attempts>,
     /// The newest attempt of each container, counted as its restarts.
     lives: Vec<(Arc<str>, u32)>,
-    /// Kills whose story goes on.
-    open: Vec<KillStory>,
+    /// Kills that are not over.
+    open: Vec<KillRecord>,
 }
 
 /// A kill so far: the attempts that led to it, the decision, and what followed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct KillStory {
+pub(crate) struct KillRecord {
     pub(crate) container: Arc<str>,
     pub(crate) attempt: u32,
     pub(crate) at: Time,
@@ -69,7 +69,7 @@ pub(crate) type ToJson<'a> = &'a dyn Fn(&Line) -> String;
 
 impl History {
     /// Takes note of a line. A kill that has changed is returned, to be saved.
-    pub(crate) fn note(&mut self, line: &Line, to_json: ToJson<'_>) -> Option<KillStory> {
+    pub(crate) fn note(&mut self, line: &Line, to_json: ToJson<'_>) -> Option<KillRecord> {
         let container = line.container.as_ref()?;
         match &line.body {
             LineBody::Probe {
@@ -134,7 +134,7 @@ impl History {
         reason: KillReason,
         line: &Line,
         to_json: ToJson<'_>,
-    ) -> KillStory {
+    ) -> KillRecord {
         let kind = match reason {
             KillReason::StartupProbe => Some(ProbeKind::Startup),
             KillReason::LivenessProbe => Some(ProbeKind::Liveness),
@@ -147,7 +147,7 @@ impl History {
         };
         let newest = self.lives.iter().find(|(name, _)| name == container);
         let attempt = newest.map_or(0, |(_, attempt)| *attempt);
-        let same = |open: &&mut KillStory| open.container == *container && open.attempt == attempt;
+        let same = |open: &&mut KillRecord| open.container == *container && open.attempt == attempt;
         if let Some(open) = self.open.iter_mut().find(same) {
             // A second decision about the same life can only shorten the first.
             push(&mut open.lines, &to_json(line));
@@ -161,7 +161,7 @@ impl History {
         }
         push(&mut lines, &to_json(line));
         self.open.retain(|open| open.container != *container);
-        let open = KillStory {
+        let open = KillRecord {
             container: Arc::clone(container),
             attempt,
             at: line.at,
@@ -172,7 +172,7 @@ impl History {
         saved
     }
 
-    fn go_on(&mut self, container: &str, line: &Line, to_json: ToJson<'_>, last: bool) -> Option<KillStory> {
+    fn go_on(&mut self, container: &str, line: &Line, to_json: ToJson<'_>, last: bool) -> Option<KillRecord> {
         let index = self.open.iter().position(|open| &*open.container == container)?;
         push(&mut self.open[index].lines, &to_json(line));
         let saved = self.open[index].clone();
@@ -190,7 +190,7 @@ impl History {
         }
         condensed.attempts.retain(|attempts| {
             let last = attempts.list.back();
-            last.is_some_and(|last| last.outcome != Told::Success)
+            last.is_some_and(|last| last.outcome != AttemptOutcome::Success)
         });
         condensed
     }
@@ -217,7 +217,7 @@ impl Attempts {
         if self.list.len() == ATTEMPTS {
             self.list.pop_front();
         }
-        let outcome = Told::from(*outcome);
+        let outcome = AttemptOutcome::from(*outcome);
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
@@ -230,7 +230,7 @@ impl Attempts {
             outcome,
             counted: *counted,
         });
-        if outcome != Told::Success {
+        if outcome != AttemptOutcome::Success {
             self.details.push_back((line.at, cut(detail)));
         }
         let oldest = self.list.front().map_or(line.at, |attempt| attempt.at);
@@ -243,7 +243,7 @@ impl Attempts {
         let last_good = self
             .list
             .iter()
-            .rposition(|attempt| attempt.outcome == Told::Success);
+            .rposition(|attempt| attempt.outcome == AttemptOutcome::Success);
         self.list.drain(..last_good.unwrap_or(0));
         let oldest = self.list.front().map_or(Time::ZERO, |attempt| attempt.at);
         self.details.retain(|(at, _)| *at >= oldest);
@@ -273,7 +273,7 @@ fn cut(detail: &str) -> Box<str> {
     detail[..detail.floor_char_boundary(MAX_DETAIL)].into()
 }
 
-impl From<LineOutcome> for Told {
+impl From<LineOutcome> for AttemptOutcome {
     fn from(outcome: LineOutcome) -> Self {
         match outcome {
             LineOutcome::Success => Self::Success,
@@ -284,13 +284,13 @@ impl From<LineOutcome> for Told {
     }
 }
 
-impl From<Told> for LineOutcome {
-    fn from(told: Told) -> Self {
-        match told {
-            Told::Success => Self::Success,
-            Told::Failure => Self::Failure,
-            Told::Warning => Self::Warning,
-            Told::Error => Self::Error,
+impl From<AttemptOutcome> for LineOutcome {
+    fn from(outcome: AttemptOutcome) -> Self {
+        match outcome {
+            AttemptOutcome::Success => Self::Success,
+            AttemptOutcome::Failure => Self::Failure,
+            AttemptOutcome::Warning => Self::Warning,
+            AttemptOutcome::Error => Self::Error,
         }
     }
 }
@@ -339,7 +339,7 @@ mod tests {
         }
     }
 
-    fn tell(line: &Line) -> String {
+    fn as_text(line: &Line) -> String {
         let second = line.at.as_micros() / 1_000_000;
         match &line.body {
             LineBody::Probe { outcome, detail, .. } => format!("{second} {outcome:?} {detail}"),
@@ -361,27 +361,27 @@ mod tests {
     #[test]
     fn a_kill_tells_its_attempts_and_its_end_across_agents() {
         let mut history = History::default();
-        history.note(&line(0, created(2)), &tell);
+        history.note(&line(0, created(2)), &as_text);
         for second in 1..4 {
-            history.note(&probe(second, LineOutcome::Success, 1), &tell);
+            history.note(&probe(second, LineOutcome::Success, 1), &as_text);
         }
-        history.note(&probe(4, LineOutcome::Failure, 1), &tell);
+        history.note(&probe(4, LineOutcome::Failure, 1), &as_text);
         // The agent dies and the next one goes on from what was saved.
         let saved = serde_json::to_string(&history.condensed()).unwrap();
         let mut history: History = serde_json::from_str(&saved).unwrap();
-        history.note(&probe(5, LineOutcome::Failure, 2), &tell);
-        let kill = history.note(&line(5, killing()), &tell).unwrap();
+        history.note(&probe(5, LineOutcome::Failure, 2), &as_text);
+        let kill = history.note(&line(5, killing()), &as_text).unwrap();
         assert_eq!((kill.attempt, &*kill.container), (2, "app"));
-        let kill = history.note(&line(6, exited()), &tell).unwrap();
+        let kill = history.note(&line(6, exited()), &as_text).unwrap();
         let expected = "3 Success \n4 Failure attempt 4\n5 Failure attempt 5\n5 killing\n6 exited 137\n";
         assert_eq!(kill.lines, expected);
         let running = LineBody::Running {
             id: "y".into(),
             restart_count: 3,
         };
-        let kill = history.note(&line(7, running), &tell).unwrap();
+        let kill = history.note(&line(7, running), &as_text).unwrap();
         assert!(kill.lines.ends_with("7 running\n"));
-        assert!(history.note(&line(8, exited()), &tell).is_none());
+        assert!(history.note(&line(8, exited()), &as_text).is_none());
     }
 
     #[test]
@@ -393,7 +393,7 @@ mod tests {
             } else {
                 LineOutcome::Success
             };
-            history.note(&probe(second, outcome, 1), &tell);
+            history.note(&probe(second, outcome, 1), &as_text);
         }
         let attempts = &history.attempts[0];
         assert_eq!(

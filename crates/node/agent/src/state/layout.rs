@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_agent_is_told_who_is_there() {
+    fn a_second_agent_learns_who_is_there() {
         let directory = tempfile::tempdir().unwrap();
         let first = DataDir::claim(directory.path()).unwrap();
         let refused = DataDir::claim(directory.path()).unwrap_err();

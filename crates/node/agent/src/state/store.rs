@@ -1,6 +1,6 @@
 //! The node's memory on disk: one `SQLite` file, one thread that writes it.
 //!
-//! The agent hands over one [`Batch`] at a time and hears when it is committed; what gathers meanwhile goes into the
+//! The agent hands over one [`Batch`] at a time and is notified when it is committed; what gathers meanwhile goes into the
 //! next, so commits are few under load and immediate without. A batch that cannot be written (a full disk) is tried
 //! again until it can: nothing is dropped, the agent only waits. A file that is not a database is kept aside, and
 //! the spare copies beside it take its place. What the rows mean is left to others.
@@ -118,7 +118,7 @@ pub(crate) struct Opened {
 }
 
 #[derive(Debug, Error)]
-pub enum StoreError {
+pub enum NodeStoreError {
     #[error("cannot open the state in {path}: {source}; is the disk full or read-only?", path = path.display())]
     Open { path: PathBuf, source: rusqlite::Error },
     #[error("cannot read the state in {path}: {source}", path = path.display())]
@@ -130,7 +130,7 @@ pub enum StoreError {
 }
 
 /// Opens the store of a data directory, in whatever state it is.
-pub(crate) fn open(layout: &Layout) -> Result<Opened, StoreError> {
+pub(crate) fn open(layout: &Layout) -> Result<Opened, NodeStoreError> {
     let path = layout.database();
     let mut kept_aside = None;
     let loaded = match load(&path) {
@@ -140,7 +140,7 @@ pub(crate) fn open(layout: &Layout) -> Result<Opened, StoreError> {
         }
         other => other,
     };
-    let (connection, base, last, mut pods) = loaded.map_err(|source| StoreError::Open {
+    let (connection, base, last, mut pods) = loaded.map_err(|source| NodeStoreError::Open {
         path: path.clone(),
         source,
     })?;
@@ -148,8 +148,9 @@ pub(crate) fn open(layout: &Layout) -> Result<Opened, StoreError> {
         pods = spare::load_all(layout);
     }
     let (clock, base, continuity) = Clock::resume(base.as_ref(), last);
-    schema::save_base(&connection, &base).map_err(|source| StoreError::Open { path, source })?;
-    let writer = Writer::start(connection, layout.clone()).map_err(|source| StoreError::Thread { source })?;
+    schema::save_base(&connection, &base).map_err(|source| NodeStoreError::Open { path, source })?;
+    let writer =
+        Writer::start(connection, layout.clone()).map_err(|source| NodeStoreError::Thread { source })?;
     Ok(Opened {
         writer,
         clock,
@@ -195,7 +196,7 @@ fn is_corrupt(error: &rusqlite::Error) -> bool {
 }
 
 /// Renames the file and what `SQLite` keeps beside it.
-fn keep_aside(path: &Path) -> Result<PathBuf, StoreError> {
+fn keep_aside(path: &Path) -> Result<PathBuf, NodeStoreError> {
     let stamp = jiff::Timestamp::now().as_millisecond();
     let with = |suffix: &str, tail: &str| {
         let mut name = path.as_os_str().to_owned();
@@ -208,7 +209,7 @@ fn keep_aside(path: &Path) -> Result<PathBuf, StoreError> {
         let from = with("", tail);
         match std::fs::rename(&from, with(&aside, tail)) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(StoreError::KeepAside {
+                return Err(NodeStoreError::KeepAside {
                     path: from,
                     source: error,
                 });
@@ -239,9 +240,13 @@ impl Reader {
         Ok(connection)
     }
 
-    /// The stories of kills as event lines, those of one kill together, in order of the kills. Without
+    /// The records of kills as event lines, those of one kill together, in order of the kills. Without
     /// a name, those of all pods.
-    pub(crate) fn kills(&self, pod: Option<&PodName>, container: Option<&str>) -> Result<String, StoreError> {
+    pub(crate) fn kills(
+        &self,
+        pod: Option<&PodName>,
+        container: Option<&str>,
+    ) -> Result<String, NodeStoreError> {
         let read = || {
             let connection = self.connect()?;
             let mut statement = connection.prepare(
@@ -256,7 +261,7 @@ impl Reader {
     }
 
     /// The events of a pod, oldest first.
-    pub(crate) fn events(&self, uid: &str) -> Result<Vec<EventRow>, StoreError> {
+    pub(crate) fn events(&self, uid: &str) -> Result<Vec<EventRow>, NodeStoreError> {
         let read = || {
             let connection = self.connect()?;
             let mut statement = connection.prepare(
@@ -280,8 +285,8 @@ impl Reader {
         read().map_err(|source| self.failed(source))
     }
 
-    fn failed(&self, source: rusqlite::Error) -> StoreError {
-        StoreError::Read {
+    fn failed(&self, source: rusqlite::Error) -> NodeStoreError {
+        NodeStoreError::Read {
             path: self.path.clone(),
             source,
         }

@@ -49,7 +49,7 @@ async fn a_ready_container_stays_ready_and_the_time_goes_on() {
     assert!(
         !bench.seen.iter().any(|line| is_unready(line)),
         "{}",
-        bench.story()
+        bench.transcript()
     );
     let view = &bench.node.pods().await.unwrap()[0];
     assert!(view.status.container_statuses[0].ready);
@@ -143,7 +143,7 @@ async fn a_kill_under_way_keeps_its_deadline() {
     assert!(took.as_secs_f64() >= 2.9, "{took}");
     bench.until_type("deleted").await;
     let signals = bench.seen.iter().filter(|line| type_of(line) == "signal").count();
-    assert_eq!(signals, 0, "{}", bench.story());
+    assert_eq!(signals, 0, "{}", bench.transcript());
 }
 
 #[tokio::test]

@@ -110,7 +110,7 @@ impl Bench {
             Ok(line) => line,
             Err(elapsed) => panic!(
                 "no {what} within {PATIENCE:?} ({elapsed}); seen:\n{}",
-                self.story()
+                self.transcript()
             ),
         }
     }
@@ -131,7 +131,7 @@ impl Bench {
         }
     }
 
-    pub(crate) fn story(&self) -> String {
+    pub(crate) fn transcript(&self) -> String {
         let lines: Vec<_> = self.seen.iter().map(|line| line.to_json()).collect();
         lines.join("\n")
     }

@@ -166,7 +166,7 @@ async fn what_cannot_be_made_says_why_and_what_cannot_run_here_fails() {
 }
 
 #[tokio::test]
-async fn a_command_that_cannot_run_is_told_and_tried_again() {
+async fn a_command_that_cannot_run_is_reported_and_tried_again() {
     let mut bench = Bench::new().await;
     let broken = LifeScript {
         start: pulselet_runtime_fake::StartScript::CannotRun("exec: \"nope\": not found".into()),
@@ -196,7 +196,7 @@ async fn the_second_way_to_shut_down_is_harsher() {
         bench.types().last().map(String::as_str),
         Some("deleted"),
         "{}",
-        bench.story()
+        bench.transcript()
     );
     assert!(bench.node.pods().await.is_err());
 }

@@ -213,7 +213,7 @@ async fn secrets_are_in_memory_and_go_with_their_pod() {
     pod.metadata.labels = Some([("app".to_owned(), "shop".to_owned())].into());
     let updated = bench.node.update_pod(pod).await.expect("the node is there");
     updated.expect("an update");
-    eventually("the new label is told", async || {
+    eventually("the new label is shown", async || {
         read(&volume.join("labels")) == "app=\"shop\""
     })
     .await;
@@ -323,10 +323,10 @@ async fn images_are_pulled_with_the_credentials_of_the_pods_secrets() {
         Some(Some(robot))
     );
     assert_eq!(bench.runtime.pulled_as("elsewhere.example/app:1"), Some(None));
-    let told = bench.story();
+    let text = bench.transcript();
     assert!(
-        told.contains("Unable to retrieve some image pull secrets (none);"),
-        "{told}"
+        text.contains("Unable to retrieve some image pull secrets (none);"),
+        "{text}"
     );
     bench.leave().await;
 }

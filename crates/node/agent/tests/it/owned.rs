@@ -1,4 +1,4 @@
-//! Pods that an API decides over: what it may change, and what it hears.
+//! Pods that an API decides over: what it may change, and what is reported to it.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::harness::{Bench, eventually, pod, runtime, type_of};
 
 async fn bench() -> (Bench, Feed) {
     let feed = Feed::default();
-    let told = feed.clone();
+    let feed_of_node = feed.clone();
     let directory = tempfile::tempdir().expect("a directory");
     let bench = Bench::on(directory, runtime(), |options| {
-        options.feed = Some(told);
+        options.feed = Some(feed_of_node);
         options.joined = true;
     })
     .await;
@@ -74,7 +74,7 @@ async fn a_changed_manifest_is_for_the_next_life_and_outlives_the_agent() {
     assert!(
         !bench.types().contains(&"killing".to_owned()),
         "{}",
-        bench.story()
+        bench.transcript()
     );
     let (directory, runtime) = bench.leave().await;
     let bench = Bench::on(directory, runtime, |_| {}).await;
@@ -134,7 +134,7 @@ async fn the_one_that_waits_for_a_name_is_not_meant_by_the_deletion_of_the_other
 }
 
 #[tokio::test]
-async fn the_last_words_of_a_pod_and_its_events_are_told() {
+async fn the_last_status_of_a_pod_and_its_events_are_reported() {
     let (mut bench, feed) = bench().await;
     bench
         .node
@@ -153,9 +153,9 @@ async fn the_last_words_of_a_pod_and_its_events_are_told() {
     let (mut reasons, mut last) = (Vec::new(), None);
     let listen = async {
         while last.is_none() {
-            let news = feed.next().await;
-            reasons.extend(news.events.iter().map(|event| event.reason));
-            last = news.departed.into_iter().next();
+            let changes = feed.next().await;
+            reasons.extend(changes.events.iter().map(|event| event.reason));
+            last = changes.departed.into_iter().next();
         }
     };
     tokio::time::timeout(Duration::from_mins(1), listen)

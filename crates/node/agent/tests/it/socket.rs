@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
-use pulselet_agent::control::{Client, ClientError};
+use pulselet_agent::control::{ControlClient, ControlClientError};
 use pulselet_runtime_fake::LifeScript;
 use pulselet_vocabulary::PodName;
 use serde_json::json;
@@ -12,8 +12,8 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::harness::{Bench, pod, runtime};
 
-fn client(bench: &Bench) -> Client {
-    Client::new(bench.data().join("pulselet.sock"))
+fn client(bench: &Bench) -> ControlClient {
+    ControlClient::new(bench.data().join("pulselet.sock"))
 }
 
 #[tokio::test]
@@ -60,8 +60,8 @@ async fn the_socket_is_its_owners_and_does_what_the_commands_need() {
 async fn refusals_say_why() {
     let bench = Bench::new().await;
     let client = client(&bench);
-    let refused = |result: Result<(), ClientError>| match result.unwrap_err() {
-        ClientError::Refused { status, error } => (status, error),
+    let refused = |result: Result<(), ControlClientError>| match result.unwrap_err() {
+        ControlClientError::Refused { status, error } => (status, error),
         other => panic!("{other}"),
     };
     let (status, error) = refused(client.delete(&PodName::new("default", "none"), None).await);
@@ -78,7 +78,7 @@ async fn refusals_say_why() {
     );
     assert_eq!(status, 400);
     assert!(error.ends_with("it has app"), "{error}");
-    let nobody = Client::new(bench.data().join("none.sock"));
+    let nobody = ControlClient::new(bench.data().join("none.sock"));
     let error = nobody.pods().await.unwrap_err().to_string();
     assert!(error.contains("pulselet node"), "{error}");
 }

@@ -11,7 +11,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use pulselet_agent::{DataDir, Feed, Node, NodeFacts, NodeHandle, NodeOptions, Shutdown};
 use pulselet_apiserver::{Config, Server};
-use pulselet_cluster::{ApiObjects, Client, Joined, Kubeconfig, Machine, join};
+use pulselet_cluster::{ApiClient, ApiObjects, Joined, Kubeconfig, Machine, join};
 use pulselet_controllers::{ControllerOptions, Controllers};
 use pulselet_runtime_fake::{FakeRuntime, RuntimeFaults};
 use rustls::pki_types::pem::PemObject as _;
@@ -218,7 +218,7 @@ impl World {
     pub(crate) async fn start_agent(&mut self) {
         std::fs::create_dir_all(self.manifests()).expect("a directory");
         let kubeconfig = self.directory.path().join(format!("api/node-{NODE}.kubeconfig"));
-        let client = Client::new(Kubeconfig::load(&kubeconfig).expect("a kubeconfig"));
+        let client = ApiClient::new(Kubeconfig::load(&kubeconfig).expect("a kubeconfig"));
         let data = DataDir::claim(self.directory.path().join("node")).expect("nobody else has it");
         let runtime = Arc::new(self.runtime.clone());
         let facts = NodeFacts {

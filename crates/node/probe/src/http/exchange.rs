@@ -12,7 +12,7 @@ use super::request::{HeaderError, HttpRequest};
 use super::response::{Body, Head, HeadReader, MAX_HEAD_BYTES, Malformed};
 use crate::Prober;
 use crate::dial::{DialError, Ends};
-use crate::report::{Failure, Outcome, Phase};
+use crate::report::{Failure, NetworkOutcome, RequestPhase};
 use crate::tls::{self, TlsError};
 use crate::wording;
 
@@ -36,25 +36,25 @@ pub(super) enum ExchangeError {
     Tls(#[from] TlsError),
     #[error("{}", stream_text(.source, .ends.as_ref()))]
     Stream {
-        phase: Phase,
+        phase: RequestPhase,
         ends: Option<Ends>,
         source: io::Error,
     },
     #[error("{}", if *.midway { "unexpected EOF" } else { "EOF" })]
-    Closed { phase: Phase, midway: bool },
+    Closed { phase: RequestPhase, midway: bool },
     #[error("net/http: HTTP/1.x transport connection broken: {source}")]
-    Malformed { phase: Phase, source: Malformed },
+    Malformed { phase: RequestPhase, source: Malformed },
 }
 
 impl ExchangeError {
-    pub(super) fn outcome(&self) -> Outcome {
-        Outcome::Failure(match self {
+    pub(super) fn outcome(&self) -> NetworkOutcome {
+        NetworkOutcome::Failure(match self {
             Self::Request(_) => Failure::Request,
             Self::Dial(error) => return error.outcome(),
             Self::Tls(TlsError::Handshake(error)) if tls::protocol_error(error).is_none() => {
                 match error.kind() {
-                    io::ErrorKind::UnexpectedEof => Failure::Closed(Phase::Tls),
-                    _ => Failure::of_stream(error, Phase::Tls),
+                    io::ErrorKind::UnexpectedEof => Failure::Closed(RequestPhase::Tls),
+                    _ => Failure::of_stream(error, RequestPhase::Tls),
                 }
             }
             Self::Tls(_) => Failure::Tls,
@@ -66,7 +66,7 @@ impl ExchangeError {
     }
 
     /// The phase in which an answer that had begun went wrong.
-    pub(super) fn phase(&self) -> Option<Phase> {
+    pub(super) fn phase(&self) -> Option<RequestPhase> {
         match self {
             Self::Request(_) | Self::Dial(_) | Self::Tls(_) => None,
             Self::Stream { phase, .. } | Self::Closed { phase, .. } | Self::Malformed { phase, .. } => {
@@ -99,7 +99,7 @@ pub(super) async fn fetch(
     prober: &Prober,
     request: &HttpRequest,
     deadline: Instant,
-    phase: &mut Phase,
+    phase: &mut RequestPhase,
 ) -> Result<Answer, ExchangeError> {
     let bytes = request.bytes.as_deref().map_err(Clone::clone)?;
     let connection = prober
@@ -108,7 +108,7 @@ pub(super) async fn fetch(
         .await?;
     let ends = connection.ends;
     let broken = |source| ExchangeError::Stream {
-        phase: Phase::Connect,
+        phase: RequestPhase::Connect,
         ends: Some(ends),
         source,
     };
@@ -131,19 +131,23 @@ async fn fetch_over_tls(
     request: &HttpRequest,
     bytes: &[u8],
     tcp: TcpStream,
-    phase: &mut Phase,
+    phase: &mut RequestPhase,
 ) -> Result<(Answer, TcpStream), ExchangeError> {
-    *phase = Phase::Tls;
+    *phase = RequestPhase::Tls;
     let mut tls = prober.tls.connect(&request.url.target, tcp).await?;
     let answer = exchange(&mut tls, bytes, phase).await?;
     Ok((answer, tls.into_inner().0.into_tcp()))
 }
 
-async fn exchange<S>(stream: &mut S, request: &[u8], phase: &mut Phase) -> Result<Answer, ExchangeError>
+async fn exchange<S>(
+    stream: &mut S,
+    request: &[u8],
+    phase: &mut RequestPhase,
+) -> Result<Answer, ExchangeError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    *phase = Phase::Headers;
+    *phase = RequestPhase::Headers;
     let unsent = send(stream, request).await.err();
     let mut reader = HeadReader::default();
     let mut buffer = Vec::with_capacity(INITIAL_BUFFER_BYTES);
@@ -162,14 +166,14 @@ where
             });
         }
         let malformed = |source| ExchangeError::Malformed {
-            phase: Phase::Headers,
+            phase: RequestPhase::Headers,
             source,
         };
         if let Some(head) = reader.read(&mut buffer).map_err(malformed)? {
             break head;
         }
     };
-    *phase = Phase::Body;
+    *phase = RequestPhase::Body;
     let body = read_body(stream, &head, buffer).await?;
     Ok(Answer { head, body })
 }
@@ -185,7 +189,7 @@ async fn read_body<S>(stream: &mut S, head: &Head, mut buffer: Vec<u8>) -> Resul
 where
     S: AsyncRead + Unpin,
 {
-    let phase = Phase::Body;
+    let phase = RequestPhase::Body;
     let malformed = |source| ExchangeError::Malformed { phase, source };
     let mut body = Body::new(head);
     let mut over = body.push(&buffer).map_err(malformed)?;
@@ -203,7 +207,7 @@ where
 }
 
 /// Reads once, growing a full buffer up to the bound of a head.
-async fn receive<S>(stream: &mut S, buffer: &mut Vec<u8>, phase: Phase) -> Result<usize, ExchangeError>
+async fn receive<S>(stream: &mut S, buffer: &mut Vec<u8>, phase: RequestPhase) -> Result<usize, ExchangeError>
 where
     S: AsyncRead + Unpin,
 {
@@ -212,7 +216,7 @@ where
     }
     match stream.read_buf(buffer).await {
         Ok(read) => Ok(read),
-        // A TLS server that closes without saying so; the framing of the answer tells whether it was too early.
+        // A TLS server that closes without saying so; the framing of the answer shows whether it was too early.
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(0),
         Err(source) => Err(ExchangeError::Stream {
             phase,

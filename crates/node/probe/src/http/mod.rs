@@ -20,7 +20,7 @@ use self::exchange::{Answer, ExchangeError};
 pub use self::request::{HttpRequest, Purpose};
 use self::url::LocationError;
 use crate::Prober;
-use crate::report::{Failure, Outcome, Phase, Report};
+use crate::report::{Failure, NetworkOutcome, Report, RequestPhase};
 use crate::tls::TlsError;
 
 /// Redirects followed by one probe.
@@ -64,28 +64,30 @@ enum FetchError {
     Timeout {
         url: String,
         dialled: String,
-        phase: Phase,
+        phase: RequestPhase,
     },
 }
 
 impl FetchError {
-    fn outcome(&self) -> Outcome {
+    fn outcome(&self) -> NetworkOutcome {
         match self {
             Self::Body(source) | Self::Exchange { source, .. } => source.outcome(),
-            Self::Location { .. } | Self::TooManyRedirects { .. } => Outcome::Failure(Failure::Redirect),
-            Self::Timeout { phase, .. } => Outcome::Failure(Failure::Timeout(*phase)),
+            Self::Location { .. } | Self::TooManyRedirects { .. } => {
+                NetworkOutcome::Failure(Failure::Redirect)
+            }
+            Self::Timeout { phase, .. } => NetworkOutcome::Failure(Failure::Timeout(*phase)),
         }
     }
 }
 
-fn timeout_text(url: &str, dialled: &str, phase: Phase) -> String {
+fn timeout_text(url: &str, dialled: &str, phase: RequestPhase) -> String {
     const AWAITING: &str = "(Client.Timeout exceeded while awaiting headers)";
     match phase {
-        Phase::Resolve => format!("Get \"{url}\": dial tcp: lookup {dialled}: i/o timeout {AWAITING}"),
-        Phase::Connect => format!("Get \"{url}\": dial tcp {dialled}: i/o timeout {AWAITING}"),
-        Phase::Tls => format!("Get \"{url}\": net/http: TLS handshake timeout"),
-        Phase::Headers => format!("Get \"{url}\": context deadline exceeded {AWAITING}"),
-        Phase::Body => {
+        RequestPhase::Resolve => format!("Get \"{url}\": dial tcp: lookup {dialled}: i/o timeout {AWAITING}"),
+        RequestPhase::Connect => format!("Get \"{url}\": dial tcp {dialled}: i/o timeout {AWAITING}"),
+        RequestPhase::Tls => format!("Get \"{url}\": net/http: TLS handshake timeout"),
+        RequestPhase::Headers => format!("Get \"{url}\": context deadline exceeded {AWAITING}"),
+        RequestPhase::Body => {
             "context deadline exceeded (Client.Timeout or context cancellation while reading body)".to_owned()
         }
     }
@@ -106,12 +108,12 @@ pub(crate) async fn probe(prober: &Prober, request: &HttpRequest, timeout: Durat
 }
 
 /// Runs the httpGet of a lifecycle hook. Any answer is a success, whatever its status. As upstream, a hook that asks
-/// for HTTPS where the server speaks HTTP is sent again without TLS, and the user is told.
+/// for HTTPS where the server speaks HTTP is sent again without TLS, and the report says so.
 pub(crate) async fn hook(prober: &Prober, request: &HttpRequest, timeout: Duration) -> Report {
     let started = Instant::now();
     let deadline = crate::deadline(started, timeout);
     let mut result = get(prober, request, deadline).await;
-    let mut outcome = Outcome::Success;
+    let mut outcome = NetworkOutcome::Success;
     let mut detail = String::new();
     if matches!(
         &result,
@@ -123,7 +125,7 @@ pub(crate) async fn hook(prober: &Prober, request: &HttpRequest, timeout: Durati
         let plain = request.downgraded();
         if let Ok(answer) = get(prober, &plain, deadline).await {
             result = Ok(answer);
-            outcome = Outcome::Warning;
+            outcome = NetworkOutcome::Warning;
             detail = format!(
                 "request to HTTPS lifecycle hook {} got HTTP response, retry with HTTP succeeded",
                 plain.url.authority
@@ -141,16 +143,16 @@ pub(crate) async fn hook(prober: &Prober, request: &HttpRequest, timeout: Durati
     }
 }
 
-fn judge(answer: Answer) -> (Outcome, String) {
+fn judge(answer: Answer) -> (NetworkOutcome, String) {
     match answer.head.status {
-        200..=299 => (Outcome::Success, text(answer.body)),
+        200..=299 => (NetworkOutcome::Success, text(answer.body)),
         300..=399 => {
             let detail = format!("Probe terminated redirects, Response body: {}", text(answer.body));
-            (Outcome::Warning, detail)
+            (NetworkOutcome::Warning, detail)
         }
         status => {
             let detail = format!("HTTP probe failed with statuscode: {status}");
-            (Outcome::Failure(Failure::Status(status)), detail)
+            (NetworkOutcome::Failure(Failure::Status(status)), detail)
         }
     }
 }
@@ -162,13 +164,13 @@ fn text(body: Vec<u8>) -> String {
 /// How far a request has come, for the words of a timeout.
 struct Progress<'a> {
     request: Cow<'a, HttpRequest>,
-    phase: Phase,
+    phase: RequestPhase,
 }
 
 async fn get(prober: &Prober, request: &HttpRequest, deadline: Instant) -> Result<Answer, FetchError> {
     let mut progress = Progress {
         request: Cow::Borrowed(request),
-        phase: Phase::Connect,
+        phase: RequestPhase::Connect,
     };
     if let Ok(result) = timeout_at(deadline, follow(prober, deadline, &mut progress)).await {
         result
@@ -193,7 +195,7 @@ async fn follow(
         let request = &progress.request;
         let fetched = exchange::fetch(prober, request, deadline, &mut progress.phase).await;
         let answer = fetched.map_err(|source| match source.phase() {
-            Some(Phase::Body) => FetchError::Body(source),
+            Some(RequestPhase::Body) => FetchError::Body(source),
             _ => FetchError::Exchange {
                 url: request.url.to_string(),
                 source,

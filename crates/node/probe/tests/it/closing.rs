@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use pulselet_probe::{NetworkProbe, Outcome, Prober, Scheme, Target};
+use pulselet_probe::{NetworkOutcome, NetworkProbe, Prober, Scheme, Target};
 use tokio::sync::Semaphore;
 
 use crate::server::{OK, Server, Step, acceptor, say};
@@ -50,7 +50,10 @@ async fn no_local_port_is_left_in_time_wait() {
         let server = Server::start(&own_address(), tls, move |_| script.clone()).await;
         let (prober, request) = (Prober::new(), request(scheme, server.address, &[]));
         for _ in 0..20 {
-            assert_eq!(prober.http(&request, AMPLE).await.outcome, Outcome::Success);
+            assert_eq!(
+                prober.http(&request, AMPLE).await.outcome,
+                NetworkOutcome::Success
+            );
             leave.add_permits(1);
         }
         until_all_closed(server.address).await;
@@ -63,7 +66,7 @@ async fn no_local_port_is_left_in_time_wait() {
 async fn a_tcp_probe_closes_first_and_is_seen_in_time_wait() {
     let server = Server::start(&own_address(), None, |_| vec![Step::Hold]).await;
     let report = Prober::new().tcp(&Target::from(server.address), AMPLE).await;
-    assert_eq!(report.outcome, Outcome::Success);
+    assert_eq!(report.outcome, NetworkOutcome::Success);
     server.ended(1).await;
     until_all_closed(server.address).await;
     assert_eq!(probe_ends(server.address), [TIME_WAIT]);
@@ -80,7 +83,7 @@ async fn a_connection_kept_open_is_closed_at_the_timeout() {
     let report = Prober::new()
         .http(&request(Scheme::Http, server.address, &[]), SHORT)
         .await;
-    assert_eq!(report.outcome, Outcome::Success);
+    assert_eq!(report.outcome, NetworkOutcome::Success);
     // `Hold` ends when we close.
     tokio::time::timeout(AMPLE, server.ended(1))
         .await
@@ -94,7 +97,7 @@ async fn an_endless_body_is_cut_off() {
     let report = Prober::new()
         .http(&request(Scheme::Http, server.address, &[]), AMPLE * 10)
         .await;
-    assert_eq!(report.outcome, Outcome::Success);
+    assert_eq!(report.outcome, NetworkOutcome::Success);
     tokio::time::timeout(AMPLE, server.ended(1))
         .await
         .expect("the connection is closed");

@@ -7,14 +7,14 @@ use ::http::{HeaderMap, HeaderValue, Response};
 use bytes::Bytes;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
-use pulselet_probe::{Failure, GrpcCheck, NetworkProbe, Outcome, Phase, Prober, Target};
+use pulselet_probe::{Failure, GrpcCheck, NetworkOutcome, NetworkProbe, Prober, RequestPhase, Target};
 use tokio::net::TcpListener;
 use tonic_health::ServingStatus;
 
 use crate::server::{Server, Step, say};
 use crate::{AMPLE, SHORT};
 
-async fn probed(address: SocketAddr, service: &str, timeout: Duration) -> (Outcome, String) {
+async fn probed(address: SocketAddr, service: &str, timeout: Duration) -> (NetworkOutcome, String) {
     let probe = NetworkProbe::Grpc(GrpcCheck::new(Target::from(address), service));
     let report = Prober::new().run(&probe, timeout).await;
     (report.outcome, report.detail)
@@ -42,20 +42,20 @@ async fn health_service() -> SocketAddr {
 async fn a_health_service() {
     let address = health_service().await;
     let cases = [
-        ("", Outcome::Success, "service healthy"),
+        ("", NetworkOutcome::Success, "service healthy"),
         (
             "sick",
-            Outcome::Failure(Failure::NotServing),
+            NetworkOutcome::Failure(Failure::NotServing),
             "service unhealthy (responded with \"NOT_SERVING\")",
         ),
         (
             "odd",
-            Outcome::Failure(Failure::NotServing),
+            NetworkOutcome::Failure(Failure::NotServing),
             "service unhealthy (responded with \"UNKNOWN\")",
         ),
         (
             "absent",
-            Outcome::Failure(Failure::Rpc("NotFound")),
+            NetworkOutcome::Failure(Failure::Rpc("NotFound")),
             "error: health rpc probe failed: rpc error: code = NotFound desc = service not registered",
         ),
     ];
@@ -138,7 +138,7 @@ fn message(data: &'static [u8]) -> Answer {
 
 const SERVING: &[u8] = b"\0\0\0\0\x02\x08\x01";
 
-async fn check(name: &str, answer: Answer, outcome: Outcome) -> String {
+async fn check(name: &str, answer: Answer, outcome: NetworkOutcome) -> String {
     let address = answer.serve().await;
     let (seen, detail) = probed(address, "", AMPLE).await;
     assert_eq!(seen, outcome, "{name}: {detail}");
@@ -148,13 +148,13 @@ async fn check(name: &str, answer: Answer, outcome: Outcome) -> String {
 #[tokio::test]
 async fn messages() {
     static HUGE: [u8; 100_000] = [0; 100_000];
-    let protocol = Outcome::Failure(Failure::Protocol);
+    let protocol = NetworkOutcome::Failure(Failure::Protocol);
     let cases = [
-        ("serving", SERVING, Outcome::Success),
+        ("serving", SERVING, NetworkOutcome::Success),
         (
             "a state of the future",
             b"\0\0\0\0\x02\x08\x09",
-            Outcome::Failure(Failure::NotServing),
+            NetworkOutcome::Failure(Failure::NotServing),
         ),
         ("no message", b"", protocol),
         ("half a message", b"\0\0\0\0\x09\x08", protocol),
@@ -169,7 +169,7 @@ async fn messages() {
 
 #[tokio::test]
 async fn errors_of_other_servers() {
-    let rpc = |code| Outcome::Failure(Failure::Rpc(code));
+    let rpc = |code| NetworkOutcome::Failure(Failure::Rpc(code));
     let failed = Answer {
         trailers: &[("grpc-status", "13")],
         ..message(b"")
@@ -204,7 +204,7 @@ async fn errors_of_other_servers() {
 async fn servers_that_speak_no_http2() {
     let closed = crate::tcp::closed_port();
     let (outcome, detail) = probed(closed, "", AMPLE).await;
-    assert_eq!(outcome, Outcome::Failure(Failure::Refused));
+    assert_eq!(outcome, NetworkOutcome::Failure(Failure::Refused));
     let expected = format!(
         "error: failed to connect service at \"{closed}\": dial tcp {closed}: connect: connection refused"
     );
@@ -219,13 +219,13 @@ async fn servers_that_speak_no_http2() {
         (
             "a reset",
             vec![Step::Request, Step::Reset],
-            Failure::Reset(Phase::Headers),
+            Failure::Reset(RequestPhase::Headers),
         ),
     ];
     for (name, script, failure) in cases {
         let server = Server::playing(script).await;
         let (outcome, detail) = probed(server.address, "", AMPLE).await;
-        assert_eq!(outcome, Outcome::Failure(failure), "{name}: {detail}");
+        assert_eq!(outcome, NetworkOutcome::Failure(failure), "{name}: {detail}");
     }
 }
 
@@ -235,7 +235,10 @@ async fn wedged_servers_time_out() {
     let expected = "timeout: health rpc did not complete within 1s".to_owned();
     assert_eq!(
         probed(silent.address, "", SHORT).await,
-        (Outcome::Failure(Failure::Timeout(Phase::Headers)), expected)
+        (
+            NetworkOutcome::Failure(Failure::Timeout(RequestPhase::Headers)),
+            expected
+        )
     );
     let full = crate::tcp::FullBacklog::new();
     let expected = format!(
@@ -244,6 +247,9 @@ async fn wedged_servers_time_out() {
     );
     assert_eq!(
         probed(full.address, "", SHORT).await,
-        (Outcome::Failure(Failure::Timeout(Phase::Connect)), expected)
+        (
+            NetworkOutcome::Failure(Failure::Timeout(RequestPhase::Connect)),
+            expected
+        )
     );
 }

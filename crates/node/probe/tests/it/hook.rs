@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use pulselet_probe::{Failure, HttpRequest, Outcome, Prober, Purpose, Report, Scheme, Target};
+use pulselet_probe::{Failure, HttpRequest, NetworkOutcome, Prober, Purpose, Report, Scheme, Target};
 
 use crate::AMPLE;
 use crate::server::{OK, Server, Step, answer, say};
@@ -26,7 +26,7 @@ async fn any_answer_is_a_success() {
         let report = hook(Scheme::Http, server.address).await;
         assert_eq!(
             (report.outcome, report.detail.as_str()),
-            (Outcome::Success, ""),
+            (NetworkOutcome::Success, ""),
             "{text:?}"
         );
         assert!(server.requests()[0].contains("User-Agent: kube-lifecycle/1.36\r\n"));
@@ -36,17 +36,20 @@ async fn any_answer_is_a_success() {
         say("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"),
     ];
     let server = Server::playing(cut).await;
-    assert_eq!(hook(Scheme::Http, server.address).await.outcome, Outcome::Success);
+    assert_eq!(
+        hook(Scheme::Http, server.address).await.outcome,
+        NetworkOutcome::Success
+    );
 }
 
 #[tokio::test]
 async fn no_answer_is_a_failure() {
     let refused = hook(Scheme::Http, crate::tcp::closed_port()).await;
-    assert_eq!(refused.outcome, Outcome::Failure(Failure::Refused));
+    assert_eq!(refused.outcome, NetworkOutcome::Failure(Failure::Refused));
     let garbage = Server::playing(vec![Step::Request, say("garbage")]).await;
     assert_eq!(
         hook(Scheme::Http, garbage.address).await.outcome,
-        Outcome::Failure(Failure::Protocol)
+        NetworkOutcome::Failure(Failure::Protocol)
     );
 }
 
@@ -66,7 +69,10 @@ async fn https_falls_back_to_http_without_credentials() {
         "request to HTTPS lifecycle hook {} got HTTP response, retry with HTTP succeeded",
         server.address
     );
-    assert_eq!((report.outcome, report.detail), (Outcome::Warning, expected));
+    assert_eq!(
+        (report.outcome, report.detail),
+        (NetworkOutcome::Warning, expected)
+    );
     let request = server.requests().remove(0);
     assert!(
         request.starts_with("GET /stop ") && !request.contains("Authorization"),

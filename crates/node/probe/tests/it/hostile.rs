@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pulselet_probe::{Failure, Outcome, Phase, Report};
+use pulselet_probe::{Failure, NetworkOutcome, Report, RequestPhase};
 
 use crate::server::{Server, Step, say};
 use crate::{AMPLE, SHORT, http_probe};
@@ -16,12 +16,12 @@ fn head(rest: &str) -> Step {
     say(format!("HTTP/1.1 200 OK\r\n{rest}"))
 }
 
-/// The failure must be seen before any timeout, and told in few words.
+/// The failure must be seen before any timeout, and reported in few words.
 async fn fails(name: &str, script: Vec<Step>, failure: Failure) {
     let report = probed(script, AMPLE).await;
     assert_eq!(
         report.outcome,
-        Outcome::Failure(failure),
+        NetworkOutcome::Failure(failure),
         "{name}: {}",
         report.detail
     );
@@ -35,32 +35,32 @@ async fn broken_connections() {
         (
             "closed at once",
             vec![Step::Request],
-            Failure::Closed(Phase::Headers),
+            Failure::Closed(RequestPhase::Headers),
         ),
         (
             "closed in the head",
             vec![Step::Request, head("A: b\r\n")],
-            Failure::Closed(Phase::Headers),
+            Failure::Closed(RequestPhase::Headers),
         ),
         (
             "closed in the body",
             vec![Step::Request, long.clone()],
-            Failure::Closed(Phase::Body),
+            Failure::Closed(RequestPhase::Body),
         ),
         (
             "reset at once",
             vec![Step::Request, Step::Reset],
-            Failure::Reset(Phase::Headers),
+            Failure::Reset(RequestPhase::Headers),
         ),
         (
             "reset in the head",
             vec![Step::Request, head("A:"), Step::Reset],
-            Failure::Reset(Phase::Headers),
+            Failure::Reset(RequestPhase::Headers),
         ),
         (
             "reset in the body",
             vec![Step::Request, long, Step::Reset],
-            Failure::Reset(Phase::Body),
+            Failure::Reset(RequestPhase::Body),
         ),
     ];
     for (name, script, failure) in cases {
@@ -131,7 +131,7 @@ async fn a_reset_before_the_request() {
     let report = probed(vec![Step::Reset], AMPLE).await;
     assert_eq!(
         report.outcome,
-        Outcome::Failure(Failure::Reset(Phase::Headers)),
+        NetworkOutcome::Failure(Failure::Reset(RequestPhase::Headers)),
         "{}",
         report.detail
     );
@@ -208,7 +208,12 @@ async fn odd_answers_that_count() {
     ];
     for (name, script, kept) in cases {
         let report = probed(script, AMPLE).await;
-        assert_eq!(report.outcome, Outcome::Success, "{name}: {}", report.detail);
+        assert_eq!(
+            report.outcome,
+            NetworkOutcome::Success,
+            "{name}: {}",
+            report.detail
+        );
         assert_eq!(report.detail.len(), kept, "{name}");
         assert!(report.latency < AMPLE / 2, "{name}");
     }
@@ -220,12 +225,12 @@ async fn slow_drips_end_with_the_timeout() {
         (
             "in the head",
             vec![Step::Request, head(""), Step::Drip("Abc: def\r\n")],
-            Phase::Headers,
+            RequestPhase::Headers,
         ),
         (
             "in the body",
             vec![Step::Request, head("\r\n"), Step::Drip("slow")],
-            Phase::Body,
+            RequestPhase::Body,
         ),
         (
             "in a chunk",
@@ -234,14 +239,14 @@ async fn slow_drips_end_with_the_timeout() {
                 head("Transfer-Encoding: chunked\r\n\r\n"),
                 Step::Drip("1\r\nx\r\n"),
             ],
-            Phase::Body,
+            RequestPhase::Body,
         ),
     ];
     for (name, script, phase) in cases {
         let report = probed(script, SHORT).await;
         assert_eq!(
             report.outcome,
-            Outcome::Failure(Failure::Timeout(phase)),
+            NetworkOutcome::Failure(Failure::Timeout(phase)),
             "{name}: {}",
             report.detail
         );

@@ -2,13 +2,13 @@
 
 use std::process::Command;
 
-use pulselet_probe::{Failure, Outcome, Phase, Prober, Purpose, Scheme, Target};
+use pulselet_probe::{Failure, NetworkOutcome, Prober, Purpose, RequestPhase, Scheme, Target};
 
 use crate::server::{OK, Server, Step, answer, has_ipv6, say};
 use crate::{AMPLE, HttpRequest, SHORT, http_probe, request};
 
 /// The outcome and the detail of a probe that gets this answer.
-async fn judged(text: &str) -> (Outcome, String) {
+async fn judged(text: &str) -> (NetworkOutcome, String) {
     let server = Server::playing(answer(text)).await;
     let report = http_probe(server.address, AMPLE).await;
     (report.outcome, report.detail)
@@ -18,28 +18,36 @@ async fn judged(text: &str) -> (Outcome, String) {
 async fn answers_and_what_they_mean() {
     let redirects = "Probe terminated redirects, Response body: ";
     let cases = [
-        (OK, Outcome::Success, "ok"),
-        ("HTTP/1.1 204 No Content\r\n\r\n", Outcome::Success, ""),
-        ("HTTP/1.0 200\n\nuntil close", Outcome::Success, "until close"),
+        (OK, NetworkOutcome::Success, "ok"),
+        ("HTTP/1.1 204 No Content\r\n\r\n", NetworkOutcome::Success, ""),
+        (
+            "HTTP/1.0 200\n\nuntil close",
+            NetworkOutcome::Success,
+            "until close",
+        ),
         (
             "HTTP/1.1 299 Odd\r\nContent-Length: 0\r\n\r\n",
-            Outcome::Success,
+            NetworkOutcome::Success,
             "",
         ),
         (
             "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\n\r\nx",
-            Outcome::Success,
+            NetworkOutcome::Success,
             "x",
         ),
         (
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nwell\r\n1\r\n!\r\n0\r\n\r\n",
-            Outcome::Success,
+            NetworkOutcome::Success,
             "well!",
         ),
-        ("HTTP/1.1 304 Not Modified\r\n\r\n", Outcome::Warning, redirects),
+        (
+            "HTTP/1.1 304 Not Modified\r\n\r\n",
+            NetworkOutcome::Warning,
+            redirects,
+        ),
         (
             "HTTP/1.1 302 Found\r\nContent-Length: 0\r\n\r\n",
-            Outcome::Warning,
+            NetworkOutcome::Warning,
             redirects,
         ),
     ];
@@ -51,7 +59,7 @@ async fn answers_and_what_they_mean() {
         let expected = format!("HTTP probe failed with statuscode: {status}");
         assert_eq!(
             judged(&text).await,
-            (Outcome::Failure(Failure::Status(status)), expected)
+            (NetworkOutcome::Failure(Failure::Status(status)), expected)
         );
     }
 }
@@ -70,7 +78,7 @@ async fn the_request_as_the_server_sees_it() {
         let report = prober
             .http(&request(Scheme::Http, server.address, headers), AMPLE)
             .await;
-        assert_eq!(report.outcome, Outcome::Success, "{report:?}");
+        assert_eq!(report.outcome, NetworkOutcome::Success, "{report:?}");
     }
     let address = server.address;
     let expected = [
@@ -89,7 +97,7 @@ async fn a_header_that_cannot_be_sent_is_a_failure() {
     let server = Server::playing(answer(OK)).await;
     let bad = request(Scheme::Http, server.address, &[("X-Bad", "a\r\nb")]);
     let report = Prober::new().http(&bad, AMPLE).await;
-    assert_eq!(report.outcome, Outcome::Failure(Failure::Request));
+    assert_eq!(report.outcome, NetworkOutcome::Failure(Failure::Request));
     let expected = format!(
         "Get \"http://{}/healthz\": net/http: invalid header field value for \"X-Bad\"",
         server.address
@@ -102,7 +110,7 @@ async fn a_header_that_cannot_be_sent_is_a_failure() {
 async fn nobody_listens() {
     let address = crate::tcp::closed_port();
     let report = http_probe(address, AMPLE).await;
-    assert_eq!(report.outcome, Outcome::Failure(Failure::Refused));
+    assert_eq!(report.outcome, NetworkOutcome::Failure(Failure::Refused));
     let expected =
         format!("Get \"http://{address}/healthz\": dial tcp {address}: connect: connection refused");
     assert_eq!(report.detail, expected);
@@ -112,7 +120,10 @@ async fn nobody_listens() {
 async fn a_wedged_server_times_out_in_its_phase() {
     let silent = Server::playing(vec![Step::Request, Step::Hold]).await;
     let report = http_probe(silent.address, SHORT).await;
-    assert_eq!(report.outcome, Outcome::Failure(Failure::Timeout(Phase::Headers)));
+    assert_eq!(
+        report.outcome,
+        NetworkOutcome::Failure(Failure::Timeout(RequestPhase::Headers))
+    );
     let expected = format!(
         "Get \"http://{}/healthz\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)",
         silent.address
@@ -123,13 +134,19 @@ async fn a_wedged_server_times_out_in_its_phase() {
     let head = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf";
     let stuck = Server::playing(vec![Step::Request, say(head), Step::Hold]).await;
     let report = http_probe(stuck.address, SHORT).await;
-    assert_eq!(report.outcome, Outcome::Failure(Failure::Timeout(Phase::Body)));
+    assert_eq!(
+        report.outcome,
+        NetworkOutcome::Failure(Failure::Timeout(RequestPhase::Body))
+    );
     let expected = "context deadline exceeded (Client.Timeout or context cancellation while reading body)";
     assert_eq!(report.detail, expected);
 
     let full = crate::tcp::FullBacklog::new();
     let report = http_probe(full.address, SHORT).await;
-    assert_eq!(report.outcome, Outcome::Failure(Failure::Timeout(Phase::Connect)));
+    assert_eq!(
+        report.outcome,
+        NetworkOutcome::Failure(Failure::Timeout(RequestPhase::Connect))
+    );
     let expected = format!(
         "Get \"http://{0}/healthz\": dial tcp {0}: i/o timeout (Client.Timeout exceeded while awaiting headers)",
         full.address
@@ -150,9 +167,9 @@ async fn a_flapping_server_is_seen_as_it_is() {
     for nth in 0..6 {
         let report = http_probe(server.address, AMPLE).await;
         let expected = if nth % 2 == 0 {
-            Outcome::Success
+            NetworkOutcome::Success
         } else {
-            Outcome::Failure(Failure::Status(503))
+            NetworkOutcome::Failure(Failure::Status(503))
         };
         assert_eq!(report.outcome, expected, "probe {nth}");
     }
@@ -165,7 +182,7 @@ async fn ipv6() {
     }
     let server = Server::start("[::1]:0", None, |_| answer(OK)).await;
     let report = http_probe(server.address, AMPLE).await;
-    assert_eq!(report.outcome, Outcome::Success, "{report:?}");
+    assert_eq!(report.outcome, NetworkOutcome::Success, "{report:?}");
     assert!(server.requests()[0].contains(&format!("Host: [::1]:{}\r\n", server.address.port())));
 }
 
@@ -175,7 +192,7 @@ async fn a_name_is_looked_up() {
     let target = Target::new("localhost", server.address.port());
     let named = HttpRequest::new(Purpose::Probe, Scheme::Http, target, "/", Vec::new());
     let report = Prober::new().http(&named, AMPLE).await;
-    assert_eq!(report.outcome, Outcome::Success, "{report:?}");
+    assert_eq!(report.outcome, NetworkOutcome::Success, "{report:?}");
     assert!(server.requests()[0].contains(&format!("Host: localhost:{}\r\n", server.address.port())));
 }
 
@@ -184,7 +201,11 @@ async fn a_name_that_does_not_exist() {
     // A label of 64 letters is not a name, so no resolver is asked.
     let target = Target::new(&"x".repeat(64), 80);
     let report = Prober::new().tcp(&target, AMPLE).await;
-    assert_eq!(report.outcome, Outcome::Failure(Failure::Resolve), "{report:?}");
+    assert_eq!(
+        report.outcome,
+        NetworkOutcome::Failure(Failure::Resolve),
+        "{report:?}"
+    );
     assert!(
         report.detail.starts_with("dial tcp: lookup xxx"),
         "{}",
@@ -197,7 +218,7 @@ async fn a_name_that_does_not_exist() {
 async fn no_proxy_is_used() {
     let server = Server::playing(answer(OK)).await;
     let report = http_probe(server.address, AMPLE).await;
-    assert_eq!(report.outcome, Outcome::Success, "{report:?}");
+    assert_eq!(report.outcome, NetworkOutcome::Success, "{report:?}");
     assert_eq!(server.requests().len(), 1);
 }
 

@@ -1,6 +1,6 @@
 //! Redirects: followed within the host, ten at most; one that leaves the host is a warning.
 
-use pulselet_probe::{Failure, Outcome, Prober, Scheme};
+use pulselet_probe::{Failure, NetworkOutcome, Prober, Scheme};
 
 use crate::server::{OK, Server, answer};
 use crate::{AMPLE, http_probe, request};
@@ -30,7 +30,7 @@ async fn chain(count: usize) -> Server {
 async fn ten_redirects_are_followed() {
     let server = chain(10).await;
     let report = http_probe(server.address, AMPLE).await;
-    assert_eq!(report.outcome, Outcome::Success, "{}", report.detail);
+    assert_eq!(report.outcome, NetworkOutcome::Success, "{}", report.detail);
     assert_eq!(server.requests().len(), 11);
 }
 
@@ -41,7 +41,7 @@ async fn eleven_are_not() {
         Server::playing(answer(redirect("/healthz"))).await,
     ] {
         let report = http_probe(server.address, AMPLE).await;
-        assert_eq!(report.outcome, Outcome::Failure(Failure::Redirect));
+        assert_eq!(report.outcome, NetworkOutcome::Failure(Failure::Redirect));
         assert!(
             report.detail.ends_with("stopped after 10 redirects"),
             "{}",
@@ -56,7 +56,7 @@ async fn another_host_is_a_warning() {
     for location in ["http://other.example/", "//127.0.0.9/", "https://localhost/"] {
         let server = Server::playing(answer(redirect(location))).await;
         let report = http_probe(server.address, AMPLE).await;
-        assert_eq!(report.outcome, Outcome::Warning, "{location}");
+        assert_eq!(report.outcome, NetworkOutcome::Warning, "{location}");
         assert_eq!(report.detail, "Probe terminated redirects, Response body: moved");
         assert_eq!(server.requests().len(), 1);
     }
@@ -72,7 +72,7 @@ async fn another_port_and_scheme_of_the_host_are_followed() {
         &[("Host", "web.example"), ("X-Token", "t")],
     );
     let report = Prober::new().http(&asked, AMPLE).await;
-    assert_eq!(report.outcome, Outcome::Success, "{}", report.detail);
+    assert_eq!(report.outcome, NetworkOutcome::Success, "{}", report.detail);
     let second = behind.requests().remove(0);
     assert!(
         second.starts_with("GET /in HTTP/1.1\r\n") && second.contains("X-Token: t\r\n"),
@@ -88,7 +88,10 @@ async fn another_port_and_scheme_of_the_host_are_followed() {
 async fn the_host_header_is_kept_on_the_same_server() {
     let server = chain(1).await;
     let asked = request(Scheme::Http, server.address, &[("Host", "web.example")]);
-    assert_eq!(Prober::new().http(&asked, AMPLE).await.outcome, Outcome::Success);
+    assert_eq!(
+        Prober::new().http(&asked, AMPLE).await.outcome,
+        NetworkOutcome::Success
+    );
     let requests = server.requests();
     assert_eq!(requests.len(), 2);
     assert!(requests[1].contains("Host: web.example\r\n"), "{}", requests[1]);
@@ -101,7 +104,7 @@ async fn a_location_that_leads_nowhere_is_a_failure() {
         let report = http_probe(server.address, AMPLE).await;
         assert_eq!(
             report.outcome,
-            Outcome::Failure(Failure::Redirect),
+            NetworkOutcome::Failure(Failure::Redirect),
             "{location}: {}",
             report.detail
         );
@@ -119,5 +122,5 @@ async fn the_status_at_the_end_decides() {
     })
     .await;
     let report = http_probe(server.address, AMPLE).await;
-    assert_eq!(report.outcome, Outcome::Failure(Failure::Status(410)));
+    assert_eq!(report.outcome, NetworkOutcome::Failure(Failure::Status(410)));
 }

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use pulselet_probe::{Failure, NetworkProbe, Outcome, Phase, Prober, Target};
+use pulselet_probe::{Failure, NetworkOutcome, NetworkProbe, Prober, RequestPhase, Target};
 use socket2::{Domain, Socket, Type};
 
 use crate::{AMPLE, SHORT};
@@ -57,7 +57,7 @@ impl FullBacklog {
     }
 }
 
-async fn probed(address: SocketAddr, timeout: Duration) -> (Outcome, String) {
+async fn probed(address: SocketAddr, timeout: Duration) -> (NetworkOutcome, String) {
     let report = Prober::new()
         .run(&NetworkProbe::Tcp(Target::from(address)), timeout)
         .await;
@@ -67,7 +67,10 @@ async fn probed(address: SocketAddr, timeout: Duration) -> (Outcome, String) {
 async fn check_listener(bind: &str, timeout: Duration) {
     let listener = std::net::TcpListener::bind(bind).expect("bind");
     let address = listener.local_addr().expect("address");
-    assert_eq!(probed(address, timeout).await, (Outcome::Success, String::new()));
+    assert_eq!(
+        probed(address, timeout).await,
+        (NetworkOutcome::Success, String::new())
+    );
     // And the connection is closed again, without a word.
     let (mut stream, _) = listener.accept().expect("the probe's connection");
     stream.set_read_timeout(Some(AMPLE)).expect("a timeout");
@@ -92,21 +95,21 @@ async fn ipv6() {
 async fn failures_and_their_words() {
     let closed = closed_port();
     let expected = (
-        Outcome::Failure(Failure::Refused),
+        NetworkOutcome::Failure(Failure::Refused),
         format!("dial tcp {closed}: connect: connection refused"),
     );
     assert_eq!(probed(closed, AMPLE).await, expected);
 
     let full = FullBacklog::new();
     let expected = (
-        Outcome::Failure(Failure::Timeout(Phase::Connect)),
+        NetworkOutcome::Failure(Failure::Timeout(RequestPhase::Connect)),
         format!("dial tcp {}: i/o timeout", full.address),
     );
     assert_eq!(probed(full.address, SHORT).await, expected);
 
     let broadcast: SocketAddr = "255.255.255.255:9".parse().expect("address");
     let expected = (
-        Outcome::Failure(Failure::Unreachable),
+        NetworkOutcome::Failure(Failure::Unreachable),
         format!("dial tcp {broadcast}: connect: network is unreachable"),
     );
     assert_eq!(probed(broadcast, AMPLE).await, expected);

@@ -1,6 +1,6 @@
 //! HTTPS: any certificate will do, and each way a handshake can go wrong has its outcome.
 
-use pulselet_probe::{Failure, Outcome, Phase};
+use pulselet_probe::{Failure, NetworkOutcome, RequestPhase};
 
 use crate::server::{OK, Server, Step, answer, say};
 use crate::{AMPLE, SHORT, https_probe};
@@ -10,7 +10,10 @@ async fn any_certificate_will_do() {
     let server = Server::playing_tls(answer(OK)).await;
     for _ in 0..3 {
         let report = https_probe(server.address, AMPLE).await;
-        assert_eq!((report.outcome, report.detail.as_str()), (Outcome::Success, "ok"));
+        assert_eq!(
+            (report.outcome, report.detail.as_str()),
+            (NetworkOutcome::Success, "ok")
+        );
     }
     assert_eq!(server.requests().len(), 3);
 }
@@ -43,7 +46,7 @@ async fn handshakes_that_fail() {
         (
             "a reset",
             vec![Step::Reset],
-            Failure::Reset(Phase::Tls),
+            Failure::Reset(RequestPhase::Tls),
             "connection reset by peer",
         ),
     ];
@@ -52,7 +55,7 @@ async fn handshakes_that_fail() {
         let report = https_probe(server.address, AMPLE).await;
         assert_eq!(
             report.outcome,
-            Outcome::Failure(failure),
+            NetworkOutcome::Failure(failure),
             "{name}: {}",
             report.detail
         );
@@ -79,7 +82,7 @@ async fn a_close_in_the_handshake() {
     let report = https_probe(address, AMPLE).await;
     assert_eq!(
         report.outcome,
-        Outcome::Failure(Failure::Closed(Phase::Tls)),
+        NetworkOutcome::Failure(Failure::Closed(RequestPhase::Tls)),
         "{}",
         report.detail
     );
@@ -89,7 +92,10 @@ async fn a_close_in_the_handshake() {
 async fn a_wedged_handshake_times_out() {
     let server = Server::playing(vec![Step::Hold]).await;
     let report = https_probe(server.address, SHORT).await;
-    assert_eq!(report.outcome, Outcome::Failure(Failure::Timeout(Phase::Tls)));
+    assert_eq!(
+        report.outcome,
+        NetworkOutcome::Failure(Failure::Timeout(RequestPhase::Tls))
+    );
     let expected = format!(
         "Get \"https://{}/healthz\": net/http: TLS handshake timeout",
         server.address
@@ -104,18 +110,22 @@ async fn broken_after_the_handshake() {
         (
             "a close",
             vec![Step::Request, half.clone()],
-            Failure::Closed(Phase::Body),
+            Failure::Closed(RequestPhase::Body),
         ),
         (
             "a silent close",
             vec![Step::Request, half, Step::Abandon],
-            Failure::Closed(Phase::Body),
+            Failure::Closed(RequestPhase::Body),
         ),
-        ("no answer", vec![Step::Request], Failure::Closed(Phase::Headers)),
+        (
+            "no answer",
+            vec![Step::Request],
+            Failure::Closed(RequestPhase::Headers),
+        ),
         (
             "a reset",
             vec![Step::Request, Step::Reset],
-            Failure::Reset(Phase::Headers),
+            Failure::Reset(RequestPhase::Headers),
         ),
     ];
     for (name, script, failure) in cases {
@@ -123,7 +133,7 @@ async fn broken_after_the_handshake() {
         let report = https_probe(server.address, AMPLE).await;
         assert_eq!(
             report.outcome,
-            Outcome::Failure(failure),
+            NetworkOutcome::Failure(failure),
             "{name}: {}",
             report.detail
         );
@@ -137,6 +147,6 @@ async fn a_body_may_end_with_a_silent_close() {
     let report = https_probe(server.address, AMPLE).await;
     assert_eq!(
         (report.outcome, report.detail.as_str()),
-        (Outcome::Success, "all")
+        (NetworkOutcome::Success, "all")
     );
 }

@@ -31,7 +31,7 @@ async fn api_servers_and_administrators_may_ask_and_others_may_not() {
 async fn a_certificate_of_somebody_else_is_not_even_listened_to() {
     let world = World::new().await;
     let stranger = Authority::new().client("admin", "system:masters");
-    // With TLS 1.3 the client hears of it only when it reads.
+    // With TLS 1.3 the client sees it only when it reads.
     if let Ok(mut stream) = connect(&world, Some(stranger)).await {
         let _ = stream
             .write_all(b"GET /healthz HTTP/1.1\r\nHost: n1\r\n\r\n")

@@ -30,7 +30,7 @@ async fn a_websocket_client_types_ends_its_input_and_hears_the_outcome() {
 }
 
 #[tokio::test]
-async fn the_exit_code_is_told_in_every_protocol() {
+async fn the_exit_code_is_reported_in_every_protocol() {
     let world = World::new().await;
     for protocol in ["v5.channel.k8s.io", "v4.channel.k8s.io"] {
         let mut client = WebSocket::open(&world, EXIT, protocol).await;
@@ -99,7 +99,7 @@ async fn a_terminal_learns_its_size() {
     client
         .data(resize, b"{\"Width\":100,\"Height\":50}\n", false)
         .await;
-    client.until_heard(stdout, "100x50\n").await;
+    client.until_received(stdout, "100x50\n").await;
     drop(client);
     world.until_nothing_is_open().await;
 }

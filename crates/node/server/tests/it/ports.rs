@@ -18,15 +18,15 @@ async fn several_connections(mut client: Spdy, world: &World) {
     let (_, second) = connection(&mut client, "81", "1").await;
     client.data(second, b"two", false).await;
     client.data(first, b"one", false).await;
-    client.until_heard(first, "one").await;
-    client.until_heard(second, "two").await;
+    client.until_received(first, "one").await;
+    client.until_received(second, "two").await;
     // The first ends, the second goes on.
     client.data(first, b"!", true).await;
     assert_eq!(client.until_ended(first).await, "one!");
     assert_eq!(client.until_ended(error).await, "");
     client.data(second, "x".repeat(100_000).as_bytes(), false).await;
     client
-        .until_heard(second, &format!("two{}", "x".repeat(100_000)))
+        .until_received(second, &format!("two{}", "x".repeat(100_000)))
         .await;
 
     let (error, closed) = connection(&mut client, "1", "2").await;
@@ -56,17 +56,17 @@ async fn old_websocket_clients_name_their_ports_beforehand() {
     let world = World::new().await;
     let path = format!("{FORWARD}?port=80,1");
     let mut client = WebSocket::open(&world, &path, "v4.channel.k8s.io").await;
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     for _ in 0..5 {
         match client.next().await {
-            Message::Data(message) => heard.push(message),
+            Message::Data(message) => received.push(message),
             end @ (Message::Close | Message::Gone) => panic!("{end:?}"),
         }
     }
     for (channel, port) in [(0, 80), (1, 80), (2, 1), (3, 1)] {
-        assert!(heard.contains(&vec![channel, port, 0]), "{heard:?}");
+        assert!(received.contains(&vec![channel, port, 0]), "{received:?}");
     }
-    let complaint = heard.last().unwrap();
+    let complaint = received.last().unwrap();
     assert!(
         complaint.starts_with(b"\x03error forwarding port 1"),
         "{complaint:?}"
@@ -77,7 +77,7 @@ async fn old_websocket_clients_name_their_ports_beforehand() {
     world.until_nothing_is_open().await;
 }
 
-/// A pod's side that ends first: the client hears of it before it has ended its own side.
+/// A pod's side that ends first: the client sees it before it has ended its own side.
 #[tokio::test]
 async fn the_end_of_the_pods_side_does_not_wait_for_the_clients() {
     let world = World::new().await;

@@ -113,7 +113,7 @@ impl Spdy {
     }
 
     /// Listens until a stream has brought something.
-    pub(crate) async fn until_heard(&mut self, stream: u32, expected: &str) {
+    pub(crate) async fn until_received(&mut self, stream: u32, expected: &str) {
         let listening = async {
             while self.streams[&stream].0 != expected.as_bytes() {
                 self.listen().await;

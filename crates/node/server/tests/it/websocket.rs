@@ -82,11 +82,11 @@ impl WebSocket {
 
     /// Everything until the goodbye, joined by channel.
     pub(crate) async fn channels(&mut self) -> [String; 4] {
-        let mut heard: [Vec<u8>; 4] = Default::default();
+        let mut received: [Vec<u8>; 4] = Default::default();
         while let Message::Data(message) = self.next().await {
             let (channel, data) = message.split_first().expect("a channel");
-            heard[usize::from(*channel)].extend_from_slice(data);
+            received[usize::from(*channel)].extend_from_slice(data);
         }
-        heard.map(|bytes| String::from_utf8(bytes).expect("text"))
+        received.map(|bytes| String::from_utf8(bytes).expect("text"))
     }
 }

@@ -15,7 +15,7 @@ use pulselet_vocabulary::PodName;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
-use super::{Refusal, encode, socket};
+use super::{ControlRefusal, encode, socket};
 use crate::{Added, EventRow, LogPlace, PodView};
 
 /// Bytes of an answer that are read: the status of a full node.
@@ -26,7 +26,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_LINE: usize = 1024 * 1024;
 
 #[derive(Debug, Error)]
-pub enum ClientError {
+pub enum ControlClientError {
     #[error(
         "no agent answers at {path} ({source}); start one with `pulselet node`, or name its --data-dir",
         path = path.display()
@@ -47,11 +47,11 @@ pub enum ClientError {
 
 /// Talks to the agent of a data directory. Each request has a connection of its own.
 #[derive(Clone, Debug)]
-pub struct Client {
+pub struct ControlClient {
     socket: PathBuf,
 }
 
-impl Client {
+impl ControlClient {
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         Self {
             socket: socket.into(),
@@ -62,19 +62,19 @@ impl Client {
         &self.socket
     }
 
-    pub async fn pods(&self) -> Result<Vec<PodView>, ClientError> {
+    pub async fn pods(&self) -> Result<Vec<PodView>, ControlClientError> {
         self.get("/v1/pods").await
     }
 
     /// Hands an admitted pod over.
-    pub async fn add(&self, pod: &Pod) -> Result<Added, ClientError> {
-        let body = serde_json::to_vec(pod).map_err(ClientError::Decode)?;
+    pub async fn add(&self, pod: &Pod) -> Result<Added, ControlClientError> {
+        let body = serde_json::to_vec(pod).map_err(ControlClientError::Decode)?;
         let response = self.send(Method::POST, "/v1/pods", body.into()).await?;
         decode(response).await
     }
 
     /// Deletes a pod; without a grace period its own counts.
-    pub async fn delete(&self, pod: &PodName, grace: Option<Duration>) -> Result<(), ClientError> {
+    pub async fn delete(&self, pod: &PodName, grace: Option<Duration>) -> Result<(), ControlClientError> {
         let grace = grace.map(|grace| format!("?gracePeriodSeconds={}", grace.as_secs()));
         let grace = grace.unwrap_or_default();
         let path = format!("/v1/pods/{}/{}{grace}", encode(&pod.namespace), encode(&pod.name));
@@ -88,7 +88,7 @@ impl Client {
         pod: &PodName,
         container: Option<&str>,
         previous: bool,
-    ) -> Result<LogPlace, ClientError> {
+    ) -> Result<LogPlace, ControlClientError> {
         let container = container.map(|name| format!("&container={}", encode(name)));
         let container = container.unwrap_or_default();
         let (namespace, name) = (encode(&pod.namespace), encode(&pod.name));
@@ -99,7 +99,7 @@ impl Client {
     }
 
     /// The events of a pod, aggregated, oldest first.
-    pub async fn events(&self, uid: &str) -> Result<Vec<EventRow>, ClientError> {
+    pub async fn events(&self, uid: &str) -> Result<Vec<EventRow>, ControlClientError> {
         self.get(&format!("/v1/events/{}", encode(uid))).await
     }
 
@@ -108,7 +108,7 @@ impl Client {
         &self,
         pod: Option<&PodName>,
         container: Option<&str>,
-    ) -> Result<String, ClientError> {
+    ) -> Result<String, ControlClientError> {
         let pod = pod.map(ToString::to_string);
         let given = [("pod", pod.as_deref()), ("container", container)];
         let given = given.map(|(key, value)| value.map(|value| format!("{key}={}", encode(value))));
@@ -120,7 +120,7 @@ impl Client {
     }
 
     /// Event lines from now on.
-    pub async fn lines(&self) -> Result<LineStream, ClientError> {
+    pub async fn lines(&self) -> Result<LineStream, ControlClientError> {
         let response = self.send(Method::GET, "/v1/lines", Bytes::new()).await?;
         Ok(LineStream {
             body: response.into_body(),
@@ -128,18 +128,23 @@ impl Client {
         })
     }
 
-    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ControlClientError> {
         decode(self.send(Method::GET, path, Bytes::new()).await?).await
     }
 
-    async fn send(&self, method: Method, path: &str, body: Bytes) -> Result<Response<Incoming>, ClientError> {
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, ControlClientError> {
         let stream = socket::connect(&self.socket).await;
-        let stream = stream.map_err(|source| ClientError::Connect {
+        let stream = stream.map_err(|source| ControlClientError::Connect {
             path: self.socket.clone(),
             source,
         })?;
         let handshake = http1::handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = handshake.map_err(ClientError::Send)?;
+        let (mut sender, connection) = handshake.map_err(ControlClientError::Send)?;
         // Ends with the connection, which ends with the answer.
         tokio::spawn(connection);
         let request = Request::builder()
@@ -150,29 +155,29 @@ impl Client {
             .expect("paths are encoded");
         let sent = tokio::time::timeout(ANSWER_TIMEOUT, sender.send_request(request)).await;
         let response = sent
-            .map_err(|_| ClientError::Timeout)?
-            .map_err(ClientError::Send)?;
+            .map_err(|_| ControlClientError::Timeout)?
+            .map_err(ControlClientError::Send)?;
         if response.status().is_success() {
             return Ok(response);
         }
         let status = response.status().as_u16();
         let bytes = read(response).await?;
-        let refusal = serde_json::from_slice::<Refusal>(&bytes).map_err(ClientError::Decode)?;
-        Err(ClientError::Refused {
+        let refusal = serde_json::from_slice::<ControlRefusal>(&bytes).map_err(ControlClientError::Decode)?;
+        Err(ControlClientError::Refused {
             status,
             error: refusal.error,
         })
     }
 }
 
-async fn read(response: Response<Incoming>) -> Result<Bytes, ClientError> {
+async fn read(response: Response<Incoming>) -> Result<Bytes, ControlClientError> {
     let body = Limited::new(response.into_body(), MAX_ANSWER);
-    let collected = body.collect().await.map_err(ClientError::Receive)?;
+    let collected = body.collect().await.map_err(ControlClientError::Receive)?;
     Ok(collected.to_bytes())
 }
 
-async fn decode<T: DeserializeOwned>(response: Response<Incoming>) -> Result<T, ClientError> {
-    serde_json::from_slice(&read(response).await?).map_err(ClientError::Decode)
+async fn decode<T: DeserializeOwned>(response: Response<Incoming>) -> Result<T, ControlClientError> {
+    serde_json::from_slice(&read(response).await?).map_err(ControlClientError::Decode)
 }
 
 /// Event lines as they come.
@@ -184,18 +189,18 @@ pub struct LineStream {
 
 impl LineStream {
     /// The next line as JSON, without its newline; none when the agent has ended.
-    pub async fn next(&mut self) -> Result<Option<String>, ClientError> {
+    pub async fn next(&mut self) -> Result<Option<String>, ControlClientError> {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
                 let line = self.buffer.split_to(end + 1);
                 return Ok(Some(String::from_utf8_lossy(&line[..end]).into_owned()));
             }
             if self.buffer.len() > MAX_LINE {
-                return Err(ClientError::Receive("a line is too long".into()));
+                return Err(ControlClientError::Receive("a line is too long".into()));
             }
             match self.body.frame().await {
                 None => return Ok(None),
-                Some(Err(error)) => return Err(ClientError::Receive(error.into())),
+                Some(Err(error)) => return Err(ControlClientError::Receive(error.into())),
                 Some(Ok(frame)) => {
                     if let Some(data) = frame.data_ref() {
                         self.buffer.extend_from_slice(data);

@@ -12,13 +12,13 @@ use hyper::{Method, Request, Response, StatusCode};
 use pulselet_vocabulary::{ParsePodNameError, PodName};
 use serde::Serialize;
 
-use super::{Refusal, query};
+use super::{ControlRefusal, query};
 use crate::agent::{AddError, LogError};
 use crate::endpoints::http::{Answering, Body, full};
 use crate::handle::{Gone, NodeHandle};
 use crate::pod::identity::Origin;
 use crate::publish::lines::GUEST_BACKLOG;
-use crate::state::store::StoreError;
+use crate::state::store::NodeStoreError;
 
 /// Bytes of a pod that are read: twice what a manifest may have, since defaults are filled in.
 const MAX_POD: usize = 2 * pulselet_model::MAX_DOCUMENT_BYTES;
@@ -54,7 +54,7 @@ enum ControlError {
     #[error(transparent)]
     Log(#[from] LogError),
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] NodeStoreError),
     #[error(transparent)]
     Gone(#[from] Gone),
 }
@@ -81,7 +81,7 @@ impl ControlError {
 impl Answering for Control {
     async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response<Body> {
         self.route(request).await.unwrap_or_else(|error| {
-            let refusal = Refusal {
+            let refusal = ControlRefusal {
                 error: error.to_string(),
             };
             json(error.status(), &refusal)

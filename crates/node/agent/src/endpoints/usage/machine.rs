@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-/// The kernel tells times in hundredths of a second, on every machine.
+/// The kernel counts times in hundredths of a second, on every machine.
 const NANOS_PER_TICK: u64 = 10_000_000;
 
 /// Fields of the line `cpu` of /proc/stat in which no processor worked: idle, and idle while waiting for a disk. What

@@ -43,9 +43,9 @@ impl Text {
 #[derive(Debug, Clone, Copy)]
 enum Value {
     Whole(u64),
-    /// Told in seconds.
+    /// Written in seconds.
     Nanos(u64),
-    /// Told in seconds since 1970.
+    /// Written in seconds since 1970.
     Time(Timestamp),
 }
 
@@ -257,7 +257,7 @@ struct NodeSummary<'a> {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct PodSummary<'a> {
-    pod_ref: PodRef<'a>,
+    pod_ref: SummaryPodRef<'a>,
     start_time: Option<Timestamp>,
     containers: Vec<ContainerSummary<'a>>,
     cpu: CpuSummary,
@@ -266,7 +266,7 @@ struct PodSummary<'a> {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct PodRef<'a> {
+struct SummaryPodRef<'a> {
     name: &'a str,
     namespace: &'a str,
     uid: &'a str,
@@ -321,7 +321,7 @@ pub(crate) fn summary(snapshot: &Snapshot) -> String {
 fn pod_summary(usage: &PodUsage) -> PodSummary<'_> {
     let pod = &usage.pod;
     PodSummary {
-        pod_ref: PodRef {
+        pod_ref: SummaryPodRef {
             name: &pod.name,
             namespace: &pod.namespace,
             uid: &pod.uid,

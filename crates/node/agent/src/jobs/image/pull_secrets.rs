@@ -35,18 +35,18 @@ pub(super) enum PullSecretError {
 #[derive(Debug, Default)]
 pub(super) struct Keyring {
     /// The patterns of one secret, longest first, those of earlier secrets before those of later ones.
-    entries: Vec<(String, Entry)>,
+    entries: Vec<(String, AuthEntry)>,
 }
 
 #[derive(Deserialize)]
 struct Config {
     #[serde(default)]
-    auths: BTreeMap<String, Entry>,
+    auths: BTreeMap<String, AuthEntry>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Entry {
+struct AuthEntry {
     auth: String,
     username: String,
     password: String,
@@ -54,13 +54,13 @@ struct Entry {
     registrytoken: String,
 }
 
-impl fmt::Debug for Entry {
+impl fmt::Debug for AuthEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Entry(..)")
+        f.write_str("AuthEntry(..)")
     }
 }
 
-impl Entry {
+impl AuthEntry {
     /// None if it holds nothing that can be used.
     fn credentials(&self) -> Option<RegistryCredentials> {
         if !self.registrytoken.is_empty() {
