@@ -161,7 +161,7 @@ fn enter_rootfs(entry: Entry<'_>, streams: &ChildStreams) -> Result<User, StartF
     let user =
         user::look_up(&container.spec.user).map_err(|error| StartFailure::Container(error.to_string()))?;
     let spec = &container.spec;
-    std::fs::create_dir_all(&spec.working_dir).map_err(|error| bad_working_dir(spec, &error))?;
+    rootfs::make_directory(&spec.working_dir).map_err(|error| bad_working_dir(spec, &error))?;
     Ok(user)
 }
 

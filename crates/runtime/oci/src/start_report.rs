@@ -53,8 +53,11 @@ impl StartFailure {
 impl From<RootError> for StartFailure {
     fn from(error: RootError) -> Self {
         match error {
-            RootError::OpenSource { .. } | RootError::Attach { .. } => Self::Container(error.to_string()),
+            RootError::OpenSource { .. } | RootError::Attach { .. } | RootError::KernelTarget { .. } => {
+                Self::Container(error.to_string())
+            }
             RootError::Overlay(_)
+            | RootError::Devices(_)
             | RootError::Pivot(_)
             | RootError::Kernel { .. }
             | RootError::Hide { .. }

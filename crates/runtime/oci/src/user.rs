@@ -3,11 +3,7 @@
 //! The files may say anything: they are read up to a bound, and lines that make no sense are skipped. They are looked up
 //! inside the container's root when it starts. Before that, its layers are enough to refuse a user that nothing can provide.
 
-use std::{
-    fs::File,
-    io::Read,
-    path::{Path, PathBuf},
-};
+use std::{fs::File, io::Read, path::PathBuf};
 
 use pulselet_sys::ProcessCredentials;
 use rustix::{
@@ -56,8 +52,21 @@ impl User {
 
 /// Looks the user up in the files of this process's root.
 pub(crate) fn look_up(spec: &UserSpec) -> Result<User, UserError> {
-    let text = |path: &str| File::open(Path::new(path)).map(read).unwrap_or_default();
+    let text = |path: &str| open_inside(path).map(read).unwrap_or_default();
     look_up_in(spec, &text(PASSWD_FILE), &text(GROUP_FILE))
+}
+
+/// Opens a plain file of this process's root. A link of the image leads nowhere else, and nothing is waited for.
+fn open_inside(path: &str) -> rustix::io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let root = openat(CWD, "/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    let file = File::from(openat2(&root, path, flags, Mode::empty(), inside)?);
+    if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+        Ok(file)
+    } else {
+        Err(Errno::INVAL)
+    }
 }
 
 /// Refuses a user or group that the image certainly does not have. What only a running container could decide is let through.
