@@ -35,7 +35,12 @@ use rustix::{
 };
 
 use self::lookup::{Links, Missing, RootDir, Target};
-use crate::{cgroup::Cgroup, shim::Container, spec::ContainerSpec};
+use crate::{
+    cgroup::Cgroup,
+    sandbox::PROC,
+    shim::Container,
+    spec::{ContainerSpec, PidNamespaceSource},
+};
 
 /// The mount point of the root, in the container's directory.
 const ROOT: &str = "root";
@@ -112,12 +117,14 @@ pub(crate) fn enter(container: &Container, terminal: Option<BorrowedFd<'_>>) -> 
     };
     let groups = cgroup_binds(cgroup, privileged)?;
     let volumes = volume_binds(spec)?;
+    let proc = shared_proc(spec)?;
     let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     mount_change("/", slave).map_err(|errno| RootError::Pivot(errno.into()))?;
     let (device_binds, null) = devices::device_binds(spec, dir, terminal)?;
     overlay::mount_overlay(spec, dir)?;
     change_root(&dir.join(ROOT))?;
     let root = RootDir::open().map_err(RootError::Pivot)?;
+    mount_proc(&root, proc)?;
     mount_kernel_files(&root, privileged)?;
     devices::fill_dev(&root, &host_devices).map_err(|source| RootError::Kernel { what: "/dev", source })?;
     mount_cgroup_root(&root, cgroup, privileged)?;
@@ -221,6 +228,61 @@ fn change_root(root: &Path) -> Result<(), RootError> {
     change().map_err(|errno| RootError::Pivot(errno.into()))
 }
 
+/// The files of the process namespace that the container shares with others, detached; `None` if it has one of its own.
+/// This process is not in it and cannot mount them anew.
+fn shared_proc(spec: &ContainerSpec) -> Result<Option<OwnedFd>, RootError> {
+    let path = match &spec.namespaces.processes {
+        PidNamespaceSource::Own => return Ok(None),
+        PidNamespaceSource::Pod(pin) => pin.with_file_name(PROC),
+        PidNamespaceSource::Host => "/proc".into(),
+    };
+    let open = || -> io::Result<OwnedFd> {
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        let tree = open_tree(CWD, &path, flags)?;
+        if !is_proc_root(&tree) {
+            return Err(io::Error::other("it is not the root of a proc file system"));
+        }
+        let attributes = MountAttributes {
+            no_suid: true,
+            no_dev: true,
+            no_exec: true,
+            private: true,
+            ..MountAttributes::default()
+        };
+        set_mount_attributes(&tree, attributes)?;
+        Ok(tree)
+    };
+    open().map(Some).map_err(|source| RootError::Kernel {
+        what: "/proc",
+        source,
+    })
+}
+
+fn is_proc_root(tree: &OwnedFd) -> bool {
+    let is_proc = fstatfs(tree).is_ok_and(|stat| stat.f_type == PROC_SUPER_MAGIC);
+    is_proc && fstat(tree).is_ok_and(|stat| stat.st_ino == PROC_ROOT_INODE)
+}
+
+/// Mounts /proc: a view of the given one, or this process namespace's own.
+fn mount_proc(root: &RootDir, shared: Option<OwnedFd>) -> Result<(), RootError> {
+    let own = KernelMount {
+        kind: "proc",
+        target: "/proc",
+        attributes: MountAttrFlags::MOUNT_ATTR_NOSUID
+            | MountAttrFlags::MOUNT_ATTR_NODEV
+            | MountAttrFlags::MOUNT_ATTR_NOEXEC,
+        options: &[],
+    };
+    let Some(tree) = shared else {
+        return own.make(root);
+    };
+    let target = look_up(root, Path::new(own.target), Links::Refuse, Missing::MakeDirectory)?;
+    attach_to(&tree, &target).map_err(|source| RootError::Kernel {
+        what: own.target,
+        source,
+    })
+}
+
 fn mount_kernel_files(root: &RootDir, privileged: bool) -> Result<(), RootError> {
     let plain = MountAttrFlags::MOUNT_ATTR_NOSUID
         | MountAttrFlags::MOUNT_ATTR_NODEV
@@ -236,8 +298,7 @@ fn mount_kernel_files(root: &RootDir, privileged: bool) -> Result<(), RootError>
         plain | MountAttrFlags::MOUNT_ATTR_RDONLY
     };
     let pts = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    let mounts: [(_, _, _, &[_]); 5] = [
-        ("proc", "/proc", plain, &[]),
+    let mounts: [(_, _, _, &[_]); 4] = [
         ("tmpfs", "/dev", dev, &[("mode", "755"), ("size", "65536k")]),
         (
             "devpts",
@@ -365,8 +426,7 @@ fn attach(
 /// instead, and programs would take the volume's word for the kernel's. A whole proc file system is allowed.
 fn check_volume_target(bind: &Bind, target: &Target) -> Result<(), RootError> {
     let allowed = if target.path == Path::new("/proc") {
-        let is_proc = fstatfs(&bind.tree).is_ok_and(|stat| stat.f_type == PROC_SUPER_MAGIC);
-        is_proc && fstat(&bind.tree).is_ok_and(|stat| stat.st_ino == PROC_ROOT_INODE)
+        is_proc_root(&bind.tree)
     } else {
         is_free(&target.path)
     };

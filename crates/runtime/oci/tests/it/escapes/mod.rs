@@ -2,13 +2,19 @@
 //! exec process. A container that is refused has not got out either.
 
 mod devices;
+mod exec_processes;
 mod masked_paths;
+mod working_dir;
 
 use std::fs;
 
 use pulselet_runtime::{Capabilities, ContainerConfig, Mount, Propagation, Runtime, Seccomp};
 
 use crate::world::{World, shell};
+
+/// A file of the host that no container is shown, and its text.
+const SECRET_FILE: &str = "secret";
+const SECRET: &str = "only the host knows";
 
 /// As the strictest pods are: no capabilities, no new privileges, the default filter, a read-only root.
 fn restricted(world: &World, name: &str, script: &str) -> ContainerConfig {
@@ -33,6 +39,13 @@ fn volume(world: &World, name: &str, container_path: &str) -> Mount {
         read_only: false,
         propagation: Propagation::Private,
     }
+}
+
+/// Writes the host's secret and returns its path.
+fn hide_secret(world: &World) -> String {
+    let path = world.home.path().join(SECRET_FILE);
+    fs::write(&path, format!("{SECRET}\n")).expect("writes");
+    path.display().to_string()
 }
 
 /// What a script prints as the init process of a container, and as an exec process of another one like it. Why it was
