@@ -4,6 +4,7 @@
 mod devices;
 mod exec_processes;
 mod masked_paths;
+mod users;
 mod working_dir;
 
 use std::fs;
