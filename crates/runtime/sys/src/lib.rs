@@ -9,6 +9,7 @@
 //! What is left to others: in which order a process gives up its rights is decided by the runtimes.
 
 mod arguments;
+mod bpf;
 mod descriptors;
 mod exec;
 mod fork;
@@ -19,6 +20,7 @@ mod signal;
 mod spawn;
 
 pub use arguments::erase_arguments;
+pub use bpf::{BpfInstruction, attach_device_filter};
 pub use descriptors::{close_on_exec_from, work_with_one_descriptor, work_without_descriptors};
 pub use exec::{exit_at_once, replace_process, reset_signals};
 pub use fork::{Fork, SoleThread, fork};
