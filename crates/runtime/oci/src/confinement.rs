@@ -5,7 +5,7 @@
 //! 2. the namespaces ([`Entry`]: made from the sandbox's, or those of the init process);
 //! 3. the root file system (the init process makes it; an exec process has entered it with the mount namespace) and
 //!    the user, looked up in it;
-//! 4. no descriptor of the shim's beyond the three streams and the report;
+//! 4. the container's own session keyring, and no descriptor of the shim's beyond the three streams and the report;
 //! 5. the identity: bounding set of capabilities, user and groups, capabilities;
 //! 6. the working directory, entered with the rights of the container and inside its root, or not at all;
 //! 7. `no_new_privs` and the seccomp filter (which comes before 5 if the rights to install it end there);
@@ -19,17 +19,23 @@
 
 use std::{
     convert::Infallible,
+    ffi::CString,
     fs::File,
     io,
-    os::fd::{AsFd, RawFd},
+    os::{
+        fd::{AsFd, RawFd},
+        unix::ffi::OsStrExt,
+    },
 };
 
 use pulselet_shim::{ChildStreams, reason};
 use pulselet_sys::{
-    Fork, SoleThread, become_user, erase_arguments, exit_at_once, install_filter, unshare_namespaces,
+    Fork, SoleThread, become_user, erase_arguments, exit_at_once, install_filter, join_session_keyring,
+    unshare_namespaces,
 };
 use rustix::{
     fs::{Gid, Uid, fchown},
+    io::Errno,
     process::{Signal, chdir, getcwd, ioctl_tiocsctty, set_parent_process_death_signal, setsid},
     thread::{
         CapabilitySet, CapabilitySets, LinkNameSpaceType, ThreadNameSpaceType, UnshareFlags, capabilities,
@@ -101,10 +107,23 @@ pub(crate) fn run(
     take_streams(streams).map_err(StartFailure::machine("take the streams"))?;
     enter_namespaces(entry, process.spec)?;
     let user = enter_rootfs(entry, streams)?;
+    join_keyring(process.spec)?;
     if entry.succession() == Succession::Itself {
         begin_session(streams)?;
     }
     start_report::run_with_report_only(report, |report| run_confined(process, entry, user, report))
+}
+
+/// Leaves the agent's keys behind. The name is the container's cgroup, which no other container of the machine has.
+fn join_keyring(spec: &ContainerSpec) -> Result<(), StartFailure> {
+    let mut name = b"_ses.".to_vec();
+    name.extend_from_slice(spec.cgroup.path.as_os_str().as_bytes());
+    let name = CString::new(name).map_err(StartFailure::machine("name the session keyring"))?;
+    match join_session_keyring(&name) {
+        // There are no keys, or none for this process (a filter around the agent), and so none for its forks.
+        Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NOSYS | Errno::PERM)) => Ok(()),
+        joined => joined.map_err(StartFailure::machine("join the session keyring")),
+    }
 }
 
 /// From the container's identity on.
@@ -307,7 +326,7 @@ pub(crate) fn bound_capabilities(allowed: CapabilitySet) -> io::Result<()> {
         match remove_capability_from_bounding_set(one) {
             Ok(()) => {}
             // This kernel's last one was before it.
-            Err(rustix::io::Errno::INVAL) => return Ok(()),
+            Err(Errno::INVAL) => return Ok(()),
             Err(errno) => return Err(errno.into()),
         }
     }

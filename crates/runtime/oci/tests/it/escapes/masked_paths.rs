@@ -6,7 +6,10 @@ use std::{fs, os::unix::fs::symlink};
 use pulselet_runtime::Runtime;
 
 use super::{restricted, run_both_ways, start, volume};
-use crate::world::{World, can_run};
+use crate::{
+    images::{base_layer, busybox, load, of_image},
+    world::{World, can_run},
+};
 
 /// Prints a line for each hidden file that is the host's setting, and another one if it can be opened for writing.
 const LOOK: &str = "\
@@ -89,6 +92,30 @@ async fn a_few_files_of_proc_can_be_replaced_and_a_proc_file_system_can_be_mount
         output.contains("/proc/1/status") && output.contains("Read-only"),
         "{output}"
     );
+    world.finish().await;
+}
+
+/// Whatever is mounted there would be somewhere else, and what hides files of it would be led there as well.
+#[tokio::test]
+async fn an_image_with_a_link_for_proc_sys_or_dev_is_refused() {
+    let Some(busybox) = busybox().filter(|_| can_run()) else {
+        return;
+    };
+    let world = World::new().await;
+    for name in ["proc", "sys", "dev"] {
+        let mut tar = tar::Builder::new(Vec::new());
+        let mut header = tar::Header::new_gnu();
+        header.set_size(0);
+        header.set_entry_type(tar::EntryType::Symlink);
+        tar.append_link(&mut header, name, "/shared").expect("fits");
+        let layers = [base_layer(&busybox), tar.into_inner().expect("is complete")];
+        let image = format!("test/{name}:1");
+        let command = serde_json::json!({"Cmd": ["/bin/sh", "-c", "true"]});
+        load(world.home.path(), &image, &layers, &command);
+        let refused = start(&world, &of_image(&world, name, &image)).await;
+        let message = refused.expect_err(name);
+        assert!(message.contains(&format!("cannot mount at /{name}")), "{message}");
+    }
     world.finish().await;
 }
 

@@ -3,6 +3,7 @@
 
 mod devices;
 mod exec_processes;
+mod keyrings;
 mod masked_paths;
 mod users;
 mod working_dir;
