@@ -6,15 +6,20 @@
 //! A process joins by itself, and with version 1 by way of the `tasks` file: for a process with one thread the kernel
 //! then takes no machine-wide lock, whose wait (ten milliseconds here) an exec probe every second would feel.
 
+mod device_access;
+
 use std::{
     collections::HashSet,
-    fs, io,
+    fs::{self, File},
+    io,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
 use pulselet_runtime::{ContainerStats, Resources, Signal};
-use pulselet_sys::{Pid, send_signal};
+use pulselet_sys::{Pid, attach_device_filter, send_signal};
+
+pub(crate) use self::device_access::{DeviceRule, rules as device_rules};
 
 /// Between two rounds of killing.
 const KILL_INTERVAL: Duration = Duration::from_millis(2);
@@ -26,7 +31,7 @@ const REMOVE_PATIENCE: Duration = Duration::from_secs(2);
 const DEFAULT_PIDS_LIMIT: u64 = 4096;
 
 /// Controllers of version 1 that containers use, by their names as mount options.
-const V1_CONTROLLERS: [&str; 5] = ["cpu", "cpuacct", "memory", "pids", "cpuset"];
+const V1_CONTROLLERS: [&str; 6] = ["cpu", "cpuacct", "memory", "pids", "cpuset", "devices"];
 
 /// Controllers of version 2 that are handed down to containers where the machine has them.
 const V2_CONTROLLERS: [&str; 4] = ["cpu", "memory", "pids", "cpuset"];
@@ -49,6 +54,8 @@ pub(crate) enum CgroupError {
     Create { path: PathBuf, source: io::Error },
     #[error("cannot set {file}: {source}", file = file.display())]
     Limit { file: PathBuf, source: io::Error },
+    #[error("cannot keep {path} from the host's devices: {source}", path = path.display())]
+    Devices { path: PathBuf, source: io::Error },
 }
 
 /// Where the hierarchies are.
@@ -207,6 +214,23 @@ impl Cgroup {
         Ok(())
     }
 
+    /// Allows only these devices, for good. With version 1 a machine may have no controller for that.
+    pub(crate) fn limit_devices(&self, rules: &[DeviceRule]) -> Result<(), CgroupError> {
+        let Some(directory) = self.directory("devices") else {
+            return Ok(());
+        };
+        let limited = if self.is_v2() {
+            File::open(&directory)
+                .and_then(|cgroup| attach_device_filter(cgroup, &device_access::program(rules)))
+        } else {
+            allow_devices(&directory, rules)
+        };
+        limited.map_err(|source| CgroupError::Devices {
+            path: directory,
+            source,
+        })
+    }
+
     /// Memory that is swapped out is not to come on top of the limit. Kernels without an account of swap have no file
     /// for it.
     fn bound_swap(&self, resources: &Resources) {
@@ -353,6 +377,18 @@ impl Cgroup {
             .filter_map(|entry| entry.file_name().into_string().ok())
             .collect()
     }
+}
+
+fn allow_devices(directory: &Path, rules: &[DeviceRule]) -> io::Result<()> {
+    fs::write(directory.join("devices.deny"), "a")?;
+    for rule in rules {
+        match fs::write(directory.join("devices.allow"), rule.to_string()) {
+            // What is refused to all of the machine's containers is refused to this one.
+            Err(error) if error.kind() != io::ErrorKind::PermissionDenied => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(())
 }
 
 /// With version 1 a new cpuset has no processors, and nothing can join it before it has.
@@ -545,6 +581,51 @@ mod tests {
         assert!(cgroup.kill_until_empty(REMOVE_PATIENCE));
         base.remove();
         assert!(!base.directories()[0].exists());
+    }
+
+    /// The filter needs no controller, so it can be tried wherever the hierarchy is mounted.
+    #[test]
+    fn a_real_cgroup_of_version_2_refuses_devices_that_no_rule_allows() {
+        use std::{io::Write, process::Stdio};
+        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("reads");
+        let of_v2 = |line: &str| {
+            line.contains(" - cgroup2 ")
+                .then(|| line.split(' ').nth(4).map(PathBuf::from))
+        };
+        let root = mounts.lines().find_map(of_v2).flatten();
+        let usable = root.filter(|_| rustix::process::geteuid().is_root());
+        if !pulselet_testing::requires("root and cgroup2", usable.is_some()) {
+            return;
+        }
+        let path = PathBuf::from(format!("pulselet-devices-{}", std::process::id()));
+        let cgroup = Hierarchies::V2(usable.expect("just looked")).cgroup(&path);
+        cgroup.create().expect("makes directories");
+        cgroup.limit_devices(&device_rules(&[])).expect("attaches");
+        let script = "read go; cd $1; (: > /dev/null) && echo null; (: > /dev/kmsg) || echo kmsg; \
+            mknod made c 1 11 && echo made; (: > made) || echo refused; head -c 2 /dev/zero | wc -c";
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", script, "sh"])
+            .arg(directory.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("runs");
+        let procs = cgroup.directories()[0].join("cgroup.procs");
+        fs::write(procs, child.id().to_string()).expect("joins");
+        child
+            .stdin
+            .take()
+            .expect("has stdin")
+            .write_all(b"go\n")
+            .expect("writes");
+        let output = child.wait_with_output().expect("ends");
+        cgroup.remove();
+        assert_eq!(
+            String::from_utf8_lossy(&output.stdout),
+            "null\nkmsg\nmade\nrefused\n2\n"
+        );
     }
 
     #[test]

@@ -1,31 +1,42 @@
 //! One confinement, two ways in: the init process of a container and every exec process pass [`run`] here.
 //!
 //! The steps, in this order, for both:
-//! 1. the namespaces ([`Entry`]: made from the sandbox's, or those of the init process);
-//! 2. a session on the given streams, with the controlling terminal if there is one;
+//! 1. nothing of the shim's arguments and environment is left in memory, and the standard streams are the given ones;
+//! 2. the namespaces ([`Entry`]: made from the sandbox's, or those of the init process);
 //! 3. the root file system (the init process makes it; an exec process has entered it with the mount namespace) and
 //!    the user, looked up in it;
-//! 4. the working directory;
-//! 5. no descriptor of the shim's beyond the three streams;
-//! 6. the identity: bounding set of capabilities, seccomp filter, user and groups, capabilities, `no_new_privs`;
-//! 7. the program.
+//! 4. the container's own session keyring, and no descriptor of the shim's beyond the three streams and the report;
+//! 5. the identity: bounding set of capabilities, user and groups, capabilities;
+//! 6. the working directory, entered with the rights of the container and inside its root, or not at all;
+//! 7. `no_new_privs` and the seccomp filter (which comes before 5 if the rights to install it end there);
+//! 8. a fork into the process namespace, where others are in it already; for an exec process also the fork of the
+//!    command by its reaper;
+//! 9. a session, with the controlling terminal if there is one, and the program.
 //!
 //! What always holds: a program never has more rights than its container's specification gives, from its first
-//! instruction on. Before step 1 the process is a copy of the shim, which nothing in the container can look into
-//! ([`start_report`](crate::start_report) sees to that).
+//! instruction on, and neither has any process that is visible from inside a container. Until step 8 the process is
+//! either in a process namespace outside the container's or alone in that.
 
 use std::{
     convert::Infallible,
+    ffi::CString,
     fs::File,
     io,
-    os::fd::{AsFd, RawFd},
+    os::{
+        fd::{AsFd, RawFd},
+        unix::ffi::OsStrExt,
+    },
 };
 
 use pulselet_shim::{ChildStreams, reason};
-use pulselet_sys::{become_user, close_on_exec_from, install_filter, unshare_namespaces};
+use pulselet_sys::{
+    Fork, SoleThread, become_user, erase_arguments, exit_at_once, install_filter, join_session_keyring,
+    unshare_namespaces,
+};
 use rustix::{
     fs::{Gid, Uid, fchown},
-    process::{Signal, chdir, ioctl_tiocsctty, set_parent_process_death_signal, setsid},
+    io::Errno,
+    process::{Signal, chdir, getcwd, ioctl_tiocsctty, set_parent_process_death_signal, setsid},
     thread::{
         CapabilitySet, CapabilitySets, LinkNameSpaceType, ThreadNameSpaceType, UnshareFlags, capabilities,
         move_into_link_name_space, move_into_thread_name_spaces, remove_capability_from_bounding_set,
@@ -35,12 +46,13 @@ use rustix::{
 
 use crate::{
     cgroup::Cgroup,
+    exec_process,
     init_process::InitProcess,
     program::Program,
     rootfs,
     shim::Container,
-    spec::{Confinement, ContainerSpec, NamespaceSpec},
-    start_report::{ReportWriter, StartFailure},
+    spec::{Confinement, ContainerSpec, NamespaceSpec, PidNamespaceSource},
+    start_report::{self, ReportWriter, StartFailure, Succession},
     user::{self, User},
 };
 
@@ -59,6 +71,7 @@ pub(crate) struct ConfinedProcess<'a> {
     pub(crate) spec: &'a ContainerSpec,
     pub(crate) command: &'a [String],
     pub(crate) streams: &'a ChildStreams,
+    pub(crate) sole: &'a SoleThread,
 }
 
 /// The two ways into a container.
@@ -70,24 +83,74 @@ pub(crate) enum Entry<'a> {
     Exec(&'a InitProcess),
 }
 
+impl Entry<'_> {
+    /// Where others are in the process namespace, they see only what was forked into it in the end.
+    pub(crate) fn succession(&self) -> Succession {
+        match self {
+            Entry::Exec(_) => Succession::Sibling,
+            Entry::Init(container) => match container.spec.namespaces.processes {
+                PidNamespaceSource::Pod(_) => Succession::Sibling,
+                PidNamespaceSource::Own | PidNamespaceSource::Host => Succession::Itself,
+            },
+        }
+    }
+}
+
 /// Takes the calling process, a fork of the shim, into the container and runs the program. Returns only why it cannot.
 pub(crate) fn run(
     process: ConfinedProcess<'_>,
     entry: Entry<'_>,
     report: &mut ReportWriter,
 ) -> Result<Infallible, StartFailure> {
+    let streams = process.streams;
+    erase_arguments(process.sole).map_err(StartFailure::machine("hide the agent's arguments"))?;
+    take_streams(streams).map_err(StartFailure::machine("take the streams"))?;
+    enter_namespaces(entry, process.spec)?;
+    let user = enter_rootfs(entry, streams)?;
+    join_keyring(process.spec)?;
+    if entry.succession() == Succession::Itself {
+        begin_session(streams)?;
+    }
+    start_report::run_with_report_only(report, |report| run_confined(process, entry, user, report))
+}
+
+/// Leaves the agent's keys behind. The name is the container's cgroup, which no other container of the machine has.
+fn join_keyring(spec: &ContainerSpec) -> Result<(), StartFailure> {
+    let mut name = b"_ses.".to_vec();
+    name.extend_from_slice(spec.cgroup.path.as_os_str().as_bytes());
+    let name = CString::new(name).map_err(StartFailure::machine("name the session keyring"))?;
+    match join_session_keyring(&name) {
+        // There are no keys, or none for this process (a filter around the agent), and so none for its forks.
+        Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NOSYS | Errno::PERM)) => Ok(()),
+        joined => joined.map_err(StartFailure::machine("join the session keyring")),
+    }
+}
+
+/// From the container's identity on.
+fn run_confined(
+    process: ConfinedProcess<'_>,
+    entry: Entry<'_>,
+    user: User,
+    report: &mut ReportWriter,
+) -> Result<Infallible, StartFailure> {
     let ConfinedProcess {
         spec,
         command,
         streams,
+        sole,
     } = process;
-    enter_namespaces(entry)?;
-    begin_session(streams)?;
-    let user = enter_rootfs(entry, streams)?;
+    let take_on = StartFailure::machine("take on the container's identity");
+    take_identity(&user, &spec.confinement).map_err(take_on)?;
     enter_working_dir(spec)?;
-    close_on_exec_from(FIRST_INHERITED).map_err(StartFailure::machine("close what is the agent's"))?;
-    take_identity(&user, &spec.confinement)
-        .map_err(StartFailure::machine("take on the container's identity"))?;
+    let take_on = StartFailure::machine("take on the container's identity");
+    give_up_privileges(&spec.confinement).map_err(take_on)?;
+    if entry.succession() == Succession::Sibling {
+        succeed_by_sibling(sole, report)?;
+        if let Entry::Exec(_) = entry {
+            exec_process::become_reaper(sole)?;
+        }
+        begin_session(streams)?;
+    }
     let env = environment(spec, &user);
     report.ready(user)?;
     let program = Program { command, env: &env };
@@ -96,22 +159,39 @@ pub(crate) fn run(
         .map_err(|error| StartFailure::Container(error.to_string()))
 }
 
+/// Forks a process into the container's process namespace and ends this one. Returns in the new process.
+fn succeed_by_sibling(sole: &SoleThread, report: &mut ReportWriter) -> Result<(), StartFailure> {
+    let forked = sole.fork_sibling().map_err(StartFailure::machine("fork"))?;
+    match forked {
+        Fork::Child => start_report::die_with_parent(),
+        Fork::Parent { child } => {
+            report.forked(child)?;
+            exit_at_once(0)
+        }
+    }
+}
+
 /// Joins the container's cgroup. It comes before everything else: whatever the process does next is accounted for and
 /// can be killed by way of it.
 pub(crate) fn join_cgroup(cgroup: &Cgroup) -> Result<(), StartFailure> {
     cgroup.join().map_err(StartFailure::machine("join the cgroup"))
 }
 
-/// The process namespace is not among them: a process gets it when it is forked.
-fn enter_namespaces(entry: Entry<'_>) -> Result<(), StartFailure> {
+/// Enters the namespaces. That of processes is for this process's forks, and where the container has one of its own the
+/// init process was made in it.
+fn enter_namespaces(entry: Entry<'_>, spec: &ContainerSpec) -> Result<(), StartFailure> {
+    let shares_processes = spec.namespaces.processes != PidNamespaceSource::Host;
     match entry {
         Entry::Init(container) => join_sandbox(&container.spec.namespaces),
         Entry::Exec(init) => {
-            let all = ThreadNameSpaceType::MOUNT
+            let mut all = ThreadNameSpaceType::MOUNT
                 | ThreadNameSpaceType::CONTROL_GROUP
                 | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION
                 | ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME
                 | ThreadNameSpaceType::NETWORK;
+            if shares_processes {
+                all |= ThreadNameSpaceType::PROCESS_ID;
+            }
             move_into_thread_name_spaces(init.pidfd.as_fd(), all)
                 .map_err(StartFailure::machine("enter the container"))
         }
@@ -119,10 +199,15 @@ fn enter_namespaces(entry: Entry<'_>) -> Result<(), StartFailure> {
 }
 
 fn join_sandbox(pins: &NamespaceSpec) -> Result<(), StartFailure> {
+    let processes = match &pins.processes {
+        PidNamespaceSource::Pod(pin) => Some(pin),
+        PidNamespaceSource::Own | PidNamespaceSource::Host => None,
+    };
     for (pin, kind) in [
-        (&pins.network, LinkNameSpaceType::Network),
-        (&pins.ipc, LinkNameSpaceType::InterProcessCommunication),
-        (&pins.uts, LinkNameSpaceType::HostNameAndNISDomainName),
+        (pins.network.as_ref(), LinkNameSpaceType::Network),
+        (pins.ipc.as_ref(), LinkNameSpaceType::InterProcessCommunication),
+        (pins.uts.as_ref(), LinkNameSpaceType::HostNameAndNISDomainName),
+        (processes, LinkNameSpaceType::ProcessID),
     ] {
         if let Some(pin) = pin {
             let file = File::open(pin).map_err(StartFailure::machine("open the sandbox's namespaces"))?;
@@ -133,19 +218,19 @@ fn join_sandbox(pins: &NamespaceSpec) -> Result<(), StartFailure> {
     Ok(())
 }
 
-/// Begins a session on the given streams.
+fn take_streams(streams: &ChildStreams) -> rustix::io::Result<()> {
+    rustix::stdio::dup2_stdin(&streams.stdin)?;
+    rustix::stdio::dup2_stdout(&streams.stdout)?;
+    rustix::stdio::dup2_stderr(&streams.stderr)
+}
+
+/// Begins a session, on the terminal if stdin is one.
 fn begin_session(streams: &ChildStreams) -> Result<(), StartFailure> {
     setsid().map_err(StartFailure::machine("begin a session"))?;
-    let take = |streams: &ChildStreams| -> rustix::io::Result<()> {
-        rustix::stdio::dup2_stdin(&streams.stdin)?;
-        rustix::stdio::dup2_stdout(&streams.stdout)?;
-        rustix::stdio::dup2_stderr(&streams.stderr)?;
-        if streams.terminal {
-            ioctl_tiocsctty(rustix::stdio::stdin())?;
-        }
-        Ok(())
-    };
-    take(streams).map_err(StartFailure::machine("take the streams"))
+    if streams.terminal {
+        ioctl_tiocsctty(rustix::stdio::stdin()).map_err(StartFailure::machine("take the terminal"))?;
+    }
+    Ok(())
 }
 
 /// Makes the root file system, or finds it made, and returns the user to run as.
@@ -161,12 +246,20 @@ fn enter_rootfs(entry: Entry<'_>, streams: &ChildStreams) -> Result<User, StartF
     let user =
         user::look_up(&container.spec.user).map_err(|error| StartFailure::Container(error.to_string()))?;
     let spec = &container.spec;
-    std::fs::create_dir_all(&spec.working_dir).map_err(|error| bad_working_dir(spec, &error))?;
+    rootfs::make_directory(&spec.working_dir).map_err(|error| bad_working_dir(spec, &error))?;
     Ok(user)
 }
 
 fn enter_working_dir(spec: &ContainerSpec) -> Result<(), StartFailure> {
-    chdir(&spec.working_dir).map_err(|errno| bad_working_dir(spec, &errno.into()))
+    let failed = |error: io::Error| bad_working_dir(spec, &error);
+    chdir(&spec.working_dir).map_err(|errno| failed(errno.into()))?;
+    // The kernel's name of a directory that cannot be reached from this process's root does not begin at the root.
+    let inside = getcwd(Vec::new()).is_ok_and(|path| path.as_bytes().starts_with(b"/"));
+    if inside {
+        Ok(())
+    } else {
+        Err(failed(io::Error::other("it is outside the container's root")))
+    }
 }
 
 fn bad_working_dir(spec: &ContainerSpec, error: &io::Error) -> StartFailure {
@@ -184,7 +277,7 @@ fn environment(spec: &ContainerSpec, user: &User) -> Vec<(String, String)> {
     env
 }
 
-/// Becomes the user, for good, with no more rights than the confinement gives.
+/// Becomes the user, for good, with no more capabilities than the confinement gives.
 fn take_identity(user: &User, confinement: &Confinement) -> io::Result<()> {
     give_streams_to(user);
     let allowed = CapabilitySet::from_bits_retain(confinement.capabilities);
@@ -204,6 +297,11 @@ fn take_identity(user: &User, confinement: &Confinement) -> io::Result<()> {
     set_capabilities(None, sets)?;
     // Changing the user made the kernel forget it.
     set_parent_process_death_signal(Some(Signal::KILL))?;
+    Ok(())
+}
+
+/// The last of it: from here on the kernel gives nothing back.
+fn give_up_privileges(confinement: &Confinement) -> io::Result<()> {
     if confinement.no_new_privs {
         set_no_new_privs(true)?;
         filter_system_calls(confinement)?;
@@ -219,7 +317,7 @@ fn filter_system_calls(confinement: &Confinement) -> io::Result<()> {
 }
 
 /// Takes away the capabilities that no program run by this process may ever have again.
-fn bound_capabilities(allowed: CapabilitySet) -> io::Result<()> {
+pub(crate) fn bound_capabilities(allowed: CapabilitySet) -> io::Result<()> {
     for number in 0..MAX_CAPABILITIES {
         let one = CapabilitySet::from_bits_retain(1 << number);
         if allowed.contains(one) {
@@ -228,7 +326,7 @@ fn bound_capabilities(allowed: CapabilitySet) -> io::Result<()> {
         match remove_capability_from_bounding_set(one) {
             Ok(()) => {}
             // This kernel's last one was before it.
-            Err(rustix::io::Errno::INVAL) => return Ok(()),
+            Err(Errno::INVAL) => return Ok(()),
             Err(errno) => return Err(errno.into()),
         }
     }

@@ -1,26 +1,23 @@
 //! Exec processes: commands run in a container beside its init process, for probes, hooks and people.
 //!
 //! The shim's supervisor of a command cannot wait for what the command leaves behind inside the container's process
-//! namespace. So there are two forks: an exec reaper in that namespace, with nothing of the container but its cgroup,
-//! and below it the command, which passes the same [`confinement`](crate::confinement) as the init process.
-
-use std::{convert::Infallible, fs::File, io, os::fd::AsFd};
+//! namespace, so there is an exec reaper in it, and the command below that. Before both comes the joiner: a fork of the
+//! supervisor that passes the same [`confinement`](crate::confinement) as the init process while it is out of the
+//! container's sight, and forks the reaper only when it has the container's rights and no more.
 
 use pulselet_runtime::exit_code;
 use pulselet_shim::{ChildStreams, LaunchError};
-use pulselet_sys::{Fork, Pid, fork, termination_is_pending, work_without_descriptors};
+use pulselet_sys::{Fork, Pid, SoleThread, termination_is_pending, work_without_descriptors};
 use rustix::{
     io::Errno,
     process::{WaitOptions, getpid, set_child_subreaper, wait},
-    thread::{ThreadNameSpaceType, move_into_thread_name_spaces},
 };
 
 use crate::{
-    confinement::{self, ConfinedProcess, Entry, FIRST_INHERITED},
+    confinement::{self, ConfinedProcess, Entry},
     init_process::InitProcess,
     shim::Container,
-    spec::PidNamespaceSource,
-    start_report::{self, ReportWriter, StartFailure},
+    start_report::{self, StartFailure},
 };
 
 /// Starts a command in a container whose init process runs. Returns the exec reaper, a child of the caller, which exits
@@ -32,15 +29,12 @@ pub(crate) fn start(
     streams: ChildStreams,
 ) -> Result<Pid, LaunchError> {
     let (reader, writer) = start_report::pipe()?;
-    if container.spec.namespaces.processes != PidNamespaceSource::Host {
-        move_into_thread_name_spaces(init.pidfd.as_fd(), ThreadNameSpaceType::PROCESS_ID)
-            .map_err(io::Error::from)?;
-    }
-    match fork()? {
+    let entry = Entry::Exec(init);
+    let sole = SoleThread::check()?;
+    match sole.fork()? {
         Fork::Parent { child } => {
             drop((streams, writer));
-            start_report::read_report(reader, child)?;
-            Ok(child)
+            Ok(start_report::read_report(reader, child, entry.succession())?.pid)
         }
         Fork::Child => {
             drop(reader);
@@ -48,43 +42,25 @@ pub(crate) fn start(
                 spec: &container.spec,
                 command,
                 streams: &streams,
+                sole: &sole,
             };
-            start_report::run_child(writer, |report| run(container, init, process, report))
+            start_report::run_child(writer, |report| {
+                confinement::join_cgroup(&container.cgroup)?;
+                confinement::run(process, entry, report)
+            })
         }
     }
 }
 
-/// The rest of the child: it becomes the exec reaper, and its own child becomes the command.
-fn run(
-    container: &Container,
-    init: &InitProcess,
-    process: ConfinedProcess<'_>,
-    report: &mut ReportWriter,
-) -> Result<Infallible, StartFailure> {
-    confinement::join_cgroup(&container.cgroup)?;
+/// Makes this process, which is in the container and has its rights, the exec reaper. Returns in its child, the command.
+pub(crate) fn become_reaper(sole: &SoleThread) -> Result<(), StartFailure> {
     set_child_subreaper(Some(getpid())).map_err(StartFailure::machine("become a subreaper"))?;
-    match fork().map_err(StartFailure::machine("fork"))? {
-        Fork::Child => {
-            start_report::hide_process()?;
-            confinement::run(process, Entry::Exec(init), report)
-        }
-        Fork::Parent { child } => {
-            release_streams();
-            // Among them the pipe of the report, the client's connection and the other ends of the streams: whoever
-            // waits for one of them to close waits for the command, not for this process.
-            work_without_descriptors(FIRST_INHERITED, || reap(child))
-        }
+    match sole.fork().map_err(StartFailure::machine("fork"))? {
+        Fork::Child => start_report::die_with_parent(),
+        // Among the descriptors are the streams and the pipe of the report: whoever waits for one of them to close waits
+        // for the command, not for this process.
+        Fork::Parent { child } => work_without_descriptors(0, || reap(child)),
     }
-}
-
-/// Keeps no stream open that this process began with.
-fn release_streams() {
-    let Ok(null) = File::options().read(true).write(true).open("/dev/null") else {
-        return;
-    };
-    let _ = rustix::stdio::dup2_stdin(&null);
-    let _ = rustix::stdio::dup2_stdout(&null);
-    let _ = rustix::stdio::dup2_stderr(&null);
 }
 
 /// Waits for the command, and also for all it has left behind if this process was asked to end. Returns the command's

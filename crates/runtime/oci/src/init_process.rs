@@ -1,17 +1,19 @@
 //! The init process of a container: its first process, whose end is the container's.
 //!
-//! It is a fork of the shim, made in the container's process namespace. What becomes of it there is
-//! [`confinement`](crate::confinement)'s business, which it shares with [`exec_process`](crate::exec_process).
+//! It is a fork of the shim. Where the container has a process namespace of its own, nobody is there yet to look at it,
+//! and it is made in there. Where others are, all is prepared outside, and only what has the container's rights and no
+//! more is forked into the namespace. What becomes of it is [`confinement`](crate::confinement)'s business, which it
+//! shares with [`exec_process`](crate::exec_process).
 
 use std::{
     convert::Infallible,
     fs::File,
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, OwnedFd},
 };
 
 use pulselet_shim::{ChildStreams, LaunchError};
-use pulselet_sys::{Fork, Pid, fork, unshare_namespaces};
+use pulselet_sys::{Fork, Pid, SoleThread, unshare_namespaces};
 use rustix::{
     process::{PidfdFlags, pidfd_open},
     thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space},
@@ -21,7 +23,7 @@ use crate::{
     confinement::{self, ConfinedProcess, Entry},
     shim::Container,
     spec::{ContainerSpec, PidNamespaceSource},
-    start_report::{self, ReportWriter, StartFailure},
+    start_report::{self, Launched, ReportWriter, StartFailure},
     user::User,
 };
 
@@ -38,45 +40,34 @@ pub(crate) struct InitProcess {
 pub(crate) fn start(container: &Container, streams: ChildStreams) -> Result<InitProcess, LaunchError> {
     let (reader, writer) = start_report::pipe()?;
     let shims = File::open("/proc/self/ns/pid")?;
-    choose_pid_namespace(&container.spec.namespaces.processes)?;
-    let forked = fork();
+    if container.spec.namespaces.processes == PidNamespaceSource::Own {
+        // For the next child, not for this process.
+        unshare_namespaces(UnshareFlags::NEWPID)?;
+    }
+    let sole = SoleThread::check()?;
+    let forked = sole.fork();
     if let Ok(Fork::Child) = forked {
         drop(reader);
-        start_report::run_child(writer, |report| run(container, &streams, report));
+        start_report::run_child(writer, |report| run(container, &streams, &sole, report));
     }
     drop((streams, writer));
     // Later children of this process are for its own namespace again.
-    let back = join_pid_namespace(shims.as_fd());
-    let Fork::Parent { child: pid } = forked? else {
+    let back = move_into_link_name_space(shims.as_fd(), Some(LinkNameSpaceType::ProcessID));
+    let Fork::Parent { child } = forked? else {
         unreachable!("the child does not come here")
     };
-    let user = start_report::read_report(reader, pid);
-    back?;
-    let user = user?;
+    let succession = Entry::Init(container).succession();
+    let Launched { pid, user } = start_report::read_report(reader, child, succession)?;
+    back.map_err(io::Error::from)?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from)?;
     Ok(InitProcess { pid, pidfd, user })
-}
-
-/// Chooses the process namespace of the caller's next child.
-fn choose_pid_namespace(source: &PidNamespaceSource) -> io::Result<()> {
-    match source {
-        PidNamespaceSource::Own => unshare_namespaces(UnshareFlags::NEWPID),
-        PidNamespaceSource::Pod(pin) => join_pid_namespace(File::open(pin)?.as_fd()),
-        PidNamespaceSource::Host => Ok(()),
-    }
-}
-
-fn join_pid_namespace(namespace: BorrowedFd<'_>) -> io::Result<()> {
-    Ok(move_into_link_name_space(
-        namespace,
-        Some(LinkNameSpaceType::ProcessID),
-    )?)
 }
 
 /// The rest of the child.
 fn run(
     container: &Container,
     streams: &ChildStreams,
+    sole: &SoleThread,
     report: &mut ReportWriter,
 ) -> Result<Infallible, StartFailure> {
     adjust_oom_score(&container.spec);
@@ -85,6 +76,7 @@ fn run(
         spec: &container.spec,
         command: &container.spec.command,
         streams,
+        sole,
     };
     confinement::run(process, Entry::Init(container), report)
 }

@@ -2,7 +2,7 @@
 //!
 //! There are two halves, in two processes. The agent's half decides and keeps records; the container itself is made by
 //! its [shim](pulselet_shim), a process with one thread, by plain system calls. There is no runtime program in between:
-//! an exec process costs two forks, not a new program that reads its configuration again.
+//! an exec process costs three forks, not a new program that reads its configuration again.
 //!
 //! Where to start:
 //! - in the agent, [`OciRuntime`]; `spec_builder` turns a pod's container and its image into a `spec`, and `sandbox`,
@@ -17,7 +17,8 @@
 //!   init process.
 //! - What a sandbox has on the host (pins of namespaces, a link, cgroups, an address) is named after it, and its record
 //!   is written first: the next agent finds all of it, whenever the last one was killed.
-//! - Programs of a container never run with more rights than its configuration gives, from their first instruction on.
+//! - Programs of a container never run with more rights than its configuration gives, from their first instruction on,
+//!   and no process with more rights than a container's is visible from inside it.
 //!
 //! What is left to others: storing and pulling images (`pulselet-image`), logs, stops and supervision (`pulselet-shim`),
 //! records and adoption (`pulselet-shim-client`), and every policy (the node).

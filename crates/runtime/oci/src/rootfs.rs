@@ -1,19 +1,22 @@
 //! A container's view of files: its root from the image's layers, the kernel's file systems, devices and volumes.
 //!
-//! Runs in the container's init process, in a mount namespace of its own, so that nothing of it is ever mounted on the
-//! host and all of it goes with the container's last process. What comes from the host is opened before the root
-//! changes and attached after: targets are looked up inside the new root, where a symbolic link of the image leads
-//! nowhere else.
+//! Runs in a process on its way into the container, in a mount namespace of its own, so that nothing of it is ever
+//! mounted on the host and all of it goes with the container's last process. What comes from the host is opened before
+//! the root changes and attached after.
 //!
-//! Unless the container is privileged no mount it can write to lets device files be used; those it may use are mounts
-//! of their own. So a container that makes a device file gains nothing by it.
+//! What always holds:
+//! - Nothing is mounted by a path of the container: targets are looked up by [`lookup`], and a mount is attached to
+//!   what was found. No link of an image or a volume, and nobody who changes one meanwhile, leads it elsewhere.
+//! - What hides a file is a device file made here for that, never something of the container's own /dev.
+//! - No volume takes the place of the kernel's own files below /proc, but for those that [`check_volume_target`] names.
+//! - Unless the container is privileged no mount it can write to lets device files be used; those it may use are mounts
+//!   of their own. So a container that makes a device file gains nothing by it.
 
 mod devices;
+mod lookup;
 mod overlay;
 
 use std::{
-    ffi::CStr,
-    fs::{self, File},
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
@@ -22,18 +25,44 @@ use std::{
 use pulselet_runtime::{MASKED_PATHS, Mount, Propagation, READ_ONLY_PATHS, VolumeRoot};
 use pulselet_sys::{MountAttributes, set_mount_attributes};
 use rustix::{
-    fs::{CWD, FileType, Mode, OFlags, fstat, open},
+    fs::{CWD, FileType, PROC_SUPER_MAGIC, fstat, fstatfs},
     mount::{
-        MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_change,
+        FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
+        UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_change,
         move_mount, open_tree, unmount,
     },
     process::{chdir, pivot_root},
 };
 
-use crate::{cgroup::Cgroup, shim::Container, spec::ContainerSpec};
+use self::lookup::{Links, Missing, RootDir, Target};
+use crate::{
+    cgroup::Cgroup,
+    sandbox::PROC,
+    shim::Container,
+    spec::{ContainerSpec, PidNamespaceSource},
+};
 
 /// The mount point of the root, in the container's directory.
 const ROOT: &str = "root";
+
+/// Files below /proc that a volume may cover: those by which programs show a container its own share of the machine.
+/// Other runtimes allow the same.
+const REPLACEABLE_PROC_FILES: [&str; 11] = [
+    "/proc/cpuinfo",
+    "/proc/diskstats",
+    "/proc/loadavg",
+    "/proc/meminfo",
+    "/proc/net/dev",
+    "/proc/slabinfo",
+    "/proc/stat",
+    "/proc/swaps",
+    "/proc/sys/crypto/fips_enabled",
+    "/proc/sys/kernel/ns_last_pid",
+    "/proc/uptime",
+];
+
+/// The inode number of the root of every proc file system.
+const PROC_ROOT_INODE: u64 = 1;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RootError {
@@ -43,19 +72,24 @@ pub(crate) enum RootError {
     /// The pod's or the image's fault.
     #[error("cannot mount at {path}: {source}", path = path.display())]
     Attach { path: PathBuf, source: io::Error },
+    /// The pod's or the image's fault.
+    #[error("cannot mount at {path}: the kernel's own files are there ({resolved})", path = path.display(), resolved = resolved.display())]
+    KernelTarget { path: PathBuf, resolved: PathBuf },
     #[error("cannot mount the root file system: {0}")]
     Overlay(io::Error),
     #[error("cannot change the root: {0}")]
     Pivot(io::Error),
     #[error("cannot mount {what}: {source}")]
     Kernel { what: &'static str, source: io::Error },
+    #[error("cannot make device files: {0}")]
+    Devices(io::Error),
     #[error("cannot hide {path}: {source}", path = path.display())]
     Hide { path: PathBuf, source: io::Error },
     #[error("cannot make the root read-only: {0}")]
     ReadOnlyRoot(io::Error),
 }
 
-/// Something of the host, detached, and where it goes.
+/// Something detached, and where it goes.
 struct Bind {
     tree: OwnedFd,
     target: PathBuf,
@@ -63,11 +97,19 @@ struct Bind {
     read_only: bool,
 }
 
+/// What the kernel mounts for a container by itself.
+struct KernelMount {
+    kind: &'static str,
+    target: &'static str,
+    attributes: MountAttrFlags,
+    /// With an empty value an option is a flag.
+    options: &'static [(&'static str, &'static str)],
+}
+
 /// Builds the root and makes it this process's. `terminal` is the container's terminal.
 pub(crate) fn enter(container: &Container, terminal: Option<BorrowedFd<'_>>) -> Result<(), RootError> {
     let Container { dir, spec, cgroup } = container;
     let privileged = spec.confinement.privileged;
-    let device_binds = devices::device_binds(spec, terminal)?;
     let host_devices = if privileged {
         devices::host_devices()
     } else {
@@ -75,38 +117,38 @@ pub(crate) fn enter(container: &Container, terminal: Option<BorrowedFd<'_>>) -> 
     };
     let groups = cgroup_binds(cgroup, privileged)?;
     let volumes = volume_binds(spec)?;
+    let proc = shared_proc(spec)?;
     let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     mount_change("/", slave).map_err(|errno| RootError::Pivot(errno.into()))?;
+    let (device_binds, null) = devices::device_binds(spec, dir, terminal)?;
     overlay::mount_overlay(spec, dir)?;
     change_root(&dir.join(ROOT))?;
-    mount_kernel_files(privileged)?;
-    devices::fill_dev(&host_devices).map_err(|source| RootError::Kernel { what: "/dev", source })?;
-    mount_cgroup_root(cgroup, privileged)?;
+    let root = RootDir::open().map_err(RootError::Pivot)?;
+    mount_proc(&root, proc)?;
+    mount_kernel_files(&root, privileged)?;
+    devices::fill_dev(&root, &host_devices).map_err(|source| RootError::Kernel { what: "/dev", source })?;
+    mount_cgroup_root(&root, cgroup, privileged)?;
     for path in &spec.root.volumes {
-        keep_writable(path).map_err(|source| RootError::Attach {
-            path: path.clone(),
-            source,
-        })?;
+        keep_writable(&root, path)?;
     }
-    for bind in device_binds.into_iter().chain(groups).chain(volumes) {
-        attach(&bind).map_err(|source| RootError::Attach {
-            path: bind.target.clone(),
-            source,
-        })?;
+    for bind in device_binds.into_iter().chain(groups) {
+        attach(&root, &bind, |_| Ok(()))?;
     }
-    for path in &spec.root.hidden {
-        hide(path)?;
+    for bind in volumes {
+        attach(&root, &bind, |target| check_volume_target(&bind, target))?;
     }
-    if !privileged && !spec.confinement.unmasked {
-        MASKED_PATHS.iter().try_for_each(|path| hide(Path::new(path)))?;
-        READ_ONLY_PATHS
-            .iter()
-            .try_for_each(|path| protect(Path::new(path)))?;
-    }
+    protect_kernel_files(&root, spec, null)?;
     if spec.root.read_only {
-        make_root_read_only().map_err(RootError::ReadOnlyRoot)?;
+        make_root_read_only(&root).map_err(RootError::ReadOnlyRoot)?;
     }
     Ok(())
+}
+
+/// Makes a directory of the root, with its parents, if it is missing. The root is this process's.
+pub(crate) fn make_directory(path: &Path) -> io::Result<()> {
+    RootDir::open()?
+        .look_up(path, Links::Follow, Missing::MakeDirectory)
+        .map(drop)
 }
 
 fn clone_tree(path: &Path) -> io::Result<OwnedFd> {
@@ -121,11 +163,7 @@ fn clone_source(mount: &Mount) -> io::Result<OwnedFd> {
         return clone_tree(&mount.host_path);
     };
     let source = VolumeRoot::open(&mount.host_path)?.look_up(sub_path)?;
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE
-        | OpenTreeFlags::OPEN_TREE_CLOEXEC
-        | OpenTreeFlags::AT_EMPTY_PATH
-        | OpenTreeFlags::AT_RECURSIVE;
-    Ok(open_tree(source, "", flags)?)
+    clone_opened(source, OpenTreeFlags::AT_RECURSIVE)
 }
 
 /// With version 1, the container's own directory in each hierarchy.
@@ -190,142 +228,335 @@ fn change_root(root: &Path) -> Result<(), RootError> {
     change().map_err(|errno| RootError::Pivot(errno.into()))
 }
 
-fn mount_kernel_files(privileged: bool) -> Result<(), RootError> {
-    let plain = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+/// The files of the process namespace that the container shares with others, detached; `None` if it has one of its own.
+/// This process is not in it and cannot mount them anew.
+fn shared_proc(spec: &ContainerSpec) -> Result<Option<OwnedFd>, RootError> {
+    let path = match &spec.namespaces.processes {
+        PidNamespaceSource::Own => return Ok(None),
+        PidNamespaceSource::Pod(pin) => pin.with_file_name(PROC),
+        PidNamespaceSource::Host => "/proc".into(),
+    };
+    let open = || -> io::Result<OwnedFd> {
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        let tree = open_tree(CWD, &path, flags)?;
+        if !is_proc_root(&tree) {
+            return Err(io::Error::other("it is not the root of a proc file system"));
+        }
+        let attributes = MountAttributes {
+            no_suid: true,
+            no_dev: true,
+            no_exec: true,
+            private: true,
+            ..MountAttributes::default()
+        };
+        set_mount_attributes(&tree, attributes)?;
+        Ok(tree)
+    };
+    open().map(Some).map_err(|source| RootError::Kernel {
+        what: "/proc",
+        source,
+    })
+}
+
+fn is_proc_root(tree: &OwnedFd) -> bool {
+    let is_proc = fstatfs(tree).is_ok_and(|stat| stat.f_type == PROC_SUPER_MAGIC);
+    is_proc && fstat(tree).is_ok_and(|stat| stat.st_ino == PROC_ROOT_INODE)
+}
+
+/// Mounts /proc: a view of the given one, or this process namespace's own.
+fn mount_proc(root: &RootDir, shared: Option<OwnedFd>) -> Result<(), RootError> {
+    let own = KernelMount {
+        kind: "proc",
+        target: "/proc",
+        attributes: MountAttrFlags::MOUNT_ATTR_NOSUID
+            | MountAttrFlags::MOUNT_ATTR_NODEV
+            | MountAttrFlags::MOUNT_ATTR_NOEXEC,
+        options: &[],
+    };
+    let Some(tree) = shared else {
+        return own.make(root);
+    };
+    let target = look_up(root, Path::new(own.target), Links::Refuse, Missing::MakeDirectory)?;
+    attach_to(&tree, &target).map_err(|source| RootError::Kernel {
+        what: own.target,
+        source,
+    })
+}
+
+fn mount_kernel_files(root: &RootDir, privileged: bool) -> Result<(), RootError> {
+    let plain = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let dev = if privileged {
-        MountFlags::NOSUID
+        MountAttrFlags::MOUNT_ATTR_NOSUID
     } else {
-        MountFlags::NOSUID | MountFlags::NODEV
+        MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV
     };
     let sys = if privileged {
         plain
     } else {
-        plain | MountFlags::RDONLY
+        plain | MountAttrFlags::MOUNT_ATTR_RDONLY
     };
-    let pts = c"newinstance,ptmxmode=0666,mode=0620,gid=5";
-    kernel_mount("proc", "/proc", plain, None)?;
-    kernel_mount("tmpfs", "/dev", dev, Some(c"mode=755,size=65536k"))?;
-    kernel_mount(
-        "devpts",
-        "/dev/pts",
-        MountFlags::NOSUID | MountFlags::NOEXEC,
-        Some(pts),
-    )?;
-    kernel_mount("mqueue", "/dev/mqueue", plain, None)?;
-    kernel_mount("sysfs", "/sys", sys, None)
-}
-
-fn kernel_mount(
-    kind: &'static str,
-    target: &'static str,
-    flags: MountFlags,
-    options: Option<&CStr>,
-) -> Result<(), RootError> {
-    let failed = |source| RootError::Kernel { what: target, source };
-    fs::create_dir_all(target).map_err(failed)?;
-    mount(kind, target, kind, flags, options).map_err(|errno| failed(errno.into()))
-}
-
-fn mount_cgroup_root(cgroup: &Cgroup, privileged: bool) -> Result<(), RootError> {
-    let mut flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    if !privileged && cgroup.is_v2() {
-        flags |= MountFlags::RDONLY;
-    }
-    let (kind, options) = if cgroup.is_v2() {
-        ("cgroup2", None)
-    } else {
-        ("tmpfs", Some(c"mode=755,size=64k"))
-    };
-    let what = "/sys/fs/cgroup";
-    mount(kind, what, kind, flags, options).map_err(|errno| RootError::Kernel {
-        what,
-        source: errno.into(),
-    })
-}
-
-/// Makes the target if it is missing, as a directory or file like its source, and mounts there.
-fn attach(bind: &Bind) -> io::Result<()> {
-    let is_directory = FileType::from_raw_mode(fstat(&bind.tree)?.st_mode) == FileType::Directory;
-    if is_directory {
-        fs::create_dir_all(&bind.target)?;
-    } else {
-        if let Some(parent) = bind.target.parent() {
-            fs::create_dir_all(parent)?;
-        }
-        if !bind.target.exists() {
-            File::create(&bind.target)?;
-        }
-    }
-    set_mount_attributes(&bind.tree, bind.attributes)?;
-    if bind.read_only {
-        let read_only = MountAttributes {
-            read_only: true,
-            ..MountAttributes::default()
+    let pts = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let mounts: [(_, _, _, &[_]); 4] = [
+        ("tmpfs", "/dev", dev, &[("mode", "755"), ("size", "65536k")]),
+        (
+            "devpts",
+            "/dev/pts",
+            pts,
+            &[
+                ("newinstance", ""),
+                ("ptmxmode", "0666"),
+                ("mode", "0620"),
+                ("gid", "5"),
+            ],
+        ),
+        ("mqueue", "/dev/mqueue", plain, &[]),
+        ("sysfs", "/sys", sys, &[]),
+    ];
+    for (kind, target, attributes, options) in mounts {
+        let mount = KernelMount {
+            kind,
+            target,
+            attributes,
+            options,
         };
-        set_mount_attributes(&bind.tree, read_only)?;
+        mount.make(root)?;
     }
-    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_SYMLINKS;
-    Ok(move_mount(bind.tree.as_fd(), "", CWD, &bind.target, flags)?)
+    Ok(())
+}
+
+impl KernelMount {
+    /// An image that has a link in its place is refused.
+    fn make(&self, root: &RootDir) -> Result<(), RootError> {
+        let target = look_up(
+            root,
+            Path::new(self.target),
+            Links::Refuse,
+            Missing::MakeDirectory,
+        )?;
+        self.detached()
+            .and_then(|tree| attach_to(&tree, &target))
+            .map_err(|source| RootError::Kernel {
+                what: self.target,
+                source,
+            })
+    }
+
+    fn detached(&self) -> io::Result<OwnedFd> {
+        let context = fsopen(self.kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+        for (name, value) in self.options {
+            if value.is_empty() {
+                fsconfig_set_flag(context.as_fd(), *name)?;
+            } else {
+                fsconfig_set_string(context.as_fd(), *name, *value)?;
+            }
+        }
+        fsconfig_create(context.as_fd())?;
+        Ok(fsmount(
+            context.as_fd(),
+            FsMountFlags::FSMOUNT_CLOEXEC,
+            self.attributes,
+        )?)
+    }
+}
+
+fn mount_cgroup_root(root: &RootDir, cgroup: &Cgroup, privileged: bool) -> Result<(), RootError> {
+    let mut attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    if !privileged && cgroup.is_v2() {
+        attributes |= MountAttrFlags::MOUNT_ATTR_RDONLY;
+    }
+    let (kind, options): (_, &[_]) = if cgroup.is_v2() {
+        ("cgroup2", &[])
+    } else {
+        ("tmpfs", &[("mode", "755"), ("size", "64k")])
+    };
+    let mount = KernelMount {
+        kind,
+        target: "/sys/fs/cgroup",
+        attributes,
+        options,
+    };
+    mount.make(root)
+}
+
+fn look_up(root: &RootDir, path: &Path, links: Links, missing: Missing) -> Result<Target, RootError> {
+    root.look_up(path, links, missing)
+        .map_err(|source| RootError::Attach {
+            path: path.to_owned(),
+            source,
+        })
+}
+
+/// Makes the target if it is missing, as a directory or file like its source, and mounts there if `check` agrees.
+fn attach(
+    root: &RootDir,
+    bind: &Bind,
+    check: impl FnOnce(&Target) -> Result<(), RootError>,
+) -> Result<(), RootError> {
+    let failed = |source| RootError::Attach {
+        path: bind.target.clone(),
+        source,
+    };
+    let stat = fstat(&bind.tree).map_err(|errno| failed(errno.into()))?;
+    let missing = if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+        Missing::MakeDirectory
+    } else {
+        Missing::MakeFile
+    };
+    let target = look_up(root, &bind.target, Links::Follow, missing)?;
+    check(&target)?;
+    let mount = || -> io::Result<()> {
+        set_mount_attributes(&bind.tree, bind.attributes)?;
+        if bind.read_only {
+            let read_only = MountAttributes {
+                read_only: true,
+                ..MountAttributes::default()
+            };
+            set_mount_attributes(&bind.tree, read_only)?;
+        }
+        attach_to(&bind.tree, &target)
+    };
+    mount().map_err(failed)
+}
+
+/// Refuses the root itself and what belongs to the kernel: what hides and protects files there would cover the volume's
+/// instead, and programs would take the volume's word for the kernel's. A whole proc file system is allowed.
+fn check_volume_target(bind: &Bind, target: &Target) -> Result<(), RootError> {
+    let allowed = if target.path == Path::new("/proc") {
+        is_proc_root(&bind.tree)
+    } else {
+        is_free(&target.path)
+    };
+    if allowed {
+        Ok(())
+    } else {
+        Err(RootError::KernelTarget {
+            path: bind.target.clone(),
+            resolved: target.path.clone(),
+        })
+    }
+}
+
+fn is_free(path: &Path) -> bool {
+    let replaceable = REPLACEABLE_PROC_FILES.iter().any(|file| path == Path::new(file));
+    path != Path::new("/") && (replaceable || !path.starts_with("/proc"))
+}
+
+/// Mounts on what was found, whatever has become of its path.
+fn attach_to(tree: &OwnedFd, target: &Target) -> io::Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    Ok(move_mount(tree.as_fd(), "", target.fd.as_fd(), "", flags)?)
+}
+
+/// A mount of what was opened, detached.
+fn clone_opened(fd: impl AsFd, recursive: OpenTreeFlags) -> io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH
+        | recursive;
+    Ok(open_tree(fd, "", flags)?)
 }
 
 /// Makes a directory of the root a mount of its own: a root that becomes read-only leaves it as it is.
-fn keep_writable(path: &Path) -> io::Result<()> {
-    fs::create_dir_all(path)?;
-    let tree = clone_tree(path)?;
-    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_SYMLINKS;
-    Ok(move_mount(tree.as_fd(), "", CWD, path, flags)?)
-}
-
-/// Puts something empty over a path, if it is there.
-fn hide(path: &Path) -> Result<(), RootError> {
-    let hidden = || -> io::Result<()> {
-        if fs::symlink_metadata(path)?.is_dir() {
-            let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-            return Ok(mount(
-                "tmpfs",
-                path,
-                "tmpfs",
-                flags,
-                Some(c"size=0,nr_inodes=2,mode=555"),
-            )?);
-        }
-        let null = clone_tree(Path::new("/dev/null"))?;
-        Ok(move_mount(
-            null.as_fd(),
-            "",
-            CWD,
-            path,
-            MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
-        )?)
-    };
-    match hidden() {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(RootError::Hide {
+fn keep_writable(root: &RootDir, path: &Path) -> Result<(), RootError> {
+    let target = look_up(root, path, Links::Follow, Missing::MakeDirectory)?;
+    if !is_free(&target.path) {
+        return Err(RootError::KernelTarget {
+            path: path.to_owned(),
+            resolved: target.path,
+        });
+    }
+    clone_opened(&target.fd, OpenTreeFlags::AT_RECURSIVE)
+        .and_then(|tree| attach_to(&tree, &target))
+        .map_err(|source| RootError::Attach {
             path: path.to_owned(),
             source,
-        }),
-        Ok(()) | Err(_) => Ok(()),
+        })
+}
+
+/// Hides and protects what shows or changes the host. `null` is a detached mount of a device file.
+fn protect_kernel_files(root: &RootDir, spec: &ContainerSpec, null: OwnedFd) -> Result<(), RootError> {
+    let mut mask = Mask {
+        root,
+        null,
+        attached: false,
+    };
+    // These are the image's, links and all.
+    for path in &spec.root.hidden {
+        mask.hide(path, Links::Follow)?;
+    }
+    if !spec.confinement.privileged && !spec.confinement.unmasked {
+        MASKED_PATHS
+            .iter()
+            .try_for_each(|path| mask.hide(Path::new(path), Links::Refuse))?;
+        READ_ONLY_PATHS
+            .iter()
+            .try_for_each(|path| protect(root, Path::new(path)))?;
+    }
+    Ok(())
+}
+
+/// What is put over files and directories.
+struct Mask<'a> {
+    root: &'a RootDir,
+    null: OwnedFd,
+    /// Whether `null` is mounted somewhere; from then on it can be cloned.
+    attached: bool,
+}
+
+impl Mask<'_> {
+    /// Puts something empty over a path, if it is there.
+    fn hide(&mut self, path: &Path, links: Links) -> Result<(), RootError> {
+        let mut hidden = || -> io::Result<()> {
+            let target = self.root.look_up(path, links, Missing::Refuse)?;
+            if FileType::from_raw_mode(fstat(&target.fd)?.st_mode) == FileType::Directory {
+                return attach_to(&empty_directory()?, &target);
+            }
+            if self.attached {
+                return attach_to(&clone_opened(&self.null, OpenTreeFlags::empty())?, &target);
+            }
+            attach_to(&self.null, &target)?;
+            self.attached = true;
+            Ok(())
+        };
+        unless_missing(path, hidden())
     }
 }
 
+fn empty_directory() -> io::Result<OwnedFd> {
+    let mount = KernelMount {
+        kind: "tmpfs",
+        target: "",
+        attributes: MountAttrFlags::MOUNT_ATTR_RDONLY
+            | MountAttrFlags::MOUNT_ATTR_NOSUID
+            | MountAttrFlags::MOUNT_ATTR_NODEV
+            | MountAttrFlags::MOUNT_ATTR_NOEXEC,
+        options: &[("size", "0"), ("nr_inodes", "2"), ("mode", "555")],
+    };
+    mount.detached()
+}
+
 /// Makes a path read-only, if it is there.
-fn protect(path: &Path) -> Result<(), RootError> {
+fn protect(root: &RootDir, path: &Path) -> Result<(), RootError> {
     let protected = || -> io::Result<()> {
-        let tree = clone_tree(path)?;
+        let target = root.look_up(path, Links::Refuse, Missing::Refuse)?;
+        let tree = clone_opened(&target.fd, OpenTreeFlags::AT_RECURSIVE)?;
         let read_only = MountAttributes {
             read_only: true,
             recursive: true,
             ..MountAttributes::default()
         };
         set_mount_attributes(&tree, read_only)?;
-        Ok(move_mount(
-            tree.as_fd(),
-            "",
-            CWD,
-            path,
-            MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
-        )?)
+        attach_to(&tree, &target)
     };
-    match protected() {
+    unless_missing(path, protected())
+}
+
+fn unless_missing(path: &Path, result: io::Result<()>) -> Result<(), RootError> {
+    match result {
         Err(source) if source.kind() != io::ErrorKind::NotFound => Err(RootError::Hide {
             path: path.to_owned(),
             source,
@@ -334,11 +565,10 @@ fn protect(path: &Path) -> Result<(), RootError> {
     }
 }
 
-fn make_root_read_only() -> io::Result<()> {
-    let root = open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+fn make_root_read_only(root: &RootDir) -> io::Result<()> {
     let read_only = MountAttributes {
         read_only: true,
         ..MountAttributes::default()
     };
-    set_mount_attributes(&root, read_only)
+    set_mount_attributes(root, read_only)
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! sandboxes/<id>/net, ipc, uts, pid         the pins
+//!                proc/                      the files of the pinned process namespace
 //!                shm/                       a file system in memory
 //!                hosts, hostname, resolv.conf
 //! ```
@@ -31,13 +32,14 @@ pub(crate) const NETWORK: &str = "net";
 pub(crate) const IPC: &str = "ipc";
 pub(crate) const UTS: &str = "uts";
 pub(crate) const PROCESSES: &str = "pid";
+pub(crate) const PROC: &str = "proc";
 pub(crate) const SHM: &str = "shm";
 pub(crate) const HOSTS: &str = "hosts";
 pub(crate) const HOSTNAME: &str = "hostname";
 pub(crate) const RESOLV_CONF: &str = "resolv.conf";
 
 /// Everything that may be mounted in a sandbox's directory.
-const MOUNTS: [&str; 5] = [NETWORK, IPC, UTS, PROCESSES, SHM];
+const MOUNTS: [&str; 6] = [NETWORK, IPC, UTS, PROC, PROCESSES, SHM];
 
 /// Settings below /proc/sys that belong to a pod's own namespaces and cannot harm the machine: Kubernetes' safe set and
 /// what else is namespaced.

@@ -23,7 +23,7 @@ use rustix::{
 };
 
 use crate::{
-    cgroup::{Cgroup, CgroupError, Hierarchies},
+    cgroup::{Cgroup, CgroupError, Hierarchies, device_rules},
     exec_process,
     init_process::{self, InitProcess},
     pause_process,
@@ -103,6 +103,13 @@ impl Launcher for ContainerLauncher {
         let limited = cgroup
             .create()
             .and_then(|()| cgroup.limit(&spec.cgroup.resources));
+        let limited = limited.and_then(|()| {
+            if spec.confinement.privileged {
+                Ok(())
+            } else {
+                cgroup.limit_devices(&device_rules(&spec.devices))
+            }
+        });
         limited.map_err(|error| LaunchError::Spawn(io::Error::other(error)))?;
         let init = init_process::start(&self.container, streams)?;
         Ok(self.init.insert(init).pid)

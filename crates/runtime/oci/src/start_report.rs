@@ -1,18 +1,21 @@
 //! What a forked child reports to the shim about its start, over a pipe.
 //!
-//! The child does everything in its own process. The pipe closes by itself when the program runs, because its writing
-//! end is close-on-exec; until then every step that fails is reported as the container's fault or the machine's.
+//! The child does everything in its own process, or in one that it forks in its own place. The pipe closes by itself
+//! when the program runs, because its writing end is close-on-exec; until then every step that fails is reported as the
+//! container's fault or the machine's.
 //!
-//! What always holds: a child hides itself from the container before it does anything else ([`run_child`]), and a
-//! child whose start failed was waited for when [`read_report`] returns.
+//! What always holds: a child hides itself from the container before it does anything else ([`run_child`]), and when
+//! [`read_report`] returns, a child that forked another in its place was waited for, and so were both if the start
+//! failed.
 
 use std::{
     convert::Infallible,
     io::{self, PipeReader, PipeWriter, Read, Write},
+    os::fd::{AsFd, BorrowedFd},
 };
 
 use pulselet_shim::LaunchError;
-use pulselet_sys::{Pid, exit_at_once};
+use pulselet_sys::{Pid, exit_at_once, work_with_one_descriptor};
 use rustix::process::{
     DumpableBehavior, Signal, WaitOptions, set_dumpable_behavior, set_parent_process_death_signal,
 };
@@ -23,9 +26,11 @@ use crate::{rootfs::RootError, user::User};
 /// The code of a child that could not become a program. Nobody reads it: the report says more.
 const FAILED_CHILD: i32 = 1;
 
-/// What a child writes. Nothing after `Ready` means that the program runs.
+/// What a child writes. Nothing after `Ready` but perhaps `Forked` means that the program runs.
 #[derive(Debug, Serialize, Deserialize)]
 enum StartReport {
+    /// Another process, with this id on the host, takes the child's place.
+    Forked(i32),
     /// All is done but running the program, as this user.
     Ready(User),
     /// The container's fault.
@@ -53,8 +58,11 @@ impl StartFailure {
 impl From<RootError> for StartFailure {
     fn from(error: RootError) -> Self {
         match error {
-            RootError::OpenSource { .. } | RootError::Attach { .. } => Self::Container(error.to_string()),
+            RootError::OpenSource { .. } | RootError::Attach { .. } | RootError::KernelTarget { .. } => {
+                Self::Container(error.to_string())
+            }
             RootError::Overlay(_)
+            | RootError::Devices(_)
             | RootError::Pivot(_)
             | RootError::Kernel { .. }
             | RootError::Hide { .. }
@@ -75,9 +83,30 @@ impl ReportWriter {
             .map_err(StartFailure::machine("report"))
     }
 
+    /// Reports the process that takes this one's place.
+    pub(crate) fn forked(&mut self, sibling: Pid) -> Result<(), StartFailure> {
+        self.write(&StartReport::Forked(sibling.as_raw_nonzero().get()))
+            .map_err(StartFailure::machine("report"))
+    }
+
+    fn failed(&mut self, failure: StartFailure) {
+        let last = match failure {
+            StartFailure::Container(message) => StartReport::CannotRun(message),
+            StartFailure::Machine(message) => StartReport::Failed(message),
+        };
+        // If the shim is gone, nobody asks any more.
+        let _ = self.write(&last);
+    }
+
     fn write(&mut self, report: &StartReport) -> io::Result<()> {
         let bytes = serde_json::to_vec(report).map_err(io::Error::from)?;
         self.0.write_all(&bytes)
+    }
+}
+
+impl AsFd for ReportWriter {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
@@ -93,35 +122,86 @@ pub(crate) fn run_child(
     body: impl FnOnce(&mut ReportWriter) -> Result<Infallible, StartFailure>,
 ) -> ! {
     let Err(failure) = hide_process().and_then(|()| body(&mut report));
-    let last = match failure {
-        StartFailure::Container(message) => StartReport::CannotRun(message),
-        StartFailure::Machine(message) => StartReport::Failed(message),
-    };
-    // If the shim is gone, nobody asks any more.
-    let _ = report.write(&last);
+    report.failed(failure);
     exit_at_once(FAILED_CHILD)
 }
 
+/// Goes on with no descriptor but the standard streams and the report. What `body` refers to must not need any other.
+pub(crate) fn run_with_report_only(
+    report: &mut ReportWriter,
+    body: impl FnOnce(&mut ReportWriter) -> Result<Infallible, StartFailure>,
+) -> ! {
+    work_with_one_descriptor(report, |report| {
+        let Err(failure) = body(report);
+        report.failed(failure);
+        FAILED_CHILD
+    })
+}
+
 /// Hides a copy of the shim from the container, and ties its life to its parent's. Its memory and program file are the
-/// agent's: nothing in the container may open them.
-pub(crate) fn hide_process() -> Result<(), StartFailure> {
+/// agent's: nothing in the container may open them. Its own forks are hidden as well.
+fn hide_process() -> Result<(), StartFailure> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(StartFailure::machine("hide this process"))?;
+    die_with_parent()
+}
+
+/// Ties the life of this process to its parent's; a fork has to do it anew.
+pub(crate) fn die_with_parent() -> Result<(), StartFailure> {
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(StartFailure::machine("tie the process to its parent"))
 }
 
-/// Waits until the child's program runs, and returns the user it runs as.
-pub(crate) fn read_report(mut reader: PipeReader, child: Pid) -> Result<User, LaunchError> {
+/// Whether a child forks another process in its own place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Succession {
+    Itself,
+    Sibling,
+}
+
+/// A process that runs its program, or stands for one that does.
+#[derive(Debug)]
+pub(crate) struct Launched {
+    pub(crate) pid: Pid,
+    pub(crate) user: User,
+}
+
+/// Waits until the child's program runs, and returns the process and the user it runs as.
+pub(crate) fn read_report(
+    mut reader: PipeReader,
+    child: Pid,
+    succession: Succession,
+) -> Result<Launched, LaunchError> {
     let mut bytes = Vec::new();
     reader.read_to_end(&mut bytes)?;
-    let reports = serde_json::Deserializer::from_slice(&bytes).into_iter::<StartReport>();
-    let problem = match reports.last() {
-        Some(Ok(StartReport::Ready(user))) => return Ok(user),
-        Some(Ok(StartReport::CannotRun(message))) => LaunchError::CannotRun(message),
-        Some(Ok(StartReport::Failed(message))) => LaunchError::Spawn(io::Error::other(message)),
-        Some(Err(_)) | None => LaunchError::Spawn(io::Error::other("the new process was killed")),
+    let mut sibling = None;
+    let mut last = None;
+    for report in serde_json::Deserializer::from_slice(&bytes).into_iter::<StartReport>() {
+        match report {
+            Ok(StartReport::Forked(pid)) => sibling = Pid::from_raw(pid),
+            Ok(report) => last = Some(report),
+            Err(_) => last = None,
+        }
+    }
+    let launched = match succession {
+        Succession::Itself => Some(child),
+        Succession::Sibling => {
+            wait_for(child);
+            sibling
+        }
     };
-    let _ = rustix::process::waitpid(Some(child), WaitOptions::empty());
+    let problem = match (last, launched) {
+        (Some(StartReport::Ready(user)), Some(pid)) => return Ok(Launched { pid, user }),
+        (Some(StartReport::CannotRun(message)), _) => LaunchError::CannotRun(message),
+        (Some(StartReport::Failed(message)), _) => LaunchError::Spawn(io::Error::other(message)),
+        (Some(StartReport::Ready(_) | StartReport::Forked(_)) | None, _) => {
+            LaunchError::Spawn(io::Error::other("the new process was killed"))
+        }
+    };
+    launched.into_iter().for_each(wait_for);
     Err(problem)
+}
+
+fn wait_for(child: Pid) {
+    let _ = rustix::process::waitpid(Some(child), WaitOptions::empty());
 }

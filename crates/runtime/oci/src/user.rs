@@ -2,12 +2,12 @@
 //!
 //! The files may say anything: they are read up to a bound, and lines that make no sense are skipped. They are looked up
 //! inside the container's root when it starts. Before that, its layers are enough to refuse a user that nothing can provide.
+//!
+//! What always holds: a number is that number, whatever names the image has. A pod's number is a promise about who its
+//! processes are, and whoever checks that they are not root checks the number. An image's entry for a number gives it a
+//! group, a home and further groups, nothing else.
 
-use std::{
-    fs::File,
-    io::Read,
-    path::{Path, PathBuf},
-};
+use std::{fs::File, io::Read, path::PathBuf};
 
 use pulselet_sys::ProcessCredentials;
 use rustix::{
@@ -23,6 +23,9 @@ pub(crate) const GROUP_FILE: &str = "/etc/group";
 
 /// Bytes read of each of the two files; an image with more users than that has them without names.
 const MAX_FILE: u64 = 4 << 20;
+
+/// The largest user and group. With the numbers above it some of the kernel's calls mean "no change".
+const MAX_ID: u32 = i32::MAX.cast_unsigned();
 
 /// Groups a process may have, as the kernel bounds them.
 const MAX_GROUPS: usize = 65_536;
@@ -42,6 +45,15 @@ pub(crate) enum UserError {
     UnknownUser(String),
     #[error("unable to find group {0}: no matching entries in group file")]
     UnknownGroup(String),
+    #[error("user and group ids must be in the range 0-{MAX_ID}, not {0}")]
+    OutOfRange(String),
+}
+
+/// One half of what names a user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NumberOrName<'a> {
+    Number(u32),
+    Name(&'a str),
 }
 
 impl User {
@@ -56,14 +68,30 @@ impl User {
 
 /// Looks the user up in the files of this process's root.
 pub(crate) fn look_up(spec: &UserSpec) -> Result<User, UserError> {
-    let text = |path: &str| File::open(Path::new(path)).map(read).unwrap_or_default();
+    let text = |path: &str| open_inside(path).map(read).unwrap_or_default();
     look_up_in(spec, &text(PASSWD_FILE), &text(GROUP_FILE))
+}
+
+/// Opens a plain file of this process's root. A link of the image leads nowhere else, and nothing is waited for.
+fn open_inside(path: &str) -> rustix::io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let root = openat(CWD, "/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    let file = File::from(openat2(&root, path, flags, Mode::empty(), inside)?);
+    if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+        Ok(file)
+    } else {
+        Err(Errno::INVAL)
+    }
 }
 
 /// Refuses a user or group that the image certainly does not have. What only a running container could decide is let through.
 pub(crate) fn check_in_layers(spec: &UserSpec, layers: &[PathBuf]) -> Result<(), UserError> {
-    let is_number = |part: &str| part.is_empty() || part.parse::<u32>().is_ok();
-    if spec.user.split(':').all(is_number) {
+    let mut has_names = false;
+    for part in spec.user.splitn(2, ':').filter(|part| !part.is_empty()) {
+        has_names |= matches!(parse(part)?, NumberOrName::Name(_));
+    }
+    if !has_names {
         return Ok(());
     }
     match (
@@ -108,43 +136,66 @@ fn look_up_in(spec: &UserSpec, passwd: &str, group_file: &str) -> Result<User, U
         Some((user, group)) => (user, Some(group).filter(|group| !group.is_empty())),
         None => (spec.user.as_str(), None),
     };
-    let user = if user.is_empty() { "0" } else { user };
-    let number: Option<u32> = user.parse().ok();
-    // As a name first: a number can be the name of another user's entry.
-    let has_number = |fields: &Vec<&str>| number.is_some() && fields[2].parse().ok() == number;
-    let entry = entries(passwd)
-        .find(|fields| fields[0] == user)
-        .or_else(|| entries(passwd).find(has_number));
-    let (uid, entry_gid, home) = match &entry {
-        Some(fields) => (
-            fields.get(2).and_then(|text| text.parse().ok()).or(number),
-            fields.get(3).and_then(|text| text.parse().ok()),
-            fields.get(5).map(|home| (*home).to_owned()),
-        ),
-        None => (number, None, None),
+    let user = parse(if user.is_empty() { "0" } else { user })?;
+    let entry = find_entry(user, passwd);
+    let field = |index: usize| entry.as_ref().and_then(|fields| fields.get(index));
+    let uid = match user {
+        NumberOrName::Number(uid) => uid,
+        NumberOrName::Name(name) => field(2)
+            .and_then(|text| text.parse().ok())
+            .ok_or_else(|| UserError::UnknownUser(name.to_owned()))?,
     };
-    let uid = uid.ok_or_else(|| UserError::UnknownUser(user.to_owned()))?;
     let gid = match (spec.group, group) {
         (Some(gid), _) => gid,
         (None, Some(group)) => find_group(group, group_file)?,
-        (None, None) => entry_gid.unwrap_or(0),
+        (None, None) => field(3).and_then(|text| text.parse().ok()).unwrap_or(0),
     };
+    for id in [uid, gid].iter().chain(&spec.supplemental_groups) {
+        in_range(*id)?;
+    }
     let mut groups = vec![gid];
-    let name = entry.as_ref().map(|fields| fields[0]);
-    let of_image = name
+    let of_image = field(0)
         .into_iter()
-        .flat_map(|name| member_of(name, group_file).collect::<Vec<_>>());
+        .flat_map(|name| member_of(name, group_file).collect::<Vec<_>>())
+        .filter(|gid| in_range(*gid).is_ok());
     for extra in spec.supplemental_groups.iter().copied().chain(of_image) {
         if !groups.contains(&extra) && groups.len() < MAX_GROUPS {
             groups.push(extra);
         }
     }
-    let home = home.filter(|home| home.starts_with('/'));
+    let home = field(5).filter(|home| home.starts_with('/'));
     Ok(User {
         uid,
         gid,
         groups,
-        home,
+        home: home.map(|home| (*home).to_owned()),
+    })
+}
+
+/// What looks like a number is one, or is refused: it is never a name.
+fn parse(text: &str) -> Result<NumberOrName<'_>, UserError> {
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Ok(NumberOrName::Name(text));
+    }
+    let number = text.parse().ok().and_then(|id| in_range(id).ok());
+    number
+        .map(NumberOrName::Number)
+        .ok_or_else(|| UserError::OutOfRange(text.to_owned()))
+}
+
+fn in_range(id: u32) -> Result<u32, UserError> {
+    if id <= MAX_ID {
+        Ok(id)
+    } else {
+        Err(UserError::OutOfRange(id.to_string()))
+    }
+}
+
+fn find_entry<'a>(user: NumberOrName<'_>, passwd: &'a str) -> Option<Vec<&'a str>> {
+    entries(passwd).find(|fields| match user {
+        NumberOrName::Number(uid) => fields[2].parse() == Ok(uid),
+        NumberOrName::Name(name) => fields[0] == name,
     })
 }
 
@@ -155,11 +206,13 @@ fn entries(file: &str) -> impl Iterator<Item = Vec<&str>> {
 }
 
 fn find_group(group: &str, file: &str) -> Result<u32, UserError> {
-    entries(file)
-        .find(|fields| fields[0] == group)
-        .and_then(|fields| fields[2].parse().ok())
-        .or_else(|| group.parse().ok())
-        .ok_or_else(|| UserError::UnknownGroup(group.to_owned()))
+    match parse(group)? {
+        NumberOrName::Number(gid) => Ok(gid),
+        NumberOrName::Name(name) => entries(file)
+            .find(|fields| fields[0] == name)
+            .and_then(|fields| fields[2].parse().ok())
+            .ok_or_else(|| UserError::UnknownGroup(name.to_owned())),
+    }
 }
 
 fn member_of<'a>(name: &'a str, file: &'a str) -> impl Iterator<Item = u32> + 'a {
@@ -197,7 +250,34 @@ mod tests {
         let number = user("1234").expect("numbers need no entry");
         assert_eq!((number.uid, number.gid, number.home), (1234, 0, None));
         assert_eq!(user("").expect("root").home.as_deref(), Some("/root"));
-        assert_eq!(user("77").expect("a name").uid, 5, "a name comes before a number");
+        let number = user("77").expect("a number");
+        assert_eq!((number.uid, number.gid), (77, 0), "a number is no name");
+        assert_eq!(user("1:77").expect("a number").gid, 77);
+    }
+
+    #[test]
+    fn numbers_that_the_kernel_takes_for_none_are_refused() {
+        for text in [
+            "4294967295",
+            "2147483648",
+            "-1",
+            "99999999999999999999",
+            "1:4294967295",
+        ] {
+            assert!(matches!(user(text), Err(UserError::OutOfRange(_))), "{text}");
+        }
+        assert_eq!(user("2147483647").expect("is in range").uid, MAX_ID);
+        let spec = UserSpec {
+            user: "odd".into(),
+            ..UserSpec::default()
+        };
+        let found = look_up_in(&spec, "odd:x:4294967295:0::/:", "");
+        assert!(matches!(found, Err(UserError::OutOfRange(_))), "of an entry too");
+        let spec = UserSpec {
+            supplemental_groups: vec![u32::MAX],
+            ..UserSpec::default()
+        };
+        assert!(look_up_in(&spec, "", "").is_err());
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! Open descriptors of this process as a whole.
 
-use std::{io, os::fd::RawFd};
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, RawFd},
+};
 
 /// Marks every descriptor from `first` on close-on-exec, so that none that this process inherited by accident reaches
 /// a program it runs.
@@ -25,4 +28,17 @@ pub fn work_without_descriptors(first: RawFd, work: impl FnOnce() -> i32) -> ! {
         unsafe { libc::close_range(first, libc::c_uint::MAX, 0) };
     }
     crate::exit_at_once(work())
+}
+
+/// The same with one descriptor that stays open and goes to `work`, and with the standard streams.
+pub fn work_with_one_descriptor<T: AsFd>(kept: &mut T, work: impl FnOnce(&mut T) -> i32) -> ! {
+    let number = kept.as_fd().as_raw_fd().cast_unsigned();
+    let first = libc::STDERR_FILENO.cast_unsigned() + 1;
+    if number > first {
+        // SAFETY: as above.
+        unsafe { libc::close_range(first, number - 1, 0) };
+    }
+    // SAFETY: as above.
+    unsafe { libc::close_range(first.max(number + 1), libc::c_uint::MAX, 0) };
+    crate::exit_at_once(work(kept))
 }

@@ -1,6 +1,6 @@
 //! Forking a process that has one thread.
 
-use std::{fs, io};
+use std::{fs, io, marker::PhantomData};
 
 use rustix::process::Pid;
 
@@ -14,18 +14,53 @@ pub enum Fork {
 /// Splits this process in two. With more than one thread it is an error: in the child the others would have vanished in
 /// the middle of whatever they did, locks held.
 pub fn fork() -> io::Result<Fork> {
-    let threads = fs::read_dir("/proc/self/task")?.count();
-    if threads != 1 {
-        return Err(io::Error::other(format!(
-            "cannot fork a process with {threads} threads"
-        )));
+    SoleThread::check()?.fork()
+}
+
+/// A process that has one thread and forks more than once, also where it cannot look at itself any more because /proc
+/// is another one's. Whoever has it starts no threads. A child has it from its parent.
+#[derive(Debug)]
+pub struct SoleThread {
+    /// It says something about the thread it is on, and stays there.
+    on_this_thread: PhantomData<*const ()>,
+}
+
+impl SoleThread {
+    pub fn check() -> io::Result<Self> {
+        let threads = fs::read_dir("/proc/self/task")?.count();
+        if threads != 1 {
+            return Err(io::Error::other(format!(
+                "cannot fork a process with {threads} threads"
+            )));
+        }
+        Ok(Self {
+            on_this_thread: PhantomData,
+        })
     }
-    // SAFETY: this process has exactly one thread, the caller's, so the child is a whole copy and may do anything.
-    match unsafe { libc::fork() } {
-        -1 => Err(io::Error::last_os_error()),
+
+    pub fn fork(&self) -> io::Result<Fork> {
+        // SAFETY: this process has exactly one thread, the caller's, so the child is a whole copy and may do anything.
+        forked(unsafe { libc::fork() }.into())
+    }
+
+    /// The same, but the child is this process's parent's: that one waits for it, and this process may end.
+    pub fn fork_sibling(&self) -> io::Result<Fork> {
+        let flags = libc::CLONE_PARENT | libc::SIGCHLD;
+        // SAFETY: without a stack and without sharing memory the call is a fork, and as there the child is a whole copy.
+        // The C library is not told: it would know the child's thread by a wrong number, which nothing here asks for.
+        forked(unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) })
+    }
+}
+
+fn forked(result: libc::c_long) -> io::Result<Fork> {
+    match result {
         0 => Ok(Fork::Child),
+        -1 => Err(io::Error::last_os_error()),
         pid => Ok(Fork::Parent {
-            child: Pid::from_raw(pid).expect("a child's id is positive"),
+            child: i32::try_from(pid)
+                .ok()
+                .and_then(Pid::from_raw)
+                .expect("a child's id is a positive number"),
         }),
     }
 }

@@ -8,21 +8,27 @@
 //!
 //! What is left to others: in which order a process gives up its rights is decided by the runtimes.
 
+mod arguments;
+mod bpf;
 mod descriptors;
 mod exec;
 mod fork;
+mod keyring;
 mod mount;
 mod namespace;
 mod seccomp;
 mod signal;
 mod spawn;
 
-pub use descriptors::{close_on_exec_from, work_without_descriptors};
+pub use arguments::erase_arguments;
+pub use bpf::{BpfInstruction, attach_device_filter};
+pub use descriptors::{close_on_exec_from, work_with_one_descriptor, work_without_descriptors};
 pub use exec::{exit_at_once, replace_process, reset_signals};
-pub use fork::{Fork, fork};
+pub use fork::{Fork, SoleThread, fork};
+pub use keyring::join_session_keyring;
 pub use mount::{MountAttributes, set_mount_attributes};
 pub use namespace::unshare_namespaces;
 pub use rustix::process::Pid;
 pub use seccomp::{FilterInstruction, install_filter};
-pub use signal::{ChildSignals, block_termination, send_signal, termination_is_pending};
+pub use signal::{ChildSignals, block_termination, ignore_children, send_signal, termination_is_pending};
 pub use spawn::{ProcessCredentials, Spawn, become_user};

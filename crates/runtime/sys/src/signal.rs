@@ -59,6 +59,18 @@ pub fn block_termination() -> io::Result<()> {
     block(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT]).map(drop)
 }
 
+/// From now on the kernel waits for this process's children in its place: they are gone when they end.
+pub fn ignore_children() -> io::Result<()> {
+    // SAFETY: the structure is plain data, for which zeroes are a valid value.
+    let mut ignore: libc::sigaction = unsafe { mem::zeroed() };
+    ignore.sa_sigaction = libc::SIG_IGN;
+    // SAFETY: the structure lives through the call and installs no code; a null old action is allowed.
+    if unsafe { libc::sigaction(libc::SIGCHLD, &raw const ignore, ptr::null_mut()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
 /// Whether SIGTERM was sent to this process while it was blocked.
 pub fn termination_is_pending() -> bool {
     // SAFETY: a signal set is plain data, for which zeroes are a valid value.

@@ -1,30 +1,46 @@
 //! The devices of a container: the few that every container may use, those its pod names, its terminal, and for a
 //! privileged container all of the host's.
+//!
+//! Every device file is made here, with a mode of its own: what a container does to it is not done to the host's.
 
 use std::{
     ffi::OsStr,
     fs, io,
     os::{
-        fd::BorrowedFd,
+        fd::{AsFd, BorrowedFd, OwnedFd},
         unix::{
             ffi::OsStrExt,
-            fs::{FileTypeExt, MetadataExt, symlink},
+            fs::{FileTypeExt, MetadataExt},
         },
     },
     path::{Path, PathBuf},
 };
 
-use pulselet_sys::MountAttributes;
+use pulselet_sys::{MountAttributes, set_mount_attributes};
 use rustix::{
-    fs::{CWD, FileType, Mode, mknodat},
+    fs::{CWD, FileType, Gid, Mode, Uid, chmod, chown, fstat, major, makedev, minor, mknodat, symlinkat},
+    mount::{MountFlags, OpenTreeFlags, UnmountFlags, mount, open_tree, unmount},
     termios::ttyname,
 };
 
-use super::{Bind, RootError, clone_tree};
+use super::{
+    Bind, RootError, clone_tree,
+    lookup::{Links, Missing, RootDir},
+};
 use crate::spec::ContainerSpec;
 
-/// Devices every container may use.
-const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+/// Character devices every container may use, with their numbers.
+const DEVICES: [(&str, u32, u32); 6] = [
+    ("null", 1, 3),
+    ("zero", 1, 5),
+    ("full", 1, 7),
+    ("random", 1, 8),
+    ("urandom", 1, 9),
+    ("tty", 5, 0),
+];
+
+/// Anybody may read and write them.
+const DEVICE_MODE: u32 = 0o666;
 
 /// Devices of the host that a privileged container gets; no machine has nearly as many.
 const MAX_DEVICES: usize = 16_384;
@@ -42,59 +58,139 @@ pub(super) struct DeviceFile {
     number: u64,
 }
 
-/// Opens what is mounted below /dev.
+/// A device file to be made.
+struct Node {
+    kind: FileType,
+    number: u64,
+    mode: u32,
+    owner: (u32, u32),
+}
+
+/// Makes what is mounted below /dev, and a read-only null device to hide files with. `dir` is the container's
+/// directory; for a moment, and for this process alone, the file system of the device files is mounted over it.
 pub(super) fn device_binds(
     spec: &ContainerSpec,
+    dir: &Path,
     terminal: Option<BorrowedFd<'_>>,
-) -> Result<Vec<Bind>, RootError> {
-    let bind = |host: &Path, target: PathBuf, read_only| {
-        let tree = clone_tree(host).map_err(|source| RootError::OpenSource {
-            path: host.to_owned(),
-            source,
-        })?;
-        let attributes = MountAttributes {
-            no_suid: true,
-            no_exec: true,
-            private: true,
-            ..MountAttributes::default()
-        };
-        Ok(Bind {
-            tree,
-            target,
-            attributes,
-            read_only,
-        })
-    };
+) -> Result<(Vec<Bind>, OwnedFd), RootError> {
+    let console = terminal.map(console_bind).transpose()?;
+    let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
+    let options = Some(c"mode=700,size=64k");
+    mount("tmpfs", dir, "tmpfs", flags, options).map_err(|errno| RootError::Devices(errno.into()))?;
+    let null = null_device(dir).map_err(RootError::Devices)?;
     let mut binds = Vec::new();
     if !spec.confinement.privileged {
-        for name in DEVICES {
-            let path = Path::new("/dev").join(name);
-            binds.push(bind(&path, path.clone(), false)?);
+        for (name, major, minor) in DEVICES {
+            let node = Node::open_to_all(major, minor);
+            let tree = node.make(&dir.join(name)).map_err(RootError::Devices)?;
+            binds.push(device_bind(tree, Path::new("/dev").join(name), false));
         }
     }
-    for device in &spec.devices {
-        let read_only = !device.permissions.contains('w');
-        binds.push(bind(&device.host_path, device.container_path.clone(), read_only)?);
-    }
-    if let Some(terminal) = terminal {
-        // By its path: the descriptor belongs to the mount namespace that was left, which cannot be cloned from.
-        let path = ttyname(terminal, Vec::new()).map_err(|errno| RootError::OpenSource {
-            path: "/dev/console".into(),
-            source: errno.into(),
-        })?;
-        let path = Path::new(OsStr::from_bytes(path.as_bytes()));
-        let tree = clone_tree(path).map_err(|source| RootError::OpenSource {
-            path: path.to_owned(),
+    for (index, device) in spec.devices.iter().enumerate() {
+        let made = like_host(&device.host_path, &dir.join(format!("device{index}")));
+        let tree = made.map_err(|source| RootError::OpenSource {
+            path: device.host_path.clone(),
             source,
         })?;
-        binds.push(Bind {
-            tree,
-            target: "/dev/console".into(),
-            attributes: MountAttributes::default(),
-            read_only: false,
-        });
+        let read_only = !device.permissions.contains('w');
+        binds.push(device_bind(tree, device.container_path.clone(), read_only));
     }
-    Ok(binds)
+    unmount(dir, UnmountFlags::DETACH).map_err(|errno| RootError::Devices(errno.into()))?;
+    binds.extend(console);
+    Ok((binds, null))
+}
+
+fn device_bind(tree: OwnedFd, target: PathBuf, read_only: bool) -> Bind {
+    let attributes = MountAttributes {
+        no_suid: true,
+        no_exec: true,
+        private: true,
+        ..MountAttributes::default()
+    };
+    Bind {
+        tree,
+        target,
+        attributes,
+        read_only,
+    }
+}
+
+impl Node {
+    fn open_to_all(major: u32, minor: u32) -> Self {
+        Self {
+            kind: FileType::CharacterDevice,
+            number: makedev(major, minor),
+            mode: DEVICE_MODE,
+            owner: (0, 0),
+        }
+    }
+
+    /// Makes it and returns a detached mount of it. The path is the host's.
+    fn make(&self, path: &Path) -> io::Result<OwnedFd> {
+        let mode = Mode::from_raw_mode(self.mode);
+        mknodat(CWD, path, self.kind, mode, self.number)?;
+        // The process's mask has taken some of it away.
+        chmod(path, mode)?;
+        let (uid, gid) = self.owner;
+        chown(path, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        Ok(open_tree(CWD, path, flags)?)
+    }
+}
+
+/// What takes the place of hidden files. Nothing about it can be changed, from its first mount on.
+fn null_device(dir: &Path) -> io::Result<OwnedFd> {
+    let null = Node::open_to_all(1, 3).make(&dir.join("mask"))?;
+    let stat = fstat(&null)?;
+    let is_null = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
+        && (major(stat.st_rdev), minor(stat.st_rdev)) == (1, 3);
+    if !is_null {
+        return Err(io::Error::other("the null device is something else"));
+    }
+    let attributes = MountAttributes {
+        read_only: true,
+        no_suid: true,
+        no_exec: true,
+        private: true,
+        ..MountAttributes::default()
+    };
+    set_mount_attributes(&null, attributes)?;
+    Ok(null)
+}
+
+/// A device of the host, as a file of its own. A directory of devices is shown as it is.
+fn like_host(host: &Path, path: &Path) -> io::Result<OwnedFd> {
+    let metadata = fs::metadata(host)?;
+    let kind = FileType::from_raw_mode(metadata.mode());
+    match kind {
+        FileType::CharacterDevice | FileType::BlockDevice => Node {
+            kind,
+            number: metadata.rdev(),
+            mode: metadata.mode() & 0o777,
+            owner: (metadata.uid(), metadata.gid()),
+        }
+        .make(path),
+        _ => clone_tree(host),
+    }
+}
+
+/// By its path: the descriptor belongs to the mount namespace that was left, which cannot be cloned from.
+fn console_bind(terminal: BorrowedFd<'_>) -> Result<Bind, RootError> {
+    let path = ttyname(terminal, Vec::new()).map_err(|errno| RootError::OpenSource {
+        path: "/dev/console".into(),
+        source: errno.into(),
+    })?;
+    let path = Path::new(OsStr::from_bytes(path.as_bytes()));
+    let tree = clone_tree(path).map_err(|source| RootError::OpenSource {
+        path: path.to_owned(),
+        source,
+    })?;
+    Ok(Bind {
+        tree,
+        target: "/dev/console".into(),
+        attributes: MountAttributes::default(),
+        read_only: false,
+    })
 }
 
 /// Character and block devices of the host, but for terminals of sessions.
@@ -132,29 +228,26 @@ pub(super) fn host_devices() -> Vec<DeviceFile> {
     found
 }
 
-/// Makes the links and, for a privileged container, the device files below /dev.
-pub(super) fn fill_dev(devices: &[DeviceFile]) -> io::Result<()> {
+/// Makes the links and, for a privileged container, the device files below /dev. No volume is mounted there yet.
+pub(super) fn fill_dev(root: &RootDir, devices: &[DeviceFile]) -> io::Result<()> {
+    let dev = root.look_up(Path::new("/dev"), Links::Refuse, Missing::Refuse)?;
     for (link, target) in [
-        ("/dev/fd", "/proc/self/fd"),
-        ("/dev/stdin", "/proc/self/fd/0"),
-        ("/dev/stdout", "/proc/self/fd/1"),
-        ("/dev/stderr", "/proc/self/fd/2"),
-        ("/dev/ptmx", "pts/ptmx"),
+        ("fd", "/proc/self/fd"),
+        ("stdin", "/proc/self/fd/0"),
+        ("stdout", "/proc/self/fd/1"),
+        ("stderr", "/proc/self/fd/2"),
+        ("ptmx", "pts/ptmx"),
     ] {
-        symlink(target, link)?;
+        symlinkat(target, &dev.fd, link)?;
     }
     for device in devices.iter().filter(|device| device.path != Path::new("ptmx")) {
         let path = Path::new("/dev").join(&device.path);
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent)?;
-        }
-        mknodat(
-            CWD,
-            &path,
-            device.kind,
-            Mode::from_raw_mode(device.mode),
-            device.number,
-        )?;
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            continue;
+        };
+        let parent = root.look_up(parent, Links::Refuse, Missing::MakeDirectory)?;
+        let mode = Mode::from_raw_mode(device.mode);
+        mknodat(parent.fd.as_fd(), name, device.kind, mode, device.number)?;
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use crate::world::{FOREVER, World, can_run, images};
 /// Programs of busybox that the image has under their own names.
 const PROGRAMS: [&str; 8] = ["sh", "cat", "echo", "sleep", "id", "pwd", "env", "ls"];
 
-fn busybox() -> Option<Vec<u8>> {
+pub(crate) fn busybox() -> Option<Vec<u8>> {
     let program = fs::read("/bin/busybox").ok();
     assert!(
         program.is_some() || std::env::var_os("CI").is_none(),
@@ -29,7 +29,7 @@ fn entry(tar: &mut tar::Builder<Vec<u8>>, path: &str, mode: u32, data: &[u8]) {
 }
 
 /// A layer with busybox and a few users.
-fn base_layer(busybox: &[u8]) -> Vec<u8> {
+pub(crate) fn base_layer(busybox: &[u8]) -> Vec<u8> {
     let mut tar = tar::Builder::new(Vec::new());
     entry(&mut tar, "bin/busybox", 0o755, busybox);
     for program in PROGRAMS {
@@ -62,7 +62,7 @@ fn file_layer(path: &str, text: &str) -> Vec<u8> {
 }
 
 /// Loads an image of the layers, lowest first, as `docker save` would have written it.
-fn load(home: &Path, name: &str, layers: &[Vec<u8>], config: &serde_json::Value) {
+pub(crate) fn load(home: &Path, name: &str, layers: &[Vec<u8>], config: &serde_json::Value) {
     let digests: Vec<String> = layers
         .iter()
         .map(|layer| pulselet_image::Digest::of(layer).to_string())
@@ -88,7 +88,7 @@ fn load(home: &Path, name: &str, layers: &[Vec<u8>], config: &serde_json::Value)
 }
 
 /// Without a command of its own.
-fn of_image(world: &World, name: &str, image: &str) -> ContainerConfig {
+pub(crate) fn of_image(world: &World, name: &str, image: &str) -> ContainerConfig {
     ContainerConfig {
         image: image.into(),
         command: Vec::new(),

@@ -4,6 +4,7 @@ mod addresses;
 mod adoption;
 mod cni;
 mod crash;
+mod escapes;
 mod exec;
 mod images;
 mod isolation;

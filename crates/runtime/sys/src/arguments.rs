@@ -1,0 +1,57 @@
+//! The arguments and the environment that a process was started with, as others see them.
+
+use std::{fs, io, ptr};
+
+use crate::SoleThread;
+
+/// In /proc/self/stat, counted from the field after the name: where the arguments begin and end, and the environment.
+const RANGES: [(usize, usize); 2] = [(45, 46), (47, 48)];
+
+/// Bytes of either; the kernel takes less from whoever runs a program.
+const MAX_LENGTH: usize = 8 << 20;
+
+/// Overwrites with zeroes what this process was started with, so that /proc shows nothing of it. From then on the
+/// process has neither arguments nor variables. It needs the /proc of the process's own namespace, or of one above it.
+pub fn erase_arguments(_sole: &SoleThread) -> io::Result<()> {
+    let line = fs::read("/proc/self/stat")?;
+    for range in RANGES {
+        let (start, length) = parse_range(&line, range).ok_or(io::ErrorKind::InvalidData)?;
+        let memory = ptr::with_exposed_provenance_mut::<u8>(start);
+        // SAFETY: the kernel put the texts there when it ran this program and has just said where. They are bytes on
+        // the first thread's stack above all of its frames, no reference to them exists (the standard library copies
+        // them whenever it is asked), and no other thread could be reading: there is none. The lists of pointers to the
+        // texts stay as they are and now lead to empty ones.
+        unsafe { ptr::write_bytes(memory, 0, length) };
+    }
+    Ok(())
+}
+
+/// The name, in parentheses, may hold anything, parentheses too.
+fn parse_range(line: &[u8], (start, end): (usize, usize)) -> Option<(usize, usize)> {
+    let after_name = &line[line.iter().rposition(|&byte| byte == b')')? + 1..];
+    let fields: Vec<&str> = std::str::from_utf8(after_name)
+        .ok()?
+        .split_ascii_whitespace()
+        .collect();
+    let number = |index: usize| fields.get(index)?.parse::<usize>().ok();
+    let (start, end) = (number(start)?, number(end)?);
+    let length = end.checked_sub(start)?;
+    (start != 0 && length <= MAX_LENGTH).then_some((start, length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ranges_are_those_that_the_kernel_means() {
+        let line = fs::read("/proc/self/stat").expect("reads");
+        let (_, length) = parse_range(&line, RANGES[0]).expect("is there");
+        let shown = fs::read("/proc/self/cmdline").expect("reads");
+        assert_eq!(length, shown.len());
+        let (_, length) = parse_range(&line, RANGES[1]).expect("is there");
+        let shown = fs::read("/proc/self/environ").expect("reads");
+        assert_eq!(length, shown.len());
+        assert_eq!(parse_range(b"1 (a) S 1 2", RANGES[0]), None);
+    }
+}
