@@ -5,8 +5,6 @@
 
 mod nodes;
 
-use serde_json::Value;
-
 use super::authn::Identity;
 use super::{ADMIN_GROUP, ANONYMOUS};
 use crate::registry::Registry;
@@ -15,15 +13,14 @@ use crate::registry::selector::Selector;
 use crate::rest::route::{Route, Verb};
 use crate::rest::status::{ApiError, StatusReason};
 
-/// What is asked for, as far as access rules look.
+/// What is asked for, as far as access rules look. The body is not part of it: nothing is read from a caller who may
+/// not do what they ask for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Access<'a> {
     pub(crate) verb: Verb,
     pub(crate) path: &'a ObjectPath,
     /// The selector of a list or a watch.
     pub(crate) selector: Option<&'a Selector>,
-    /// The object that is sent; `None` if the request sends none.
-    pub(crate) body: Option<&'a Value>,
 }
 
 /// Whether a caller may see something that is not an object.

@@ -247,23 +247,17 @@ impl Handler {
         }
     }
 
-    async fn authorize(
-        &self,
-        call: &Call<'_>,
-        options: Option<&ListOptions>,
-        sent: Option<&Value>,
-    ) -> Result<(), ApiError> {
+    async fn authorize(&self, call: &Call<'_>, options: Option<&ListOptions>) -> Result<(), ApiError> {
         let access = Access {
             verb: call.verb,
             path: &call.path,
             selector: options.map(|options| &options.selector),
-            body: sent,
         };
         access::authorize(&call.identity, &self.registry, access).await
     }
 
     async fn get(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
-        self.authorize(call, None, None).await?;
+        self.authorize(call, None).await?;
         let view = call.view()?;
         let entry = self.registry.read(&call.path).await?;
         let mut out = bytes::BytesMut::new();
@@ -273,7 +267,7 @@ impl Handler {
 
     async fn list(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
         let options = ListOptions::parse(call.path.endpoint.kind, &call.query)?;
-        self.authorize(call, Some(&options), None).await?;
+        self.authorize(call, Some(&options)).await?;
         let (view, endpoint) = (call.view()?, call.path.endpoint);
         let namespace = call.path.namespace.as_deref();
         let listed = self.registry.list(endpoint.kind, namespace, &options).await?;
@@ -288,7 +282,7 @@ impl Handler {
             let fields = format!("metadata.name={name}");
             options.selector = crate::registry::selector::Selector::parse(endpoint.kind, "", &fields)?;
         }
-        self.authorize(call, Some(&options), None).await?;
+        self.authorize(call, Some(&options)).await?;
         let namespace = call.path.namespace.as_deref();
         let session = Session::start(&self.registry, endpoint, namespace, options, call.view()?).await;
         let body = match session {
@@ -308,7 +302,7 @@ impl Handler {
 
     async fn create(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
         let parsed = call.parse_body()?;
-        self.authorize(call, None, Some(&parsed.value)).await?;
+        self.authorize(call, None).await?;
         let options = call.write_options()?;
         match call.path.subresource {
             Some(Subresource::Binding) => {
@@ -321,6 +315,7 @@ impl Handler {
                 let delete = parsed.value.get("deleteOptions").cloned();
                 let mut delete = DeleteOptions::parse(&call.query, delete.or_else(|| Some(json!({}))))?;
                 delete.dry_run |= options.dry_run;
+                delete.node = options.node;
                 self.registry.evict(&call.path, &delete).await?;
                 Ok(json_answer(StatusCode::CREATED, &success(None)))
             }
@@ -334,7 +329,7 @@ impl Handler {
 
     async fn update(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
         let parsed = call.parse_body()?;
-        self.authorize(call, None, Some(&parsed.value)).await?;
+        self.authorize(call, None).await?;
         let written = self
             .registry
             .update(&call.path, parsed, &call.write_options()?)
@@ -343,7 +338,7 @@ impl Handler {
     }
 
     async fn patch(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
-        self.authorize(call, None, None).await?;
+        self.authorize(call, None).await?;
         let content_type = header(call.headers, &CONTENT_TYPE);
         let patch = patch::parse(Some(content_type), &call.body)?;
         let written = self
@@ -366,7 +361,7 @@ impl Handler {
     }
 
     async fn delete(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
-        self.authorize(call, None, None).await?;
+        self.authorize(call, None).await?;
         let options = call.delete_options()?;
         let Deleted { object, gone } = self.registry.delete(&call.path, &options).await?;
         let kind = call.path.endpoint.kind;
@@ -380,7 +375,7 @@ impl Handler {
     async fn delete_collection(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
         let endpoint = call.path.endpoint;
         let list = ListOptions::parse(endpoint.kind, &call.query)?;
-        self.authorize(call, Some(&list), None).await?;
+        self.authorize(call, Some(&list)).await?;
         let options = call.delete_options()?;
         let namespace = call.path.namespace.as_deref();
         let listed = self
@@ -404,7 +399,6 @@ impl Handler {
             verb,
             path,
             selector: None,
-            body: None,
         };
         access::authorize(identity, &self.registry, access).await?;
         let permit = self.admit(verb, true)?;
@@ -431,7 +425,9 @@ impl Call<'_> {
     }
 
     fn write_options(&self) -> Result<WriteOptions, ApiError> {
-        WriteOptions::parse(&self.query, header(self.headers, &USER_AGENT))
+        let mut options = WriteOptions::parse(&self.query, header(self.headers, &USER_AGENT))?;
+        options.node = self.identity.node().map(str::to_owned);
+        Ok(options)
     }
 
     fn parse_body(&self) -> Result<Parsed, ApiError> {
@@ -445,7 +441,9 @@ impl Call<'_> {
         } else {
             Some(self.parse_body()?.value)
         };
-        DeleteOptions::parse(&self.query, body)
+        let mut options = DeleteOptions::parse(&self.query, body)?;
+        options.node = self.identity.node().map(str::to_owned);
+        Ok(options)
     }
 }
 

@@ -4,5 +4,6 @@ mod client;
 mod harness;
 mod kubectl;
 mod nodes;
+mod restriction;
 mod store;
 mod wire;
