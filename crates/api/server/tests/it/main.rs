@@ -1,6 +1,7 @@
 //! What the server promises, from its store up to real clients.
 
 mod client;
+mod crowding;
 mod harness;
 mod kubectl;
 mod nodes;
