@@ -10,8 +10,8 @@ pub(crate) mod certificates;
 pub(crate) mod pki;
 
 pub use authn::AccessError;
-pub(crate) use authn::{Authenticator, Identity};
-pub(crate) use authz::{Access, authorize, authorize_route};
+pub(crate) use authn::{Authenticator, Identity, Standing};
+pub(crate) use authz::{Access, authorize, authorize_caller, authorize_route};
 
 /// The group that may do everything.
 pub const ADMIN_GROUP: &str = "system:masters";

@@ -17,13 +17,13 @@ use http::{HeaderMap, HeaderName, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Collected, Empty, Limited};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::access::pki::{Authority, PkiError};
 use crate::registry::Registry;
 use crate::registry::object::Object;
 use crate::registry::resource::{ObjectPath, ResourceKind};
+use crate::rest::room::Permit;
 use crate::rest::status::{ApiError, StatusReason};
 use crate::rest::{Body, BodyError};
 use dial::{DialError, Dialer};
@@ -87,7 +87,7 @@ impl Nodes {
         &self,
         target: NodeRequest,
         mut request: Request<Body>,
-        permit: OwnedSemaphorePermit,
+        permit: Permit,
     ) -> Result<Response<Body>, ApiError> {
         let node = self.registry.get(&node_path(&target.node)).await?;
         let mut sender = self.dialer.dial(&node).await.map_err(NodeError::Dial)?;
@@ -149,7 +149,7 @@ impl Nodes {
         &self,
         client: hyper::upgrade::OnUpgrade,
         answer: Response<Incoming>,
-        permit: OwnedSemaphorePermit,
+        permit: Permit,
     ) -> Response<Body> {
         let (parts, body) = answer.into_parts();
         let granted = Response::from_parts(parts.clone(), empty());

@@ -2,7 +2,7 @@
 //!
 //! What must always hold: an object passes its kind's rules before it is stored; a change is made on the very version
 //! it was computed from, or not at all; the store sees one swap per change. Who may do what is decided before
-//! (`access`).
+//! (`access`), except for what depends on the object that is sent or replaced (`restriction`).
 
 mod deletion;
 pub(crate) mod kinds;
@@ -11,6 +11,7 @@ mod nodes;
 pub(crate) mod object;
 mod pods;
 pub(crate) mod resource;
+mod restriction;
 pub(crate) mod selector;
 mod writes;
 

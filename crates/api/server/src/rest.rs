@@ -10,6 +10,7 @@ pub(crate) mod handler;
 mod protobuf;
 pub(crate) mod query;
 pub(crate) mod render;
+pub(crate) mod room;
 pub(crate) mod route;
 pub(crate) mod status;
 pub(crate) mod table;

@@ -3,6 +3,8 @@
 //! Both edges are injected: the configuration says where to listen and keep data, the caller's future says when to
 //! stop. Connections, handshakes and the time to shut down are bounded.
 
+mod connection;
+mod connections;
 mod tls;
 
 use std::fs::{self, File, TryLockError};
@@ -12,16 +14,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Request;
-use http_body_util::BodyExt;
-use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
 use pulselet_model::{GateSet, Profile};
-use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
@@ -31,30 +26,16 @@ use crate::client::LocalClient;
 use crate::node_proxy::Nodes;
 use crate::registry::Registry;
 use crate::registry::kinds::Rules;
-use crate::rest::BodyError;
 use crate::rest::handler::Handler;
 use crate::rest::status::ApiError;
 use crate::store::{HistoryLimits, SqliteStore, StoreError};
+pub(crate) use connection::keep_alive;
+use connections::{ConnectionLimits, Connections};
 
-/// How many connections there may be; more wait in the kernel's queue.
-const MAX_CONNECTIONS: usize = 4096;
-/// How long a client may take to finish its handshake, and to send the head of a request.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often a silent HTTP/2 client is asked whether it is there, and how long it has to answer.
-const PING_INTERVAL: Duration = Duration::from_secs(30);
-const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// How many requests may be under way on one HTTP/2 connection, as upstream has it.
-const MAX_STREAMS: u32 = 250;
 /// How long requests under way may take when the server stops.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 /// How long the listener waits after an error, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// A peer that has vanished is noticed after a minute: the kernel asks after 30 s, then every 10 s.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-const KEEPALIVE_RETRIES: u32 = 3;
 
 /// What a server needs to know.
 #[derive(Debug, Clone)]
@@ -223,32 +204,31 @@ impl Server {
     /// Serves until `stop` is done, then gives requests under way a little time.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let (stopping, stopped) = watch::channel(false);
-        let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let open = Connections::new(ConnectionLimits::of_process());
         let mut connections = JoinSet::new();
         tokio::pin!(stop);
         loop {
-            let permit = tokio::select! {
-                () = &mut stop => break,
-                permit = Arc::clone(&room).acquire_owned() => permit,
-                Some(_) = connections.join_next() => continue,
-            };
             let stream = tokio::select! {
                 () = &mut stop => break,
+                Some(_) = connections.join_next() => continue,
                 accepted = self.listener.accept() => match accepted {
                     Ok((stream, _)) => stream,
                     Err(error) => {
                         tracing::warn!(%error, "the server could not accept a connection");
+                        open.relieve();
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                         continue;
                     }
                 },
             };
             let (acceptor, handler) = (self.acceptor.0.clone(), Arc::clone(&self.handler));
-            let stopped = stopped.clone();
-            connections.spawn(async move {
-                serve_connection(stream, acceptor, handler, stopped).await;
-                drop(permit);
-            });
+            connections.spawn(connection::serve(
+                stream,
+                acceptor,
+                handler,
+                open.open(),
+                stopped.clone(),
+            ));
         }
         drop(self.listener);
         // The receivers may all be gone, and then nobody needs to know.
@@ -299,80 +279,4 @@ fn lock_data_dir(path: &Path) -> Result<File, ServeError> {
         }),
         Err(TryLockError::Error(source)) => Err(failed(source)),
     }
-}
-
-async fn serve_connection(
-    stream: TcpStream,
-    acceptor: TlsAcceptor,
-    handler: Arc<Handler>,
-    mut stopped: watch::Receiver<bool>,
-) {
-    keep_alive(&stream);
-    let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream));
-    let stream = match handshake.await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => {
-            tracing::debug!(%error, "the TLS handshake with a client failed");
-            return;
-        }
-        Err(_) => return,
-    };
-    let chain = stream.get_ref().1.peer_certificates().map(<[_]>::to_vec);
-    let chain = Arc::new(chain);
-    let service = service_fn(move |request: Request<Incoming>| {
-        let (handler, chain) = (Arc::clone(&handler), Arc::clone(&chain));
-        async move {
-            let request = request.map(|body| body.map_err(body_failed).boxed_unsync());
-            let answer = handler.handle(chain, request).await;
-            Ok::<_, std::convert::Infallible>(answer)
-        }
-    });
-    let builder = connection_builder();
-    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
-    tokio::pin!(connection);
-    let served = tokio::select! {
-        served = connection.as_mut() => served,
-        () = stop_requested(&mut stopped) => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(error) = served {
-        tracing::debug!(%error, "the connection of a client failed");
-    }
-}
-
-/// Asks the TCP peer now and then whether it is there.
-pub(crate) fn keep_alive(stream: &TcpStream) {
-    let keepalive = TcpKeepalive::new()
-        .with_time(KEEPALIVE_IDLE)
-        .with_interval(KEEPALIVE_INTERVAL)
-        .with_retries(KEEPALIVE_RETRIES);
-    // A connection works without them, only not as well.
-    let _ = SockRef::from(stream).set_tcp_keepalive(&keepalive);
-    let _ = stream.set_nodelay(true);
-}
-
-async fn stop_requested(stopped: &mut watch::Receiver<bool>) {
-    // A sender that is gone means the same.
-    let _ = stopped.wait_for(|stopped| *stopped).await;
-}
-
-fn body_failed(error: hyper::Error) -> BodyError {
-    Box::new(error)
-}
-
-fn connection_builder() -> auto::Builder<TokioExecutor> {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .keep_alive_interval(PING_INTERVAL)
-        .keep_alive_timeout(PING_TIMEOUT)
-        .max_concurrent_streams(MAX_STREAMS);
-    builder
 }

@@ -28,11 +28,38 @@ pub(crate) struct Identity {
     pub groups: Vec<String>,
 }
 
+/// What a caller is to the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Administrator,
+    Node,
+    /// A known user without any access to objects.
+    Other,
+    Anonymous,
+}
+
 impl Identity {
     fn anonymous() -> Self {
         Self {
             user: ANONYMOUS.to_owned(),
             groups: vec!["system:unauthenticated".to_owned()],
+        }
+    }
+
+    pub(crate) fn is_anonymous(&self) -> bool {
+        self.user == ANONYMOUS
+    }
+
+    /// What the caller is to the cluster.
+    pub(crate) fn standing(&self) -> Standing {
+        if self.has_group(ADMIN_GROUP) {
+            Standing::Administrator
+        } else if self.node().is_some() {
+            Standing::Node
+        } else if self.is_anonymous() {
+            Standing::Anonymous
+        } else {
+            Standing::Other
         }
     }
 

@@ -5,25 +5,21 @@
 
 mod nodes;
 
-use serde_json::Value;
-
-use super::authn::Identity;
-use super::{ADMIN_GROUP, ANONYMOUS};
+use super::authn::{Identity, Standing};
 use crate::registry::Registry;
 use crate::registry::resource::{Endpoint, ObjectPath};
 use crate::registry::selector::Selector;
 use crate::rest::route::{Route, Verb};
 use crate::rest::status::{ApiError, StatusReason};
 
-/// What is asked for, as far as access rules look.
+/// What is asked for, as far as access rules look. The body is not part of it: nothing is read from a caller who may
+/// not do what they ask for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Access<'a> {
     pub(crate) verb: Verb,
     pub(crate) path: &'a ObjectPath,
     /// The selector of a list or a watch.
     pub(crate) selector: Option<&'a Selector>,
-    /// The object that is sent; `None` if the request sends none.
-    pub(crate) body: Option<&'a Value>,
 }
 
 /// Whether a caller may see something that is not an object.
@@ -39,8 +35,8 @@ pub(crate) fn authorize_route(identity: &Identity, route: &Route, path: &str) ->
         | Route::Resources(_)
         | Route::UsageGroup
         | Route::UsageResources
-        | Route::Paths => identity.user != ANONYMOUS,
-        Route::Usage(_) => identity.has_group(ADMIN_GROUP),
+        | Route::Paths => !identity.is_anonymous(),
+        Route::Usage(_) => identity.standing() == Standing::Administrator,
         Route::Objects(_) => false,
     };
     if open {
@@ -50,13 +46,21 @@ pub(crate) fn authorize_route(identity: &Identity, route: &Route, path: &str) ->
     Err(ApiError::new(StatusReason::Forbidden, message))
 }
 
-/// Whether a caller may do something with objects.
+/// Whether a caller may do anything at all with objects. This takes nothing but a look at who they are.
+pub(crate) fn authorize_caller(identity: &Identity, access: Access<'_>) -> Result<(), ApiError> {
+    match identity.standing() {
+        Standing::Administrator | Standing::Node => Ok(()),
+        Standing::Other | Standing::Anonymous => Err(denied(identity, access)),
+    }
+}
+
+/// Whether a caller may do something with objects. For nodes that is looked up in the store.
 pub(crate) async fn authorize(
     identity: &Identity,
     registry: &Registry,
     access: Access<'_>,
 ) -> Result<(), ApiError> {
-    if identity.has_group(ADMIN_GROUP) {
+    if identity.standing() == Standing::Administrator {
         return Ok(());
     }
     if let Some(node) = identity.node()

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::namespaces::SYSTEM_NAMESPACES;
-use super::{Listed, Registry};
+use super::{Listed, Registry, restriction};
 use crate::registry::object::{Object, timestamp};
 use crate::registry::resource::{Endpoint, ObjectPath, ResourceKind};
 use crate::rest::query::{DeleteOptions, ListOptions};
@@ -135,6 +135,9 @@ impl Registry {
         for _ in 0..MAX_ATTEMPTS {
             let entry = self.entry(path).await?;
             let object = Object::from_entry(&entry)?;
+            if let Some(node) = &options.node {
+                restriction::check_delete(node, path, &object)?;
+            }
             check_preconditions(endpoint, &object, options)?;
             let end = plan(
                 endpoint.kind,

@@ -16,6 +16,9 @@ use crate::store::{Revision, StoredObject};
 /// How every stored value begins.
 const HEAD: &[u8] = b"{\"metadata\":{";
 
+/// The annotation of a Pod that only shows what a node runs from a file.
+pub(crate) const MIRROR_POD: &str = "kubernetes.io/config.mirror";
+
 /// A JSON object with metadata.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Object(Value);
@@ -66,6 +69,12 @@ impl Object {
             .get(field)
             .and_then(Value::as_str)
             .unwrap_or_default()
+    }
+
+    /// Whether this is the mirror of a static Pod, which belongs to a file on a node.
+    pub(crate) fn is_mirror_pod(&self) -> bool {
+        let annotations = self.metadata().get("annotations");
+        annotations.is_some_and(|annotations| annotations.get(MIRROR_POD).is_some())
     }
 
     pub fn name(&self) -> &str {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Registry, Written};
+use super::{Registry, Written, restriction};
 use crate::patch::managed::{self, FieldWriter};
 use crate::patch::{self, Patch};
 use crate::registry::kinds::{self, Admitted, Decoded};
@@ -49,6 +49,9 @@ impl Registry {
             mut warnings,
         } = decoded;
         place(&mut object, path)?;
+        if let Some(node) = &options.node {
+            self.restrict_create(node, path, &object).await?;
+        }
         if !object.resource_version().is_empty() {
             return Err(ApiError::bad_request(
                 "resourceVersion should not be set on objects to be created",
@@ -248,6 +251,9 @@ impl Registry {
         let admitted = kinds::admit_update(endpoint.kind, path.subresource, old, new, self.rules)
             .map_err(|refusal| refusal.into_error(endpoint, name))?;
         let mut object = admitted.object;
+        if let Some(node) = &options.node {
+            restriction::check_update(node, path, old, &object)?;
+        }
         object.set_type(endpoint.kind.storage());
         managed::record(Some(old), &mut object, path, options, writer);
         Ok(ChangedObject {

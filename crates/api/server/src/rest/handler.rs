@@ -1,8 +1,8 @@
 //! One request, from headers to answer.
 //!
-//! The order is fixed: who is asking, what they ask for, whether they may, whether there is room, and then the work. A
-//! request that fails at any step
-//! changes nothing and gets a `Status` that says why. The network is left to `server`.
+//! The order is fixed: what is asked for, whether the caller has any access, whether there is room, whether they may do
+//! this, and only then the body and the work: a caller without access costs nothing. A request that fails at any step
+//! changes nothing and gets a `Status` that says why. Who is asking has been found out before. The network is left to `server`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,6 @@ use http_body_util::{BodyExt, Collected, Full, Limited, StreamBody};
 use hyper::body::Frame;
 use rustls::pki_types::CertificateDer;
 use serde_json::{Value, json};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::access::{self, Access, Authenticator, Identity};
 use crate::discovery;
@@ -26,22 +25,18 @@ use crate::node_proxy::{self, Nodes};
 use crate::patch;
 use crate::registry::object::Object;
 use crate::registry::resource::{ObjectPath, ResourceKind, Subresource};
+use crate::registry::selector::Selector;
 use crate::registry::{Deleted, Registry, Written};
 use crate::rest::accept::{self, DiscoveryView, View};
 use crate::rest::body::{self, Encoding, MAX_BODY_BYTES, Parsed};
 use crate::rest::query::{DeleteOptions, ListOptions, Query, WriteOptions};
 use crate::rest::render::{object_view, render_list, render_one};
+use crate::rest::room::{Load, Permit, Room};
 use crate::rest::route::{self, Route, Verb};
 use crate::rest::status::ApiError;
 use crate::rest::{Body, BodyError};
 use crate::watch::{self, Session};
 
-/// How many requests that change something may be under way, as upstream has it.
-const MAX_MUTATING: usize = 200;
-/// How many requests that only read may be under way.
-const MAX_READING: usize = 400;
-/// How many watches and streams to nodes there may be. They live long and do little.
-const MAX_LONG_RUNNING: usize = 5000;
 /// How long a request may take from its first byte to its answer. Watches and streams may take longer.
 const REQUEST_TIMEOUT: Duration = Duration::from_mins(1);
 /// How many warnings go with one answer, and how many bytes each may have: headers have no room for more.
@@ -54,17 +49,16 @@ pub(crate) struct Handler {
     registry: Registry,
     authenticator: Authenticator,
     nodes: Nodes,
-    mutating: Arc<Semaphore>,
-    reading: Arc<Semaphore>,
-    long_running: Arc<Semaphore>,
+    room: Room,
 }
 
 /// A request that has been read and understood.
 struct Call<'a> {
-    identity: Identity,
-    path: ObjectPath,
-    verb: Verb,
-    query: Query,
+    identity: &'a Identity,
+    path: &'a ObjectPath,
+    query: &'a Query,
+    /// `None` if the request is about one object.
+    list: Option<&'a ListOptions>,
     headers: &'a HeaderMap,
     /// Empty for requests that are passed on.
     body: Bytes,
@@ -76,33 +70,42 @@ impl Handler {
             registry,
             authenticator,
             nodes,
-            mutating: Arc::new(Semaphore::new(MAX_MUTATING)),
-            reading: Arc::new(Semaphore::new(MAX_READING)),
-            long_running: Arc::new(Semaphore::new(MAX_LONG_RUNNING)),
+            room: Room::new(),
         }
     }
 
-    /// Answers a request that came over a connection with this client certificate.
+    /// Whether a client certificate alone proves who the client is.
+    pub(crate) fn trusts(&self, chain: Option<&[CertificateDer<'_>]>) -> bool {
+        chain.is_some_and(|chain| self.authenticator.certificate_identity(chain).is_some())
+    }
+
+    /// Who sends a request with these headers over a connection with this client certificate.
+    pub(crate) fn authenticate(
+        &self,
+        chain: Option<&[CertificateDer<'_>]>,
+        headers: &HeaderMap,
+    ) -> Result<Identity, ApiError> {
+        self.authenticator.authenticate(chain, headers)
+    }
+
+    /// Answers a request of a caller.
     ///
     /// The future is boxed: the compiler cannot see through it that it may move between threads.
     pub(crate) fn handle(
         self: Arc<Self>,
-        chain: Arc<Option<Vec<CertificateDer<'static>>>>,
+        caller: Result<Identity, ApiError>,
         request: Request<Body>,
     ) -> BoxFuture<'static, Response<Body>> {
         Box::pin(async move {
-            let chain = chain.as_deref();
-            let answered = self.answer(chain, request).await;
+            let answered = match caller {
+                Ok(identity) => self.answer(identity, request).await,
+                Err(error) => Err(error),
+            };
             answered.unwrap_or_else(|error| failure(&error))
         })
     }
 
-    async fn answer(
-        &self,
-        chain: Option<&[CertificateDer<'static>]>,
-        request: Request<Body>,
-    ) -> Result<Response<Body>, ApiError> {
-        let identity = self.authenticator.authenticate(chain, request.headers())?;
+    async fn answer(&self, identity: Identity, request: Request<Body>) -> Result<Response<Body>, ApiError> {
         let path = request.uri().path().to_owned();
         let route = route::parse(&path);
         match route {
@@ -110,13 +113,17 @@ impl Handler {
             Ok(route @ Route::Usage(_)) if request.method() == Method::GET => {
                 access::authorize_route(&identity, &route, &path)?;
                 let query = Query::parse(request.uri().query().unwrap_or_default())?;
-                self.usage(&route, &query).await
+                self.usage(&identity, &route, &query).await
             }
             Ok(route) => {
                 access::authorize_route(&identity, &route, &path)?;
                 if request.method() != Method::GET && request.method() != Method::HEAD {
                     return Err(ApiError::method_not_allowed());
                 }
+                // Whether the server is healthy can be asked however busy it is.
+                let is_open = matches!(route, Route::Health | Route::Version);
+                let permit = (!is_open).then(|| self.room.take(&identity, Load::Reading));
+                let _permit = permit.transpose()?;
                 self.document(&route, request.headers()).await
             }
             Err(error) => {
@@ -165,11 +172,16 @@ impl Handler {
     }
 
     /// Answers a request for what pods and nodes use.
-    async fn usage(&self, route: &Route, query: &Query) -> Result<Response<Body>, ApiError> {
+    async fn usage(
+        &self,
+        identity: &Identity,
+        route: &Route,
+        query: &Query,
+    ) -> Result<Response<Body>, ApiError> {
         let Route::Usage(path) = route else {
             return Err(ApiError::no_such_path());
         };
-        let _permit = self.admit(Verb::List, false)?;
+        let _permit = self.room.take(identity, Load::Reading)?;
         let answering: BoxFuture<'_, _> = Box::pin(usage::answer(&self.registry, &self.nodes, path, query));
         Ok(json_answer(StatusCode::OK, &answering.await?))
     }
@@ -196,20 +208,27 @@ impl Handler {
         if is_stream(&path) {
             return self.stream(&identity, &path, verb, &query, request).await;
         }
-        let long = verb == Verb::Watch;
-        let permit = self.admit(verb, long)?;
+        let list = list_options(verb, &path, &query)?;
+        let access = Access {
+            verb,
+            path: &path,
+            selector: list.as_ref().map(|list| &list.selector),
+        };
+        access::authorize_caller(&identity, access)?;
+        let permit = self.room.take(&identity, load(verb))?;
         let (parts, incoming) = request.into_parts();
         let work = async {
+            access::authorize(&identity, &self.registry, access).await?;
             let body = read_body(incoming).await?;
             let call = Call {
-                identity,
-                path,
-                verb,
-                query,
+                identity: &identity,
+                path: &path,
+                query: &query,
+                list: list.as_ref(),
                 headers: &parts.headers,
                 body,
             };
-            self.serve(call, permit).await
+            self.serve(verb, call, permit).await
         };
         tokio::time::timeout(REQUEST_TIMEOUT, work)
             .await
@@ -220,22 +239,8 @@ impl Handler {
             })
     }
 
-    /// Takes room for one more request, or advises the client to come back.
-    fn admit(&self, verb: Verb, long: bool) -> Result<OwnedSemaphorePermit, ApiError> {
-        let room = if long {
-            &self.long_running
-        } else if verb.mutates() {
-            &self.mutating
-        } else {
-            &self.reading
-        };
-        Arc::clone(room)
-            .try_acquire_owned()
-            .map_err(|_| ApiError::too_many_requests())
-    }
-
-    async fn serve(&self, call: Call<'_>, permit: OwnedSemaphorePermit) -> Result<Response<Body>, ApiError> {
-        match call.verb {
+    async fn serve(&self, verb: Verb, call: Call<'_>, permit: Permit) -> Result<Response<Body>, ApiError> {
+        match verb {
             Verb::Get => self.get(&call).await,
             Verb::List => self.list(&call).await,
             Verb::Watch => self.watch(&call, permit).await,
@@ -247,48 +252,26 @@ impl Handler {
         }
     }
 
-    async fn authorize(
-        &self,
-        call: &Call<'_>,
-        options: Option<&ListOptions>,
-        sent: Option<&Value>,
-    ) -> Result<(), ApiError> {
-        let access = Access {
-            verb: call.verb,
-            path: &call.path,
-            selector: options.map(|options| &options.selector),
-            body: sent,
-        };
-        access::authorize(&call.identity, &self.registry, access).await
-    }
-
     async fn get(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
-        self.authorize(call, None, None).await?;
         let view = call.view()?;
-        let entry = self.registry.read(&call.path).await?;
+        let entry = self.registry.read(call.path).await?;
         let mut out = bytes::BytesMut::new();
         render_one(&self.registry, call.path.endpoint, view, &entry, &mut out)?;
         Ok(bytes_answer(StatusCode::OK, out.freeze()))
     }
 
     async fn list(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
-        let options = ListOptions::parse(call.path.endpoint.kind, &call.query)?;
-        self.authorize(call, Some(&options), None).await?;
+        let options = call.list_options()?;
         let (view, endpoint) = (call.view()?, call.path.endpoint);
         let namespace = call.path.namespace.as_deref();
-        let listed = self.registry.list(endpoint.kind, namespace, &options).await?;
+        let listed = self.registry.list(endpoint.kind, namespace, options).await?;
         let list = render_list(&self.registry, endpoint, view, &listed)?;
         Ok(bytes_answer(StatusCode::OK, list))
     }
 
-    async fn watch(&self, call: &Call<'_>, permit: OwnedSemaphorePermit) -> Result<Response<Body>, ApiError> {
+    async fn watch(&self, call: &Call<'_>, permit: Permit) -> Result<Response<Body>, ApiError> {
         let endpoint = call.path.endpoint;
-        let mut options = ListOptions::parse(endpoint.kind, &call.query)?;
-        if let Some(name) = &call.path.name {
-            let fields = format!("metadata.name={name}");
-            options.selector = crate::registry::selector::Selector::parse(endpoint.kind, "", &fields)?;
-        }
-        self.authorize(call, Some(&options), None).await?;
+        let options = call.list_options()?.clone();
         let namespace = call.path.namespace.as_deref();
         let session = Session::start(&self.registry, endpoint, namespace, options, call.view()?).await;
         let body = match session {
@@ -308,25 +291,25 @@ impl Handler {
 
     async fn create(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
         let parsed = call.parse_body()?;
-        self.authorize(call, None, Some(&parsed.value)).await?;
         let options = call.write_options()?;
         match call.path.subresource {
             Some(Subresource::Binding) => {
                 self.registry
-                    .bind(&call.path, &parsed.value, options.dry_run)
+                    .bind(call.path, &parsed.value, options.dry_run)
                     .await?;
                 Ok(json_answer(StatusCode::CREATED, &success(None)))
             }
             Some(Subresource::Eviction) => {
                 let delete = parsed.value.get("deleteOptions").cloned();
-                let mut delete = DeleteOptions::parse(&call.query, delete.or_else(|| Some(json!({}))))?;
+                let mut delete = DeleteOptions::parse(call.query, delete.or_else(|| Some(json!({}))))?;
                 delete.dry_run |= options.dry_run;
-                self.registry.evict(&call.path, &delete).await?;
+                delete.node = options.node;
+                self.registry.evict(call.path, &delete).await?;
                 Ok(json_answer(StatusCode::CREATED, &success(None)))
             }
             Some(_) => Err(ApiError::method_not_allowed()),
             None => {
-                let written = self.registry.create(&call.path, parsed, &options).await?;
+                let written = self.registry.create(call.path, parsed, &options).await?;
                 self.written(call, written)
             }
         }
@@ -334,21 +317,19 @@ impl Handler {
 
     async fn update(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
         let parsed = call.parse_body()?;
-        self.authorize(call, None, Some(&parsed.value)).await?;
         let written = self
             .registry
-            .update(&call.path, parsed, &call.write_options()?)
+            .update(call.path, parsed, &call.write_options()?)
             .await?;
         self.written(call, written)
     }
 
     async fn patch(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
-        self.authorize(call, None, None).await?;
         let content_type = header(call.headers, &CONTENT_TYPE);
         let patch = patch::parse(Some(content_type), &call.body)?;
         let written = self
             .registry
-            .patch(&call.path, &patch, &call.write_options()?)
+            .patch(call.path, &patch, &call.write_options()?)
             .await?;
         self.written(call, written)
     }
@@ -366,9 +347,8 @@ impl Handler {
     }
 
     async fn delete(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
-        self.authorize(call, None, None).await?;
         let options = call.delete_options()?;
-        let Deleted { object, gone } = self.registry.delete(&call.path, &options).await?;
+        let Deleted { object, gone } = self.registry.delete(call.path, &options).await?;
         let kind = call.path.endpoint.kind;
         if gone && kind != ResourceKind::Pod {
             return Ok(json_answer(StatusCode::OK, &success(Some((kind, &object)))));
@@ -379,13 +359,12 @@ impl Handler {
 
     async fn delete_collection(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
         let endpoint = call.path.endpoint;
-        let list = ListOptions::parse(endpoint.kind, &call.query)?;
-        self.authorize(call, Some(&list), None).await?;
+        let list = call.list_options()?;
         let options = call.delete_options()?;
         let namespace = call.path.namespace.as_deref();
         let listed = self
             .registry
-            .delete_collection(endpoint, namespace, &list, &options)
+            .delete_collection(endpoint, namespace, list, &options)
             .await?;
         let list = render_list(&self.registry, endpoint, call.view()?, &listed)?;
         Ok(bytes_answer(StatusCode::OK, list))
@@ -404,10 +383,10 @@ impl Handler {
             verb,
             path,
             selector: None,
-            body: None,
         };
+        access::authorize_caller(identity, access)?;
+        let permit = self.room.take(identity, Load::LongRunning)?;
         access::authorize(identity, &self.registry, access).await?;
-        let permit = self.admit(verb, true)?;
         let pod = self.registry.get(path).await?;
         let subresource = path.subresource.ok_or_else(ApiError::no_such_path)?;
         let target = node_proxy::target(
@@ -426,12 +405,18 @@ impl Handler {
 }
 
 impl Call<'_> {
+    fn list_options(&self) -> Result<&ListOptions, ApiError> {
+        self.list.ok_or_else(ApiError::method_not_allowed)
+    }
+
     fn view(&self) -> Result<View, ApiError> {
-        accept::view(header(self.headers, &ACCEPT), &self.query)
+        accept::view(header(self.headers, &ACCEPT), self.query)
     }
 
     fn write_options(&self) -> Result<WriteOptions, ApiError> {
-        WriteOptions::parse(&self.query, header(self.headers, &USER_AGENT))
+        let mut options = WriteOptions::parse(self.query, header(self.headers, &USER_AGENT))?;
+        options.node = self.identity.node().map(str::to_owned);
+        Ok(options)
     }
 
     fn parse_body(&self) -> Result<Parsed, ApiError> {
@@ -445,7 +430,9 @@ impl Call<'_> {
         } else {
             Some(self.parse_body()?.value)
         };
-        DeleteOptions::parse(&self.query, body)
+        let mut options = DeleteOptions::parse(self.query, body)?;
+        options.node = self.identity.node().map(str::to_owned);
+        Ok(options)
     }
 }
 
@@ -455,6 +442,31 @@ fn header<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> &'a str {
         .get(name)
         .and_then(|value| value.to_str().ok())
         .unwrap_or_default()
+}
+
+/// The options of a verb that is about many objects; `None` if it is about one.
+fn list_options(verb: Verb, path: &ObjectPath, query: &Query) -> Result<Option<ListOptions>, ApiError> {
+    let kind = path.endpoint.kind;
+    match verb {
+        Verb::List | Verb::DeleteCollection => ListOptions::parse(kind, query).map(Some),
+        Verb::Watch => {
+            let mut options = ListOptions::parse(kind, query)?;
+            if let Some(name) = &path.name {
+                options.selector = Selector::parse(kind, "", &format!("metadata.name={name}"))?;
+            }
+            Ok(Some(options))
+        }
+        Verb::Get | Verb::Create | Verb::Update | Verb::Patch | Verb::Delete => Ok(None),
+    }
+}
+
+/// What a request that is answered here takes room for.
+const fn load(verb: Verb) -> Load {
+    match verb {
+        Verb::Watch => Load::LongRunning,
+        Verb::Get | Verb::List => Load::Reading,
+        Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection => Load::Mutating,
+    }
 }
 
 /// Whether the verb exists for this part of an object.
@@ -498,7 +510,7 @@ async fn read_body(body: Body) -> Result<Bytes, ApiError> {
 }
 
 /// The stream of a watch; the place it takes is free again when it ends.
-fn session_body(session: Session, permit: OwnedSemaphorePermit) -> Body {
+fn session_body(session: Session, permit: Permit) -> Body {
     let frames = stream::unfold((session, permit), |(mut session, permit)| async move {
         let bytes = session.next().await?;
         Some((Ok(Frame::data(bytes)), (session, permit)))

@@ -155,6 +155,8 @@ pub(crate) struct WriteOptions {
     pub field_manager: String,
     /// Take fields from other managers (server-side apply).
     pub force: bool,
+    /// The node that writes, which may not write everything; `None` if the writer is no node.
+    pub node: Option<String>,
 }
 
 /// How many bytes a manager's name may have.
@@ -192,6 +194,7 @@ impl WriteOptions {
             field_validation,
             field_manager: field_manager[..end].to_owned(),
             force: query.flag("force")?.unwrap_or(false),
+            node: None,
         })
     }
 }
@@ -213,6 +216,8 @@ pub(crate) struct DeleteOptions {
     pub grace_period_seconds: Option<i64>,
     pub precondition_uid: Option<String>,
     pub precondition_version: Option<String>,
+    /// The node that deletes, which may not delete everything; `None` if somebody else does.
+    pub node: Option<String>,
 }
 
 #[derive(Deserialize, Default)]
@@ -263,6 +268,7 @@ impl DeleteOptions {
             grace_period_seconds: body.grace_period_seconds,
             precondition_uid: preconditions.uid,
             precondition_version: preconditions.resource_version,
+            node: None,
         })
     }
 }

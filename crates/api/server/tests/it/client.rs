@@ -16,6 +16,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use crate::harness::TestServer;
 
@@ -43,42 +44,53 @@ fn member(kubeconfig: &Path, name: &str) -> Vec<u8> {
     STANDARD.decode(line).expect("base64")
 }
 
+/// An encrypted connection to a server, and the token that goes with it.
+pub(crate) async fn connect_tls(
+    server: &TestServer,
+    credential: Credential,
+    protocol: &[u8],
+) -> (TlsStream<TcpStream>, Option<String>) {
+    let mut roots = rustls::RootCertStore::empty();
+    let authority = member(&server.kubeconfig, "certificate-authority-data");
+    roots
+        .add(CertificateDer::from_pem_slice(&authority).expect("a certificate"))
+        .expect("a root");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("protocols")
+        .with_root_certificates(roots);
+    let mut token = None;
+    let mut config = match credential {
+        Credential::Nothing => config.with_no_client_auth(),
+        Credential::Token(text) => {
+            token = Some(text);
+            config.with_no_client_auth()
+        }
+        Credential::Kubeconfig(path) => {
+            let certificate = CertificateDer::from_pem_slice(&member(&path, "client-certificate-data"));
+            let key = PrivateKeyDer::from_pem_slice(&member(&path, "client-key-data"));
+            config
+                .with_client_auth_cert(vec![certificate.expect("a certificate")], key.expect("a key"))
+                .expect("a client certificate")
+        }
+        Credential::Certificate(chain, key) => config
+            .with_client_auth_cert(chain, key)
+            .expect("a client certificate"),
+    };
+    config.alpn_protocols = vec![protocol.to_vec()];
+    let stream = TcpStream::connect(server.address).await.expect("a connection");
+    let name = ServerName::from(server.address.ip());
+    let stream = TlsConnector::from(Arc::new(config))
+        .connect(name, stream)
+        .await
+        .expect("a handshake");
+    (stream, token)
+}
+
 impl Client {
     pub(crate) async fn connect(server: &TestServer, credential: Credential) -> Self {
-        let mut roots = rustls::RootCertStore::empty();
-        let authority = member(&server.kubeconfig, "certificate-authority-data");
-        roots
-            .add(CertificateDer::from_pem_slice(&authority).expect("a certificate"))
-            .expect("a root");
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .expect("protocols")
-            .with_root_certificates(roots);
-        let mut token = None;
-        let config = match credential {
-            Credential::Nothing => config.with_no_client_auth(),
-            Credential::Token(text) => {
-                token = Some(text);
-                config.with_no_client_auth()
-            }
-            Credential::Kubeconfig(path) => {
-                let certificate = CertificateDer::from_pem_slice(&member(&path, "client-certificate-data"));
-                let key = PrivateKeyDer::from_pem_slice(&member(&path, "client-key-data"));
-                config
-                    .with_client_auth_cert(vec![certificate.expect("a certificate")], key.expect("a key"))
-                    .expect("a client certificate")
-            }
-            Credential::Certificate(chain, key) => config
-                .with_client_auth_cert(chain, key)
-                .expect("a client certificate"),
-        };
-        let stream = TcpStream::connect(server.address).await.expect("a connection");
-        let name = ServerName::from(server.address.ip());
-        let stream = TlsConnector::from(Arc::new(config))
-            .connect(name, stream)
-            .await
-            .expect("a handshake");
+        let (stream, token) = connect_tls(server, credential, b"http/1.1").await;
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .expect("http");

@@ -1,8 +1,10 @@
 //! What the server promises, from its store up to real clients.
 
 mod client;
+mod crowding;
 mod harness;
 mod kubectl;
 mod nodes;
+mod restriction;
 mod store;
 mod wire;

@@ -2,6 +2,7 @@
 //!
 //! That is its own Node object and lease, the Pods bound to it and their status, the config maps, secrets and service
 //! accounts that those Pods name, and events. A node that is broken into can harm its own Pods, not those of others.
+//! Here is decided what the path and the query tell; `registry::restriction` looks at what is written.
 
 use serde_json::Value;
 
@@ -14,7 +15,6 @@ use crate::rest::status::{ApiError, StatusReason};
 
 /// Where the leases of nodes are.
 const LEASE_NAMESPACE: &str = "kube-node-lease";
-const MIRROR_POD: &str = "kubernetes.io/config.mirror";
 
 pub(super) async fn allows(node: &str, registry: &Registry, access: Access<'_>) -> Result<bool, ApiError> {
     match access.path.endpoint.kind {
@@ -22,28 +22,21 @@ pub(super) async fn allows(node: &str, registry: &Registry, access: Access<'_>) 
         ResourceKind::Lease => Ok(own_lease(node, access)),
         ResourceKind::Event => Ok(matches!(access.verb, Verb::Create | Verb::Update | Verb::Patch)),
         ResourceKind::Pod => own_pod(node, registry, access).await,
-        ResourceKind::ConfigMap | ResourceKind::Secret | ResourceKind::ServiceAccount => {
-            used_by_own_pod(node, registry, access).await
+        ResourceKind::ConfigMap | ResourceKind::Secret => {
+            let reads = matches!(access.verb, Verb::Get | Verb::List | Verb::Watch);
+            Ok(reads && used_by_own_pod(node, registry, access).await?)
+        }
+        ResourceKind::ServiceAccount => {
+            Ok(access.verb == Verb::Get && used_by_own_pod(node, registry, access).await?)
         }
         ResourceKind::Namespace => Ok(false),
     }
 }
 
-/// The name that a request is about: from the path, from the selector, or of the object that is sent.
+/// The name that a request is about, from the path or from the selector; `None` if neither has one.
 fn subject<'a>(access: &Access<'a>) -> Option<&'a str> {
-    let selected = || {
-        access
-            .selector
-            .and_then(|selector| selector.required_field("metadata.name"))
-    };
-    let sent = || {
-        access
-            .body
-            .and_then(|body| body.pointer("/metadata/name")?.as_str())
-    };
     match access.verb {
-        Verb::Create if access.path.name.is_none() => sent(),
-        Verb::List | Verb::Watch => selected(),
+        Verb::List | Verb::Watch => access.selector?.required_field("metadata.name"),
         Verb::Get | Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection => {
             access.path.name.as_deref()
         }
@@ -52,14 +45,22 @@ fn subject<'a>(access: &Access<'a>) -> Option<&'a str> {
 
 fn own_node(node: &str, access: Access<'_>) -> bool {
     let part = matches!(access.path.subresource, None | Some(Subresource::Status));
-    let verb = !matches!(access.verb, Verb::Delete | Verb::DeleteCollection);
-    part && verb && subject(&access) == Some(node)
+    let verb = match access.verb {
+        // Under which name is seen when the body is.
+        Verb::Create => true,
+        Verb::Get | Verb::List | Verb::Watch | Verb::Update | Verb::Patch => subject(&access) == Some(node),
+        Verb::Delete | Verb::DeleteCollection => false,
+    };
+    part && verb
 }
 
 fn own_lease(node: &str, access: Access<'_>) -> bool {
-    access.path.namespace.as_deref() == Some(LEASE_NAMESPACE)
-        && access.verb != Verb::DeleteCollection
-        && subject(&access) == Some(node)
+    let verb = match access.verb {
+        Verb::Create => true,
+        Verb::Get | Verb::Update | Verb::Patch | Verb::Delete => subject(&access) == Some(node),
+        Verb::List | Verb::Watch | Verb::DeleteCollection => false,
+    };
+    verb && access.path.namespace.as_deref() == Some(LEASE_NAMESPACE)
 }
 
 async fn own_pod(node: &str, registry: &Registry, access: Access<'_>) -> Result<bool, ApiError> {
@@ -70,19 +71,14 @@ async fn own_pod(node: &str, registry: &Registry, access: Access<'_>) -> Result<
                 .and_then(|selector| selector.required_field("spec.nodeName"));
             Ok(selected == Some(node))
         }
-        // This is the mirror of a static Pod.
-        (Verb::Create, None) => Ok(access.body.is_some_and(|body| is_own_mirror(node, body))),
-        (Verb::Get | Verb::Delete, None)
-        | (Verb::Get | Verb::Update | Verb::Patch, Some(Subresource::Status))
-        | (Verb::Create, Some(Subresource::Eviction)) => bound_to(node, registry, access).await,
+        (Verb::Get, None | Some(Subresource::Status)) => bound_to(node, registry, access).await,
+        // Whether the Pod is a mirror, and whether it is bound to this node, is checked on the very version that is
+        // written: `registry::restriction`.
+        (Verb::Create | Verb::Delete, None)
+        | (Verb::Update | Verb::Patch, Some(Subresource::Status))
+        | (Verb::Create, Some(Subresource::Eviction)) => Ok(true),
         _ => Ok(false),
     }
-}
-
-fn is_own_mirror(node: &str, body: &Value) -> bool {
-    let annotations = body.pointer("/metadata/annotations");
-    annotations.is_some_and(|annotations| annotations.get(MIRROR_POD).is_some())
-        && body.pointer("/spec/nodeName").and_then(Value::as_str) == Some(node)
 }
 
 async fn bound_to(node: &str, registry: &Registry, access: Access<'_>) -> Result<bool, ApiError> {
@@ -95,9 +91,6 @@ async fn bound_to(node: &str, registry: &Registry, access: Access<'_>) -> Result
 }
 
 async fn used_by_own_pod(node: &str, registry: &Registry, access: Access<'_>) -> Result<bool, ApiError> {
-    if !matches!(access.verb, Verb::Get | Verb::List | Verb::Watch) {
-        return Ok(false);
-    }
     let (Some(name), Some(namespace)) = (subject(&access), access.path.namespace.as_deref()) else {
         return Ok(false);
     };
@@ -107,6 +100,8 @@ async fn used_by_own_pod(node: &str, registry: &Registry, access: Access<'_>) ->
     Ok(pods
         .iter()
         .filter(|pod| pod.text("/spec/nodeName") == node)
+        // A node makes mirrors itself, and must not give itself access by what it writes into one.
+        .filter(|pod| !pod.is_mirror_pod())
         .any(|pod| uses(pod, kind, name)))
 }
 

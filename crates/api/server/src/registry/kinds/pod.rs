@@ -87,7 +87,11 @@ fn admitted(admission: &pulselet_model::Admission) -> Admitted {
 
 pub(super) fn admit_create(object: &Object, rules: Rules) -> Result<Admitted, Refusal> {
     let mut pod = typed(object)?;
-    if pod.spec.service_account_name.is_empty() && pod.spec.service_account.is_empty() {
+    // A mirror shows a Pod that runs without the API, and so without an account at it.
+    if !object.is_mirror_pod()
+        && pod.spec.service_account_name.is_empty()
+        && pod.spec.service_account.is_empty()
+    {
         "default".clone_into(&mut pod.spec.service_account_name);
     }
     pulselet_model::admit_create(pod, rules.profile, rules.gates)
