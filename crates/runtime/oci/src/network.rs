@@ -11,6 +11,7 @@
 //! changes hands.
 
 mod firewall;
+mod link_settings;
 mod netlink;
 mod subnet;
 
@@ -28,6 +29,7 @@ use pulselet_runtime::{PortMapping, Protocol, SandboxId};
 use crate::cni::CniOptions;
 use firewall::FirewallError;
 pub(crate) use firewall::Forward;
+use link_settings::ProtectError;
 use netlink::{Netlink, Peer};
 pub use subnet::{InvalidSubnet, Subnet};
 use subnet::{V6_PREFIX, mac_of};
@@ -83,6 +85,8 @@ pub(crate) enum NetworkError {
     Configure { address: Ipv4Addr, source: io::Error },
     #[error("cannot remove the link {link}: {source}")]
     RemoveLink { link: String, source: io::Error },
+    #[error(transparent)]
+    Protect(#[from] ProtectError),
     #[error("host port {port} is taken by another pod or program")]
     PortTaken { port: u16 },
     #[error("host ports of protocol SCTP are not supported")]
@@ -219,6 +223,8 @@ impl Network {
         let link = link_name(id);
         let pair = host.0.add_pair(&link, bridge, &peer);
         pair.map_err(NetworkError::Pair)?;
+        // Nothing comes through before the pod's end is up.
+        link_settings::protect_pod(POD_LINK)?;
         configure_pod(self.subnet, addresses)?;
         host.0.settle(&link).map_err(NetworkError::Pair)?;
         // Only now does the pod answer: who asked before may have heard nothing.
@@ -259,10 +265,11 @@ impl Network {
     }
 
     fn ensure_bridge(&self, netlink: &Netlink) -> Result<u32, NetworkError> {
+        let found = netlink.link(&self.bridge);
+        if let Some(index) = found.map_err(|source| self.bridge_error(source))? {
+            return Ok(index);
+        }
         let make = || -> io::Result<u32> {
-            if let Some(index) = netlink.link(&self.bridge)? {
-                return Ok(index);
-            }
             let gateway = self.subnet.gateway();
             netlink.add_bridge(&self.bridge, mac_of(gateway))?;
             let index = netlink
@@ -275,7 +282,13 @@ impl Network {
             }
             Ok(index)
         };
-        make().map_err(|source| self.bridge_error(source))
+        let index = make().map_err(|source| self.bridge_error(source))?;
+        // No link is in it yet, so that nothing has come.
+        let protected = link_settings::protect_bridge(&self.bridge);
+        if protected.is_err() {
+            let _ = netlink.delete_link(&self.bridge);
+        }
+        protected.map(|()| index).map_err(NetworkError::from)
     }
 
     /// Gives a bridge that an earlier agent made its hardware address: earlier builds let it follow the links in the
@@ -319,6 +332,8 @@ impl Network {
         }
         if !state.users.is_empty() {
             self.fix_bridge(&netlink)?;
+            // Earlier builds left a bridge's settings as the kernel makes them.
+            link_settings::protect_bridge(&self.bridge)?;
             return self.update_rules(&mut state);
         }
         if netlink.link(&self.bridge).is_ok_and(|link| link.is_some()) {

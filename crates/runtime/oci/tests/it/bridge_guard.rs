@@ -3,6 +3,7 @@
 use std::{
     fs, io,
     net::{IpAddr, UdpSocket},
+    process::Command,
 };
 
 use pulselet_runtime::{ContainerConfig, PortMapping, Protocol, Runtime, SandboxConfig};
@@ -28,6 +29,14 @@ def udp(target_mac, source, target, port, payload):
     head = struct.pack('!BBHHHBBH4s4s', 0x45, 0, 20 + len(body), 1, 0, 64, 17, 0, socket.inet_aton(source), socket.inet_aton(target))
     head = head[:10] + struct.pack('!H', total(head)) + head[12:]
     link.send(target_mac + mac + b'\\x08\\x00' + head + body)
+def advertise():
+    source = socket.inet_pton(socket.AF_INET6, 'fe80::bad')
+    target = socket.inet_pton(socket.AF_INET6, 'ff02::1')
+    body = struct.pack('!BBHBBHII', 134, 0, 0, 64, 0, 1800, 0, 0) + bytes([1, 1]) + mac
+    body += bytes([3, 4, 64, 0xc0]) + struct.pack('!III', 86400, 86400, 0) + socket.inet_pton(socket.AF_INET6, '2001:db8:bad::')
+    pseudo = source + target + struct.pack('!II', len(body), 58)
+    body = body[:2] + struct.pack('!H', total(pseudo + body)) + body[4:]
+    link.send(b'\\x33\\x33\\0\\0\\0\\1' + mac + b'\\x86\\xdd' + struct.pack('!IHBB', 6 << 28, len(body), 58, 255) + source + target + body)
 ";
 
 fn with_host_port(port: u16) -> SandboxConfig {
@@ -113,5 +122,43 @@ async fn loopback_is_routed_only_while_a_host_port_needs_it() {
     assert_eq!(setting(), "1");
     world.runtime.remove_sandbox(&second).await.expect("is removed");
     assert_eq!(setting(), "0");
+    world.finish().await;
+}
+
+#[tokio::test]
+async fn a_pod_does_not_become_the_hosts_router_or_another_pods() {
+    if !can_run() {
+        return;
+    }
+    let world = World::with(on_bridge()).await;
+    let second = world.add_sandbox("second", on_bridge()).await;
+    let bridge = network_for(world.home.path()).bridge;
+    let (gateway, mac) = gateway(&world).await;
+    let pod = address_of(&world, &world.sandbox).await;
+    let open = UdpSocket::bind((gateway, 0)).expect("binds");
+    let port = open.local_addr().expect("has one").port();
+    let script = format!("advertise()\nudp({mac}, '{pod}', '{gateway}', {port}, b'done')");
+    let id = world.run_config(&python(&world, &script)).await;
+    assert_eq!(world.wait_for_exit(&id).await.code, 0);
+    assert_eq!(received(&open).as_deref(), Some(&b"done"[..]));
+    let routes = Command::new("ip")
+        .args(["-6", "route", "show", "dev", &bridge])
+        .output()
+        .expect("runs");
+    let routes = String::from_utf8_lossy(&routes.stdout).into_owned();
+    assert!(
+        !routes.contains("fe80::bad") && !routes.contains("2001:db8"),
+        "{routes}"
+    );
+    let look = world.config(
+        "look",
+        "cat /proc/net/ipv6_route; cat /proc/net/if_inet6; echo end > /shared/end; sleep 1000",
+    );
+    let id = world.run_in(&second, &look).await;
+    world.file("end").await;
+    let (_, text) = world
+        .exec(&id, "cat /proc/net/ipv6_route /proc/net/if_inet6")
+        .await;
+    assert!(!text.contains("0bad") && !text.contains("20010db8"), "{text}");
     world.finish().await;
 }
