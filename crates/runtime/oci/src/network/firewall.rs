@@ -36,23 +36,14 @@ pub(crate) struct Forward {
     pub(crate) pod: Ipv4Addr,
 }
 
-/// Replaces all rules. A machine without nftables is an error only if some port depends on it.
+/// Replaces all rules.
 pub(crate) fn install(bridge: &str, subnet: Subnet, forwards: &[Forward]) -> Result<(), FirewallError> {
     if forwards.is_empty() {
         route_loopback(bridge, false);
     }
-    let installed = nft(&ruleset(bridge, subnet, forwards));
-    if installed.is_ok() {
-        // Pods are routed by this machine from now on; it stays so, because others may rely on it meanwhile.
-        let _ = fs::write("/proc/sys/net/ipv4/ip_forward", "1");
-    }
+    nft(&ruleset(bridge, subnet, forwards))?;
     if !forwards.is_empty() {
-        installed?;
         route_loopback(bridge, true);
-        return Ok(());
-    }
-    if let Err(error) = installed {
-        tracing::warn!(%error, "pods cannot reach beyond this machine: there is no masquerading");
     }
     Ok(())
 }
@@ -121,7 +112,8 @@ fn forward_rule(forward: &Forward) -> String {
     )
 }
 
-fn nft(script: &str) -> Result<(), FirewallError> {
+/// Runs a script as a whole or not at all.
+pub(super) fn nft(script: &str) -> Result<(), FirewallError> {
     let mut child = Command::new("nft")
         .args(["-f", "-"])
         .stdin(Stdio::piped())
