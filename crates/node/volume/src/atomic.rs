@@ -130,12 +130,21 @@ fn current(volume: &Path) -> Option<PathBuf> {
 fn holds(version: &Path, files: &VolumeFiles) -> bool {
     let mut found = 0;
     let mut left = vec![version.to_owned()];
+    // More directories than the paths name are not ours, and need not all be looked at.
+    let mut directories = files.keys().map(|path| path.matches('/').count()).sum::<usize>() + 1;
     while let Some(directory) = left.pop() {
         let Ok(entries) = fs::read_dir(&directory) else {
             return false;
         };
+        let Some(rest) = directories.checked_sub(1) else {
+            return false;
+        };
+        directories = rest;
         for entry in entries {
             let Ok(entry) = entry else { return false };
+            if found > files.len() {
+                return false;
+            }
             match entry.file_type() {
                 Ok(kind) if kind.is_dir() => left.push(entry.path()),
                 Ok(kind) if kind.is_file() => found += 1,
@@ -147,9 +156,11 @@ fn holds(version: &Path, files: &VolumeFiles) -> bool {
     found == files.len() && files.iter().all(same)
 }
 
+/// A container may have put something else there: links are not followed, and pipes not waited for.
 fn is_same(path: &Path, wanted: &VolumeFile) -> io::Result<bool> {
-    let no_follow = i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).unwrap_or(0);
-    let file = OpenOptions::new().read(true).custom_flags(no_follow).open(path)?;
+    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+    let flags = i32::try_from(flags.bits()).map_err(io::Error::other)?;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let metadata = file.metadata()?;
     let size = u64::try_from(wanted.data.len()).unwrap_or(u64::MAX);
     if metadata.len() != size || metadata.mode() & 0o7777 != wanted.mode {

@@ -1,10 +1,14 @@
 //! Talks to a registry: the part of the OCI distribution protocol that pulling needs.
 //!
-//! Every answer that is kept in memory is bounded, error texts included. Credentials go to the registry and to the token
-//! service it names, never along with a redirect to another host. Registries on this machine are spoken to in plain http,
-//! all others in https only, redirects included.
+//! Every answer that is kept in memory is bounded, error texts included. Registries on this machine are spoken to in plain
+//! http, all others in https only, redirects included.
+//!
+//! Credentials go to the registry and to the token service that the registry itself names, over https or on its own host.
+//! A redirect to another host takes none along, and what that host asks for is not answered. A request for a token is
+//! never taken to another host, and one that posts a token is never repeated.
 
 mod challenge;
+mod error;
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -12,7 +16,8 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use reqwest::header::{
-    ACCEPT, AUTHORIZATION, CONTENT_RANGE, HeaderMap, HeaderValue, RANGE, WWW_AUTHENTICATE,
+    ACCEPT, AUTHORIZATION, CONTENT_RANGE, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION, RANGE,
+    WWW_AUTHENTICATE,
 };
 use reqwest::{Client, Response, StatusCode, Url};
 use serde::Deserialize;
@@ -23,6 +28,7 @@ use crate::digest::Digest;
 use crate::image::MAX_MANIFEST_BYTES;
 use crate::reference::Reference;
 use challenge::Challenge;
+pub use error::RegistryError;
 
 /// Until a connection stands.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
@@ -40,88 +46,14 @@ const MAX_ERROR_CHARS: usize = 300;
 const MANIFEST_TYPES: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
      application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json";
 
-#[derive(Debug, thiserror::Error)]
-pub enum RegistryError {
-    #[error("cannot prepare a connection to {registry}: {source}")]
-    Prepare {
-        registry: String,
-        source: reqwest::Error,
-    },
-    #[error("cannot reach {registry}: {}", innermost(source))]
-    Send {
-        registry: String,
-        source: reqwest::Error,
-    },
-    #[error("the connection to {registry} broke: {}", innermost(source))]
-    Read {
-        registry: String,
-        source: reqwest::Error,
-    },
-    #[error("{registry} has no {what}")]
-    NotFound { registry: String, what: String },
-    #[error("{registry} does not let us have {repository}: {message}")]
-    Denied {
-        registry: String,
-        repository: String,
-        message: String,
-    },
-    #[error("{registry} answered {status}: {message}")]
-    Status {
-        registry: String,
-        status: StatusCode,
-        message: String,
-    },
-    #[error("{registry} asks for credentials in a way that is not understood")]
-    Challenge { registry: String },
-    #[error("the token service of {registry} sent no token")]
-    Token { registry: String },
-    #[error("{registry} sent more than {limit} bytes")]
-    TooLarge { registry: String, limit: u64 },
-    #[error("{registry} sent a manifest with the digest {actual} for {expected}")]
-    ManifestCorrupt {
-        registry: String,
-        expected: Digest,
-        actual: Digest,
-    },
-}
-
-impl RegistryError {
-    /// Whether the same may work a little later.
-    pub(crate) fn is_transient(&self) -> bool {
-        match self {
-            Self::Send { source, .. } => !source.is_builder() && !source.is_redirect(),
-            Self::Read { .. } => true,
-            Self::Status { status, .. } => {
-                status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS
-            }
-            Self::Prepare { .. }
-            | Self::NotFound { .. }
-            | Self::Denied { .. }
-            | Self::Challenge { .. }
-            | Self::Token { .. }
-            | Self::TooLarge { .. }
-            | Self::ManifestCorrupt { .. } => false,
-        }
-    }
-}
-
-/// What is behind the general words of the http library.
-fn innermost(error: &reqwest::Error) -> String {
-    let mut error: &dyn std::error::Error = error;
-    while let Some(source) = error.source() {
-        error = source;
-    }
-    error.to_string()
-}
-
 /// One repository of one registry.
 #[derive(Debug)]
 pub(crate) struct Registry {
     http: Client,
     /// As the reference has it, for messages.
     name: String,
-    /// `https://HOST`.
-    base: String,
+    /// `https://HOST/`.
+    base: Url,
     repository: String,
     auth: Auth,
     /// What the registry wants to see, once it has said so.
@@ -135,7 +67,8 @@ impl Registry {
             .user_agent(concat!("pulselet/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT_TIMEOUT)
             .read_timeout(READ_TIMEOUT)
-            .redirect(reqwest::redirect::Policy::limited(MAX_REDIRECTS));
+            // They are followed here, because it matters where to.
+            .redirect(reqwest::redirect::Policy::none());
         let (scheme, builder) = if is_local(&name) {
             // Nothing between us and this machine: no proxy, no certificates.
             ("http", builder.no_proxy().tls_certs_only([]))
@@ -147,7 +80,9 @@ impl Registry {
         } else {
             name.as_str()
         };
-        let base = format!("{scheme}://{host}");
+        let base = Url::parse(&format!("{scheme}://{host}")).map_err(|_| RegistryError::Address {
+            registry: name.clone(),
+        })?;
         let http = builder.build().map_err(|source| RegistryError::Prepare {
             registry: name.clone(),
             source,
@@ -214,27 +149,51 @@ impl Registry {
 
     /// Asks, and asks again with credentials if the registry wants some.
     async fn get(&self, path: &str, headers: &HeaderMap) -> Result<Response, RegistryError> {
-        let url = format!("{}/v2/{}/{path}", self.base, self.repository);
+        let url = format!("{}v2/{}/{path}", self.base, self.repository);
+        let url = Url::parse(&url).map_err(|_| RegistryError::Address {
+            registry: self.name.clone(),
+        })?;
         let used = self.authorization.lock().await.clone();
-        let response = self.send(&url, headers, used.as_ref()).await?;
-        if response.status() != StatusCode::UNAUTHORIZED {
+        let response = self
+            .follow(url.clone(), headers, used.as_ref(), Redirects::Anywhere)
+            .await?;
+        // What another host asks for is no business of the registry's credentials.
+        let is_own = response.url().origin() == self.base.origin();
+        if response.status() != StatusCode::UNAUTHORIZED || !is_own {
             return Ok(response);
         }
         let fresh = self.authorize(&response, used.as_ref()).await?;
-        self.send(&url, headers, Some(&fresh)).await
+        self.follow(url, headers, Some(&fresh), Redirects::Anywhere).await
     }
 
-    async fn send(
+    /// Gets what is behind a chain of redirects. Credentials do not leave the host that they were for.
+    async fn follow(
         &self,
-        url: &str,
+        mut url: Url,
         headers: &HeaderMap,
-        authorization: Option<&HeaderValue>,
+        mut authorization: Option<&HeaderValue>,
+        redirects: Redirects,
     ) -> Result<Response, RegistryError> {
-        let mut request = self.http.get(url).headers(headers.clone());
-        if let Some(value) = authorization {
-            request = request.header(AUTHORIZATION, value);
+        for _ in 0..=MAX_REDIRECTS {
+            let mut request = self.http.get(url.clone()).headers(headers.clone());
+            if let Some(value) = authorization {
+                request = request.header(AUTHORIZATION, value);
+            }
+            let response = request.send().await.map_err(|source| self.not_sent(source))?;
+            let Some(next) = redirect_target(&response) else {
+                return Ok(response);
+            };
+            if next.origin() != url.origin() {
+                match redirects {
+                    Redirects::Anywhere => authorization = None,
+                    Redirects::SameHost => return Err(self.token_redirect()),
+                }
+            }
+            url = next;
         }
-        request.send().await.map_err(|source| self.not_sent(source))
+        Err(RegistryError::TooManyRedirects {
+            registry: self.name.clone(),
+        })
     }
 
     /// Gets what the registry wants to see, unless another request got it meanwhile.
@@ -275,42 +234,27 @@ impl Registry {
         Ok(value)
     }
 
-    async fn token(
-        &self,
-        mut realm: Url,
-        service: Option<&str>,
-        scope: &str,
-    ) -> Result<String, RegistryError> {
-        let request = match &self.auth {
-            Auth::RegistryToken(token) => return Ok(token.clone()),
-            Auth::IdentityToken(token) => {
-                let body = [
-                    ("grant_type", "refresh_token"),
-                    ("client_id", "pulselet"),
-                    ("service", service.unwrap_or_default()),
-                    ("scope", scope),
-                    ("refresh_token", token),
-                ];
-                let form = form(&body);
-                let kind = "application/x-www-form-urlencoded";
-                self.http
-                    .post(realm)
-                    .header(reqwest::header::CONTENT_TYPE, kind)
-                    .body(form)
+    async fn token(&self, realm: Url, service: Option<&str>, scope: &str) -> Result<String, RegistryError> {
+        if let Auth::RegistryToken(token) = &self.auth {
+            return Ok(token.clone());
+        }
+        let on_own_host = realm.scheme() == self.base.scheme() && realm.host() == self.base.host();
+        if realm.scheme() != "https" && !on_own_host {
+            return Err(RegistryError::Realm {
+                registry: self.name.clone(),
+                realm: realm.origin().ascii_serialization(),
+            });
+        }
+        let response = match &self.auth {
+            Auth::IdentityToken(token) => self.exchange_token(realm, service, scope, token).await?,
+            Auth::Basic { username, password } => {
+                let credentials = HeaderValue::try_from(basic(username, password)).ok();
+                self.ask_for_token(realm, service, scope, credentials).await?
             }
-            Auth::Anonymous | Auth::Basic { .. } => {
-                realm.query_pairs_mut().append_pair("scope", scope);
-                if let Some(service) = service {
-                    realm.query_pairs_mut().append_pair("service", service);
-                }
-                let request = self.http.get(realm);
-                match &self.auth {
-                    Auth::Basic { username, password } => request.basic_auth(username, Some(password)),
-                    Auth::Anonymous | Auth::IdentityToken(_) | Auth::RegistryToken(_) => request,
-                }
+            Auth::Anonymous | Auth::RegistryToken(_) => {
+                self.ask_for_token(realm, service, scope, None).await?
             }
         };
-        let response = request.send().await.map_err(|source| self.not_sent(source))?;
         let response = self.succeeded(response, || "token service".to_owned()).await?;
         let bytes = self.read(response, MAX_TOKEN_BYTES).await?;
         let answer: Option<TokenAnswer> = serde_json::from_slice(&bytes).ok();
@@ -320,6 +264,56 @@ impl Registry {
             .ok_or_else(|| RegistryError::Token {
                 registry: self.name.clone(),
             })
+    }
+
+    async fn ask_for_token(
+        &self,
+        mut realm: Url,
+        service: Option<&str>,
+        scope: &str,
+        mut credentials: Option<HeaderValue>,
+    ) -> Result<Response, RegistryError> {
+        realm.query_pairs_mut().append_pair("scope", scope);
+        if let Some(service) = service {
+            realm.query_pairs_mut().append_pair("service", service);
+        }
+        if let Some(value) = &mut credentials {
+            value.set_sensitive(true);
+        }
+        self.follow(
+            realm,
+            &HeaderMap::new(),
+            credentials.as_ref(),
+            Redirects::SameHost,
+        )
+        .await
+    }
+
+    /// The token is in the body, which a redirect would take along: none is followed.
+    async fn exchange_token(
+        &self,
+        realm: Url,
+        service: Option<&str>,
+        scope: &str,
+        token: &str,
+    ) -> Result<Response, RegistryError> {
+        let body = [
+            ("grant_type", "refresh_token"),
+            ("client_id", "pulselet"),
+            ("service", service.unwrap_or_default()),
+            ("scope", scope),
+            ("refresh_token", token),
+        ];
+        let request = self
+            .http
+            .post(realm)
+            .header(CONTENT_TYPE, "application/x-www-form-urlencoded")
+            .body(form(&body));
+        let response = request.send().await.map_err(|source| self.not_sent(source))?;
+        if response.status().is_redirection() {
+            return Err(self.token_redirect());
+        }
+        Ok(response)
     }
 
     /// Turns the answers that say no into errors.
@@ -371,6 +365,12 @@ impl Registry {
         }
     }
 
+    fn token_redirect(&self) -> RegistryError {
+        RegistryError::TokenRedirect {
+            registry: self.name.clone(),
+        }
+    }
+
     fn denied(&self, message: &str) -> RegistryError {
         RegistryError::Denied {
             registry: self.name.clone(),
@@ -378,6 +378,28 @@ impl Registry {
             message: message.to_owned(),
         }
     }
+}
+
+/// Where a request may be taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Redirects {
+    /// Without credentials, where it is another host.
+    Anywhere,
+    SameHost,
+}
+
+/// Where an answer says that the thing is; `None` if it is the thing itself, or makes no sense.
+fn redirect_target(response: &Response) -> Option<Url> {
+    let redirects = matches!(
+        response.status(),
+        StatusCode::MOVED_PERMANENTLY
+            | StatusCode::FOUND
+            | StatusCode::SEE_OTHER
+            | StatusCode::TEMPORARY_REDIRECT
+            | StatusCode::PERMANENT_REDIRECT
+    );
+    let location = response.headers().get(LOCATION).filter(|_| redirects)?;
+    response.url().join(location.to_str().ok()?).ok()
 }
 
 #[derive(Deserialize)]

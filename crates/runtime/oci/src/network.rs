@@ -11,6 +11,8 @@
 //! changes hands.
 
 mod firewall;
+mod forwarding;
+mod link_settings;
 mod netlink;
 mod subnet;
 
@@ -28,6 +30,8 @@ use pulselet_runtime::{PortMapping, Protocol, SandboxId};
 use crate::cni::CniOptions;
 use firewall::FirewallError;
 pub(crate) use firewall::Forward;
+use forwarding::Forwarding;
+use link_settings::ProtectError;
 use netlink::{Netlink, Peer};
 pub use subnet::{InvalidSubnet, Subnet};
 use subnet::{V6_PREFIX, mac_of};
@@ -83,6 +87,8 @@ pub(crate) enum NetworkError {
     Configure { address: Ipv4Addr, source: io::Error },
     #[error("cannot remove the link {link}: {source}")]
     RemoveLink { link: String, source: io::Error },
+    #[error(transparent)]
+    Protect(#[from] ProtectError),
     #[error("host port {port} is taken by another pod or program")]
     PortTaken { port: u16 },
     #[error("host ports of protocol SCTP are not supported")]
@@ -101,6 +107,7 @@ pub(crate) struct Network {
     given: Mutex<Option<Ipv4Addr>>,
     /// Locked while the bridge or the firewall's rules change.
     state: Mutex<State>,
+    forwarding: Forwarding,
 }
 
 /// The addresses of a pod on the bridge.
@@ -168,6 +175,7 @@ impl Network {
             ipv6: has_ipv6(),
             given: Mutex::default(),
             state: Mutex::default(),
+            forwarding: Forwarding::default(),
         }
     }
 
@@ -219,6 +227,8 @@ impl Network {
         let link = link_name(id);
         let pair = host.0.add_pair(&link, bridge, &peer);
         pair.map_err(NetworkError::Pair)?;
+        // Nothing comes through before the pod's end is up.
+        link_settings::protect_pod(POD_LINK)?;
         configure_pod(self.subnet, addresses)?;
         host.0.settle(&link).map_err(NetworkError::Pair)?;
         // Only now does the pod answer: who asked before may have heard nothing.
@@ -246,23 +256,47 @@ impl Network {
     fn update_rules(&self, state: &mut State) -> Result<(), NetworkError> {
         if state.users.is_empty() {
             if state.installed.take().is_some() {
-                firewall::remove(&self.bridge);
+                self.remove_rules();
             }
             return Ok(());
         }
         let wanted: Vec<Forward> = state.users.values().flatten().cloned().collect();
         if state.installed.as_ref() != Some(&wanted) {
-            firewall::install(&self.bridge, self.subnet, &wanted)?;
+            self.install_rules(&wanted)?;
             state.installed = Some(wanted);
         }
         Ok(())
     }
 
-    fn ensure_bridge(&self, netlink: &Netlink) -> Result<u32, NetworkError> {
-        let make = || -> io::Result<u32> {
-            if let Some(index) = netlink.link(&self.bridge)? {
-                return Ok(index);
+    /// A machine without nftables is an error only if some port depends on it. Nothing is forwarded without its rules.
+    fn install_rules(&self, wanted: &[Forward]) -> Result<(), NetworkError> {
+        match firewall::install(&self.bridge, self.subnet, wanted) {
+            Ok(()) => {}
+            Err(error) if wanted.is_empty() => {
+                tracing::warn!(%error, "pods cannot reach beyond this machine: there is no masquerading");
+                return Ok(());
             }
+            Err(error) => return Err(error.into()),
+        }
+        if let Err(error) = self.forwarding.turn_on(&self.bridge) {
+            tracing::warn!(%error, "pods may not reach beyond this machine: it does not forward for them");
+        }
+        Ok(())
+    }
+
+    fn remove_rules(&self) {
+        if let Err(error) = self.forwarding.turn_off(&self.bridge) {
+            tracing::warn!(%error, "this machine cannot stop forwarding for pods");
+        }
+        firewall::remove(&self.bridge);
+    }
+
+    fn ensure_bridge(&self, netlink: &Netlink) -> Result<u32, NetworkError> {
+        let found = netlink.link(&self.bridge);
+        if let Some(index) = found.map_err(|source| self.bridge_error(source))? {
+            return Ok(index);
+        }
+        let make = || -> io::Result<u32> {
             let gateway = self.subnet.gateway();
             netlink.add_bridge(&self.bridge, mac_of(gateway))?;
             let index = netlink
@@ -275,7 +309,13 @@ impl Network {
             }
             Ok(index)
         };
-        make().map_err(|source| self.bridge_error(source))
+        let index = make().map_err(|source| self.bridge_error(source))?;
+        // No link is in it yet, so that nothing has come.
+        let protected = link_settings::protect_bridge(&self.bridge);
+        if protected.is_err() {
+            let _ = netlink.delete_link(&self.bridge);
+        }
+        protected.map(|()| index).map_err(NetworkError::from)
     }
 
     /// Gives a bridge that an earlier agent made its hardware address: earlier builds let it follow the links in the
@@ -319,11 +359,17 @@ impl Network {
         }
         if !state.users.is_empty() {
             self.fix_bridge(&netlink)?;
+            // Earlier builds left a bridge's settings as the kernel makes them.
+            link_settings::protect_bridge(&self.bridge)?;
             return self.update_rules(&mut state);
         }
         if netlink.link(&self.bridge).is_ok_and(|link| link.is_some()) {
-            firewall::remove(&self.bridge);
-            remove_link(&netlink, &self.bridge)?;
+            self.remove_rules();
+            return remove_link(&netlink, &self.bridge);
+        }
+        // An agent that was killed may have taken the bridge away and no more.
+        if let Err(error) = self.forwarding.turn_off(&self.bridge) {
+            tracing::warn!(%error, "this machine cannot stop forwarding for pods");
         }
         Ok(())
     }
@@ -422,4 +468,197 @@ fn check_ports(wanted: &[Forward], users: &BTreeMap<SandboxId, Vec<Forward>>) ->
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::File, os::fd::AsFd as _, process::Command};
+
+    use pulselet_sys::unshare_namespaces;
+    use rustix::thread::UnshareFlags;
+
+    use super::*;
+
+    const IP_FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
+
+    /// Runs a test in a network namespace of its own, in which nothing is forwarded.
+    fn in_namespace(test: impl FnOnce() + Send) {
+        if !pulselet_testing::requires("root", pulselet_testing::is_root()) {
+            return;
+        }
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                unshare_namespaces(UnshareFlags::NEWNET).expect("has a namespace");
+                fs::write(IP_FORWARD, "0").expect("is set");
+                test();
+            });
+            thread.join().expect("does not panic");
+        });
+    }
+
+    fn network(bridge: &str, shared: &Path) -> Network {
+        let options = NetworkOptions {
+            bridge: bridge.into(),
+            ..NetworkOptions::default()
+        };
+        let mut network = Network::new(&options);
+        network.forwarding = Forwarding::in_directory(shared);
+        network
+    }
+
+    fn forwards() -> bool {
+        fs::read_to_string(IP_FORWARD).expect("reads").trim() == "1"
+    }
+
+    fn rules() -> String {
+        let output = Command::new("nft").args(["list", "ruleset"]).output();
+        String::from_utf8_lossy(&output.expect("runs").stdout).into_owned()
+    }
+
+    fn addresses(network: &Network) -> PodAddresses {
+        network.free_addresses(&[]).expect("some is free")
+    }
+
+    #[test]
+    fn forwarding_is_on_while_some_bridge_needs_it() {
+        in_namespace(|| {
+            let shared = tempfile::tempdir().expect("a directory");
+            let [one, two] = ["one", "two"].map(|name| network(name, shared.path()));
+            let pod = SandboxId::new("pod");
+            one.register(&pod, Vec::new()).expect("is made");
+            two.register(&pod, Vec::new()).expect("is made");
+            assert!(forwards());
+            one.disconnect(&pod, addresses(&one)).expect("is gone");
+            assert!(forwards(), "the second bridge needs it");
+            two.disconnect(&pod, addresses(&two)).expect("is gone");
+            assert!(!forwards(), "nobody needs it");
+            assert_eq!(rules(), "");
+        });
+    }
+
+    #[test]
+    fn an_agent_that_was_killed_is_cleaned_up_after() {
+        in_namespace(|| {
+            let shared = tempfile::tempdir().expect("a directory");
+            let pod = SandboxId::new("pod");
+            let killed = network("one", shared.path());
+            killed.register(&pod, Vec::new()).expect("is made");
+            drop(killed);
+            assert!(forwards());
+            // It comes back and knows no sandbox.
+            network("one", shared.path()).remove_strays().expect("cleans up");
+            assert!(!forwards());
+            assert_eq!(rules(), "");
+        });
+    }
+
+    #[test]
+    fn a_machine_that_forwarded_before_goes_on_without_a_limit() {
+        in_namespace(|| {
+            let shared = tempfile::tempdir().expect("a directory");
+            fs::write(IP_FORWARD, "1").expect("is set");
+            let (network, pod) = (network("one", shared.path()), SandboxId::new("pod"));
+            network.register(&pod, Vec::new()).expect("is made");
+            assert!(!rules().contains("hook forward"), "{}", rules());
+            network.disconnect(&pod, addresses(&network)).expect("is gone");
+            assert!(forwards());
+        });
+    }
+
+    #[test]
+    fn settings_that_change_with_forwarding_come_back() {
+        in_namespace(|| {
+            let shared = tempfile::tempdir().expect("a directory");
+            let redirects = "/proc/sys/net/ipv4/conf/all/accept_redirects";
+            fs::write(redirects, "0").expect("is set");
+            let own = "/proc/sys/net/ipv4/conf/lo/forwarding";
+            fs::write(own, "1").expect("is set");
+            let (network, pod) = (network("one", shared.path()), SandboxId::new("pod"));
+            network.register(&pod, Vec::new()).expect("is made");
+            network.disconnect(&pod, addresses(&network)).expect("is gone");
+            let read = |path| fs::read_to_string(path).expect("reads").trim().to_owned();
+            assert_eq!(
+                (read(redirects), read(own), forwards()),
+                ("0".into(), "1".into(), false)
+            );
+        });
+    }
+
+    /// A neighbour of the machine, in a network namespace of its own.
+    struct Neighbour {
+        namespace: File,
+        address: Ipv4Addr,
+    }
+
+    impl Neighbour {
+        fn new(number: u8) -> Self {
+            let run = |arguments: String| {
+                let status = Command::new("ip").args(arguments.split(' ')).status();
+                assert!(status.expect("runs").success(), "ip {arguments}");
+            };
+            let address = Ipv4Addr::new(192, 0, number, 2);
+            let machine = File::open("/proc/thread-self/ns/net").expect("opens");
+            unshare_namespaces(UnshareFlags::NEWNET).expect("has a namespace");
+            let namespace = File::open("/proc/thread-self/ns/net").expect("opens");
+            // The pair is made from here, with the machine as the other side.
+            let netlink = Netlink::open().expect("opens");
+            let peer = Peer {
+                name: &format!("near{number}"),
+                mac: mac_of(Ipv4Addr::new(192, 0, number, 1)),
+                namespace: machine.as_fd(),
+            };
+            netlink.add_bridge("lan", mac_of(address)).expect("is made");
+            let lan = netlink.link("lan").expect("asks").expect("is there");
+            netlink.add_pair("cable", lan, &peer).expect("is made");
+            run(format!("address add {address}/24 dev lan"));
+            run(format!("route add default via 192.0.{number}.1"));
+            Self::enter(&machine);
+            run(format!("address add 192.0.{number}.1/24 dev near{number}"));
+            run(format!("link set near{number} up"));
+            Self { namespace, address }
+        }
+
+        fn enter(namespace: &File) {
+            let kind = Some(rustix::thread::LinkNameSpaceType::Network);
+            rustix::thread::move_into_link_name_space(namespace.as_fd(), kind).expect("is entered");
+        }
+
+        fn socket(&self) -> UdpSocket {
+            let machine = File::open("/proc/thread-self/ns/net").expect("opens");
+            Self::enter(&self.namespace);
+            let socket = UdpSocket::bind((self.address, 0)).expect("binds");
+            Self::enter(&machine);
+            socket
+        }
+    }
+
+    #[test]
+    fn a_machine_that_forwards_for_pods_is_no_router_for_its_neighbours() {
+        in_namespace(|| {
+            let shared = tempfile::tempdir().expect("a directory");
+            let [from, to] = [Neighbour::new(1), Neighbour::new(2)].map(|neighbour| neighbour.socket());
+            let target = to.local_addr().expect("has one");
+            let next = || {
+                let mut buffer = [0; 16];
+                let count = to.recv(&mut buffer).expect("comes");
+                String::from_utf8_lossy(&buffer[..count]).into_owned()
+            };
+            fs::write(IP_FORWARD, "1").expect("is set");
+            from.send_to(b"routed", target).expect("is sent");
+            assert_eq!(
+                next(),
+                "routed",
+                "the neighbours know each other's hardware addresses now"
+            );
+            fs::write(IP_FORWARD, "0").expect("is set");
+            let (network, pod) = (network("one", shared.path()), SandboxId::new("pod"));
+            network.register(&pod, Vec::new()).expect("is made");
+            assert!(forwards());
+            from.send_to(b"through", target).expect("is sent");
+            network.disconnect(&pod, addresses(&network)).expect("is gone");
+            fs::write(IP_FORWARD, "1").expect("is set");
+            from.send_to(b"after", target).expect("is sent");
+            assert_eq!(next(), "after", "a packet between neighbours was forwarded");
+        });
+    }
 }

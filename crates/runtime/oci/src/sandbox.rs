@@ -11,7 +11,7 @@
 
 use std::{
     fs::{self, File},
-    io,
+    io::{self, Read as _},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream},
     os::fd::AsFd,
     path::{Path, PathBuf},
@@ -47,6 +47,9 @@ const NAMESPACED_SYSCTLS: [&str; 5] = ["net.", "kernel.shm", "kernel.msg", "kern
 
 /// Mounts of one path on top of each other that are taken away; a killed agent leaves one.
 const MAX_STACKED: usize = 8;
+
+/// Bytes that are read of the machine's own hosts file, host name or resolver settings: far more than they have.
+const MAX_HOST_FILE: u64 = 1 << 20;
 
 /// A program in the pod that does not accept within this is not listening.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
@@ -182,8 +185,11 @@ pub(crate) fn write_hosts(
     write_file(dir, HOSTS, &text)
 }
 
+/// A file of the machine; one that cannot be read says nothing.
 fn read_host(path: &str) -> String {
-    fs::read_to_string(path).unwrap_or_default()
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| file.take(MAX_HOST_FILE).read_to_string(&mut text));
+    read.map(|_| text).unwrap_or_default()
 }
 
 fn write_file(dir: &Path, name: &str, text: &str) -> Result<(), SandboxError> {

@@ -4,13 +4,15 @@
 //! there itself. It is written when a container is made: the pod's addresses are known by then.
 
 use std::fmt::Write as _;
-use std::fs;
-use std::io;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, Write as _};
 use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use pulselet_model::{Container, Pod};
 use pulselet_runtime::{Dns, Mount, Propagation};
+use rustix::fs::OFlags;
 
 use super::Context;
 use super::error::ConfigError;
@@ -24,6 +26,9 @@ const MAX_SERVERS: usize = 3;
 /// Search domains, and the bytes of all of them with what separates them, as Kubernetes admits them.
 const MAX_SEARCHES: usize = 32;
 const MAX_SEARCH_TEXT: usize = 2_048;
+
+/// Bytes that are read of the machine's own hosts file or resolver settings: far more than they have.
+const MAX_MACHINE_FILE: u64 = 1 << 20;
 
 const HOSTS: &str = "/etc/hosts";
 const RESOLV_CONF: &str = "/etc/resolv.conf";
@@ -86,14 +91,35 @@ pub(super) fn hosts_mount(context: Context<'_>, container: &Container) -> Result
 }
 
 /// In place, because running containers have the file mounted; not at all if it is right, because they may be reading.
+/// Containers can write it too: no more of it is read than it should have, and nothing but a file is read or written.
 fn write_if_changed(path: &Path, text: &str) -> io::Result<()> {
-    if fs::read_to_string(path).is_ok_and(|old| old == text) {
-        return Ok(());
-    }
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
     }
-    fs::write(path, text)
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .custom_flags(i32::try_from(flags).map_err(io::Error::other)?)
+        .open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    if metadata.len() == text.len() as u64 && read_up_to(&mut file, metadata.len())? == text.as_bytes() {
+        return Ok(());
+    }
+    file.set_len(0)?;
+    file.rewind()?;
+    file.write_all(text.as_bytes())
+}
+
+fn read_up_to(file: &mut File, limit: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(limit).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// The first line shows scripts and tests whose file it is: it is upstream's.
@@ -185,9 +211,10 @@ fn add_missing(list: &mut Vec<String>, more: Option<&[String]>) {
     }
 }
 
-/// A file that cannot be read says nothing.
+/// A file of the machine; one that cannot be read says nothing.
 fn read(path: &str) -> String {
-    fs::read_to_string(path).unwrap_or_default()
+    let bytes = File::open(path).and_then(|mut file| read_up_to(&mut file, MAX_MACHINE_FILE));
+    String::from_utf8(bytes.unwrap_or_default()).unwrap_or_default()
 }
 
 /// Of equal keywords but `nameserver` the last counts, as for resolvers.
@@ -286,5 +313,47 @@ mod tests {
         let pod = pod(&json!({"dnsPolicy": "None", "dnsConfig": {"searches": many}}));
         let searches = dns(&pod).searches;
         assert!(!searches.is_empty() && searches.join(" ").len() <= MAX_SEARCH_TEXT);
+    }
+
+    /// The most memory that this process ever had, in bytes.
+    fn peak_memory() -> u64 {
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+        line.split_ascii_whitespace()
+            .nth(1)
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+            * 1024
+    }
+
+    #[test]
+    fn what_a_container_made_of_its_hosts_file_is_replaced_and_costs_no_memory() {
+        const GROWN: u64 = 512 << 20;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("etc-hosts");
+        write_if_changed(&path, "text").unwrap();
+        File::options()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_len(GROWN)
+            .unwrap();
+        let before = peak_memory();
+        write_if_changed(&path, "text").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "text");
+        assert!(peak_memory() - before < GROWN / 8, "the file was read to its end");
+    }
+
+    #[test]
+    fn the_hosts_file_is_never_written_through_a_link_or_into_a_pipe() {
+        let directory = tempfile::tempdir().unwrap();
+        let [other, link, pipe] = ["other", "link", "pipe"].map(|name| directory.path().join(name));
+        fs::write(&other, "precious").unwrap();
+        std::os::unix::fs::symlink(&other, &link).unwrap();
+        assert!(write_if_changed(&link, "text").is_err());
+        assert_eq!(fs::read_to_string(&other).unwrap(), "precious");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
+        assert!(write_if_changed(&pipe, "text").is_err());
     }
 }

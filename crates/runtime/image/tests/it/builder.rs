@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 use tar::EntryType;
 use tempfile::TempDir;
 
+use crate::registry::answer;
+
 /// Whether this test can do its work: as root only. In CI a test that cannot run has failed.
 pub(crate) fn root() -> bool {
     pulselet_testing::requires("root", pulselet_testing::is_root())
@@ -212,5 +214,43 @@ impl Fixture {
         }
         found.sort();
         found
+    }
+}
+
+/// The documents of an image with one layer, by the end of their path.
+pub(crate) struct Documents {
+    config: String,
+    pub(crate) layer: Vec<u8>,
+    manifest: String,
+}
+
+impl Documents {
+    pub(crate) fn new() -> Self {
+        let layer = Layer::new().file("a", "1").finish();
+        let config = config(std::slice::from_ref(&layer), &Value::Null).to_string();
+        let manifest = json!({
+            "schemaVersion": 2,
+            "config": {"digest": Digest::of(config.as_bytes()), "size": config.len()},
+            "layers": [{"digest": Digest::of(&layer), "size": layer.len()}],
+        })
+        .to_string();
+        Self {
+            config,
+            layer,
+            manifest,
+        }
+    }
+
+    pub(crate) fn find(&self, head: &str) -> Vec<u8> {
+        let is = |bytes: &[u8]| head.contains(&Digest::of(bytes).to_string());
+        if head.contains("/manifests/") {
+            answer("200 OK", "", self.manifest.as_bytes())
+        } else if is(self.config.as_bytes()) {
+            answer("200 OK", "", self.config.as_bytes())
+        } else if is(&self.layer) {
+            answer("200 OK", "", &self.layer)
+        } else {
+            answer("404 Not Found", "", b"")
+        }
     }
 }

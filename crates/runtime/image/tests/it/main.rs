@@ -7,5 +7,6 @@ mod layers;
 mod load;
 mod protocol;
 mod pull;
+mod redirects;
 mod registry;
 mod store;

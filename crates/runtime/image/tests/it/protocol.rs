@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pulselet_image::{Auth, Digest, DownloadError, Image, PullError, RegistryError};
-use serde_json::{Value, json};
 
-use crate::builder::{Fixture, Layer, config, root};
+use crate::builder::{Documents, Fixture, root};
 use crate::registry::{Script, answer, client, reference};
 
 async fn pull(script: &Script, auth: Auth) -> Result<Image, PullError> {
@@ -15,44 +14,6 @@ async fn pull(script: &Script, auth: Auth) -> Result<Image, PullError> {
     let result = fixture.store.pull(&name, auth, Arc::new(|_| {})).await;
     assert_eq!(fixture.store.list().unwrap().len(), usize::from(result.is_ok()));
     result
-}
-
-/// The documents of an image with one layer, by the end of their path.
-struct Documents {
-    config: String,
-    layer: Vec<u8>,
-    manifest: String,
-}
-
-impl Documents {
-    fn new() -> Self {
-        let layer = Layer::new().file("a", "1").finish();
-        let config = config(std::slice::from_ref(&layer), &Value::Null).to_string();
-        let manifest = json!({
-            "schemaVersion": 2,
-            "config": {"digest": Digest::of(config.as_bytes()), "size": config.len()},
-            "layers": [{"digest": Digest::of(&layer), "size": layer.len()}],
-        })
-        .to_string();
-        Self {
-            config,
-            layer,
-            manifest,
-        }
-    }
-
-    fn find(&self, head: &str) -> Vec<u8> {
-        let is = |bytes: &[u8]| head.contains(&Digest::of(bytes).to_string());
-        if head.contains("/manifests/") {
-            answer("200 OK", "", self.manifest.as_bytes())
-        } else if is(self.config.as_bytes()) {
-            answer("200 OK", "", self.config.as_bytes())
-        } else if is(&self.layer) {
-            answer("200 OK", "", &self.layer)
-        } else {
-            answer("404 Not Found", "", b"")
-        }
-    }
 }
 
 #[tokio::test]

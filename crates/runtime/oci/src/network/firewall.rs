@@ -1,6 +1,9 @@
 //! Translation of addresses by nftables: pods reach the world under the host's address, and the host's ports lead to
 //! pods.
 //!
+//! Pods themselves reach neither the host's loopback addresses nor anything under an address that is none of theirs:
+//! such packets are dropped before connections are tracked, and so before any translation.
+//!
 //! One table, named after the bridge, is replaced as a whole. It needs the `nft` program and a kernel that has
 //! nftables; without them pods still reach the host and each other, and only host ports are an error.
 
@@ -33,25 +36,35 @@ pub(crate) struct Forward {
     pub(crate) pod: Ipv4Addr,
 }
 
-/// Replaces all rules. A machine without nftables is an error only if some port depends on it.
+/// Replaces all rules.
 pub(crate) fn install(bridge: &str, subnet: Subnet, forwards: &[Forward]) -> Result<(), FirewallError> {
-    let installed = nft(&ruleset(bridge, subnet, forwards));
-    // Pods are routed by this machine from now on; it stays so, because others may rely on it meanwhile.
-    let _ = fs::write("/proc/sys/net/ipv4/ip_forward", "1");
-    if !forwards.is_empty() {
-        let _ = fs::write(format!("/proc/sys/net/ipv4/conf/{bridge}/route_localnet"), "1");
-        return installed;
+    if forwards.is_empty() {
+        route_loopback(bridge, false);
     }
-    if let Err(error) = installed {
-        tracing::warn!(%error, "pods cannot reach beyond this machine: there is no masquerading");
+    nft(&ruleset(bridge, subnet, forwards))?;
+    if !forwards.is_empty() {
+        route_loopback(bridge, true);
     }
     Ok(())
 }
 
 pub(crate) fn remove(bridge: &str) {
+    // Before the rule goes that keeps pods from the host's loopback addresses.
+    route_loopback(bridge, false);
     let table = table(bridge);
     // Without nft there is no table either. Adding it first makes deleting it right in any case.
     let _ = nft(&format!("add table ip {table}\ndelete table ip {table}\n"));
+}
+
+/// Whether packets between the bridge and the host's loopback addresses are routed: a port of the host that is asked for
+/// under 127.0.0.1 needs it. Only to be turned on while the rules are there that drop what pods send to these addresses.
+fn route_loopback(bridge: &str, on: bool) {
+    let path = format!("/proc/sys/net/ipv4/conf/{bridge}/route_localnet");
+    if let Err(error) = fs::write(path, if on { "1" } else { "0" })
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        tracing::warn!(bridge, on, %error, "cannot change whether loopback addresses are routed to pods");
+    }
 }
 
 fn table(bridge: &str) -> String {
@@ -59,11 +72,15 @@ fn table(bridge: &str) -> String {
     format!("pulselet_{}", bridge.chars().map(plain).collect::<String>())
 }
 
+/// The first chain sees packets as they came: an answer to a translated connection still goes to the bridge's address.
 fn ruleset(bridge: &str, subnet: Subnet, forwards: &[Forward]) -> String {
     let table = table(bridge);
     let ports: String = forwards.iter().map(forward_rule).collect();
     format!(
         "add table ip {table}\ndelete table ip {table}\ntable ip {table} {{\n\
+         chain guard {{ type filter hook prerouting priority -300;\n\
+         iifname \"{bridge}\" ip daddr 127.0.0.0/8 drop;\n\
+         iifname \"{bridge}\" ip saddr != {subnet} drop;\n}}\n\
          chain ports {{\n{ports}}}\n\
          chain prerouting {{ type nat hook prerouting priority -100; fib daddr type local jump ports; }}\n\
          chain output {{ type nat hook output priority -100; fib daddr type local jump ports; }}\n\
@@ -95,7 +112,8 @@ fn forward_rule(forward: &Forward) -> String {
     )
 }
 
-fn nft(script: &str) -> Result<(), FirewallError> {
+/// Runs a script as a whole or not at all.
+pub(super) fn nft(script: &str) -> Result<(), FirewallError> {
     let mut child = Command::new("nft")
         .args(["-f", "-"])
         .stdin(Stdio::piped())

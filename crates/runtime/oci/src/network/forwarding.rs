@@ -1,0 +1,196 @@
+//! Forwarding of IPv4 by this machine, which pods need to reach others: turned on for the first bridge and back with
+//! the last.
+//!
+//! The setting belongs to the whole machine, and several agents may need it. What it was before is therefore written
+//! down, before it changes, in a directory that all of them share and that lasts as long as the setting does: until the
+//! machine restarts. Whoever takes the last bridge away puts it back, also for an agent that was killed. A machine that
+//! forwarded before is left as it is. On one that did not, packets between links that are not ours stay unforwarded: the
+//! table `pulselet_forwarding` drops them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, DirBuilder, File},
+    io::{self, Read as _},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _},
+    path::{Path, PathBuf},
+};
+
+use pulselet_shim::record::{self, Durability};
+use serde::{Deserialize, Serialize};
+
+use super::firewall::{self, FirewallError};
+
+/// Where agents tell each other what forwarding was. It is empty after a restart, as the setting is.
+const SHARED_DIR: &str = "/run/pulselet/forwarding";
+
+const RECORD_FILE: &str = "before.json";
+const LOCK_FILE: &str = "lock";
+
+/// The table that limits forwarding, of which there is one for all bridges.
+const TABLE: &str = "pulselet_forwarding";
+
+const SETTINGS: &str = "/proc/sys/net/ipv4";
+
+/// Bytes of a setting that are read: it is one number.
+const MAX_SETTING: u64 = 64;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ForwardingError {
+    #[error("cannot use {path}: {source}", path = path.display())]
+    Directory { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Record(#[from] record::RecordError),
+    #[error("cannot change {setting}: {source}")]
+    Change { setting: String, source: io::Error },
+    #[error(transparent)]
+    Limit(#[from] FirewallError),
+}
+
+/// What the machine had before forwarding was turned on, and who needs it.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Before {
+    /// Settings that the kernel changes along with forwarding, below the directory of settings.
+    settings: BTreeMap<String, String>,
+    bridges: BTreeSet<String>,
+}
+
+/// Forwarding in one network namespace.
+#[derive(Debug)]
+pub(crate) struct Forwarding {
+    dir: PathBuf,
+}
+
+impl Default for Forwarding {
+    fn default() -> Self {
+        Self::in_directory(Path::new(SHARED_DIR))
+    }
+}
+
+impl Forwarding {
+    /// For the network namespace of the calling thread.
+    pub(crate) fn in_directory(dir: &Path) -> Self {
+        let namespace = fs::metadata("/proc/thread-self/ns/net").map_or(0, |metadata| metadata.ino());
+        Self {
+            dir: dir.join(namespace.to_string()),
+        }
+    }
+
+    /// Makes the machine forward for a bridge. Doing it again changes nothing.
+    pub(crate) fn turn_on(&self, bridge: &str) -> Result<(), ForwardingError> {
+        let _lock = self.lock()?;
+        let former = record::read::<Before>(&self.dir, RECORD_FILE)?;
+        let mut before = match former {
+            Some(before) => before,
+            None if read_setting("ip_forward").as_deref() == Some("1") => return Ok(()),
+            None => Before {
+                settings: current_settings(),
+                bridges: BTreeSet::new(),
+            },
+        };
+        before.bridges.retain(|name| link_exists(name));
+        before.bridges.insert(bridge.to_owned());
+        record::write(&self.dir, RECORD_FILE, &before, Durability::Process)?;
+        firewall::nft(&limit(&before.bridges))?;
+        change_setting("ip_forward", "1")
+    }
+
+    /// A bridge needs it no more. With the last one everything is as it was.
+    pub(crate) fn turn_off(&self, bridge: &str) -> Result<(), ForwardingError> {
+        if !self.dir.join(RECORD_FILE).exists() {
+            return Ok(());
+        }
+        let _lock = self.lock()?;
+        let Some(mut before) = record::read::<Before>(&self.dir, RECORD_FILE)? else {
+            return Ok(());
+        };
+        before.bridges.retain(|name| name != bridge && link_exists(name));
+        if !before.bridges.is_empty() {
+            record::write(&self.dir, RECORD_FILE, &before, Durability::Process)?;
+            return Ok(firewall::nft(&limit(&before.bridges))?);
+        }
+        // Forwarding itself comes first: it changes the others.
+        change_setting("ip_forward", "0")?;
+        for (setting, value) in &before.settings {
+            // A link that is gone has no settings.
+            let _ = change_setting(setting, value);
+        }
+        let _ = firewall::nft(&no_limit());
+        let path = self.dir.join(RECORD_FILE);
+        fs::remove_file(&path).map_err(|source| ForwardingError::Directory { path, source })
+    }
+
+    /// Held until it is dropped.
+    fn lock(&self) -> Result<File, ForwardingError> {
+        let open = || {
+            DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
+            let file = File::options()
+                .create(true)
+                .truncate(false)
+                .write(true)
+                .open(self.dir.join(LOCK_FILE))?;
+            file.lock()?;
+            Ok(file)
+        };
+        open().map_err(|source| ForwardingError::Directory {
+            path: self.dir.clone(),
+            source,
+        })
+    }
+}
+
+/// Links that forwarded one by one, and whether redirects were heeded: the kernel changes both with forwarding.
+fn current_settings() -> BTreeMap<String, String> {
+    let mut settings = BTreeMap::new();
+    let mut keep = |name: String| {
+        if let Some(value) = read_setting(&name) {
+            settings.insert(name, value);
+        }
+    };
+    keep("conf/all/accept_redirects".to_owned());
+    let links = fs::read_dir(Path::new(SETTINGS).join("conf"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    for link in links.filter_map(|entry| entry.file_name().into_string().ok()) {
+        if link != "all" {
+            keep(format!("conf/{link}/forwarding"));
+        }
+    }
+    settings
+}
+
+fn read_setting(name: &str) -> Option<String> {
+    let mut text = String::new();
+    let file = File::open(Path::new(SETTINGS).join(name)).ok()?;
+    file.take(MAX_SETTING).read_to_string(&mut text).ok()?;
+    Some(text.trim().to_owned())
+}
+
+fn change_setting(name: &str, value: &str) -> Result<(), ForwardingError> {
+    let written = fs::write(Path::new(SETTINGS).join(name), value);
+    written.map_err(|source| ForwardingError::Change {
+        setting: format!("net/ipv4/{name}"),
+        source,
+    })
+}
+
+/// Of the network namespace of the calling thread, as the settings are.
+fn link_exists(name: &str) -> bool {
+    Path::new(SETTINGS).join("conf").join(name).exists()
+}
+
+/// Only what comes from or goes to one of the bridges is forwarded.
+fn limit(bridges: &BTreeSet<String>) -> String {
+    let names: Vec<String> = bridges.iter().map(|name| format!("\"{name}\"")).collect();
+    let names = names.join(", ");
+    format!(
+        "add table ip {TABLE}\ndelete table ip {TABLE}\ntable ip {TABLE} {{\n\
+         chain forward {{ type filter hook forward priority 0; policy drop;\n\
+         iifname {{ {names} }} accept;\n\
+         oifname {{ {names} }} accept;\n}}\n}}\n"
+    )
+}
+
+fn no_limit() -> String {
+    format!("add table ip {TABLE}\ndelete table ip {TABLE}\n")
+}
