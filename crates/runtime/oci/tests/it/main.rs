@@ -6,6 +6,7 @@ mod bridge_guard;
 mod cni;
 mod crash;
 mod exec;
+mod host_image;
 mod images;
 mod isolation;
 mod lifecycle;
