@@ -55,7 +55,9 @@ pub(crate) async fn start(args: &AgentArgs, setting: Setting) -> Result<Started,
     };
     let address = metrics.as_ref().and_then(|listener| listener.local_addr().ok());
     // After the claim: a runtime touches what it finds.
-    let runtime = args.runtime.open(&path, &args.cni).await?;
+    // Who gives pods to a service may not be who may read the machine's files.
+    let host_image = setting.config.host_image.unwrap_or(false);
+    let runtime = args.runtime.open(&path, &args.cni, host_image).await?;
     let version = runtime.version().await.map_err(Failure::environment)?;
     let warning = (!version.features.images).then_some(
         "warning: containers are plain host processes: images are not used, and nothing is isolated",

@@ -45,9 +45,17 @@ const SOCKET: &str = "unix://";
 
 impl RuntimeChoice {
     /// Opens the runtime below a data directory that the caller has claimed.
-    pub(crate) async fn open(&self, data_dir: &Path, cni: &CniArgs) -> Result<Arc<dyn Runtime>, Failure> {
+    /// `host_image`: whether pods may use the image of the machine's own files.
+    pub(crate) async fn open(
+        &self,
+        data_dir: &Path,
+        cni: &CniArgs,
+        host_image: bool,
+    ) -> Result<Arc<dyn Runtime>, Failure> {
+        // Where this user may not, there is no agent of the machine's that he could tell.
+        let _ = pulselet_runtime_oci::announce_data_dir(data_dir);
         match self {
-            Self::BuiltIn(built_in) => built_in.open(data_dir, cni).await,
+            Self::BuiltIn(built_in) => built_in.open(data_dir, cni, host_image).await,
             Self::Cri(socket) => {
                 if cni.cni_conf_dir.is_some() {
                     let message =
@@ -56,7 +64,7 @@ impl RuntimeChoice {
                 }
                 open_cri(socket, &data_dir.join(CRI)).await
             }
-            Self::Auto => open_any(data_dir, cni).await,
+            Self::Auto => open_any(data_dir, cni, host_image).await,
         }
     }
 }
@@ -84,7 +92,7 @@ async fn connect(socket: &Path, root: &Path) -> Result<Arc<dyn Runtime>, CriOpen
 
 /// The first CRI server that answers. A directory whose pods are at one is never given to the built-in containers: they
 /// would run a second time.
-async fn open_any(data_dir: &Path, cni: &CniArgs) -> Result<Arc<dyn Runtime>, Failure> {
+async fn open_any(data_dir: &Path, cni: &CniArgs, host_image: bool) -> Result<Arc<dyn Runtime>, Failure> {
     let root = data_dir.join(CRI);
     for socket in USUAL_SOCKETS.map(Path::new) {
         match connect(socket, &root).await {
@@ -103,7 +111,7 @@ async fn open_any(data_dir: &Path, cni: &CniArgs) -> Result<Arc<dyn Runtime>, Fa
         let hint = "start the container runtime, or choose one with --runtime";
         return Err(Failure::environment(message).with_hint(hint));
     }
-    BuiltIn::Oci.open(data_dir, cni).await
+    BuiltIn::Oci.open(data_dir, cni, host_image).await
 }
 
 impl BuiltIn {
@@ -129,7 +137,12 @@ impl BuiltIn {
         data_dir.join(self.name())
     }
 
-    async fn open(self, data_dir: &Path, cni: &CniArgs) -> Result<Arc<dyn Runtime>, Failure> {
+    async fn open(
+        self,
+        data_dir: &Path,
+        cni: &CniArgs,
+        host_image: bool,
+    ) -> Result<Arc<dyn Runtime>, Failure> {
         let root = self.root(data_dir);
         let cni = self.plugins(cni)?;
         Ok(match self {
@@ -149,6 +162,7 @@ impl BuiltIn {
                         ..network_of(data_dir)
                     },
                     images: open_images(data_dir).await?,
+                    host_image,
                 })
                 .await
                 .map_err(Failure::environment)?,

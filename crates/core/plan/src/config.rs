@@ -24,6 +24,8 @@ const MIN_BACKOFF: Span = Span::from_secs(1);
 pub struct NodeConfig {
     pub gates: GateSet,
     pub settings: Settings,
+    /// Whether pods may use the image of the machine's own files; `None` if the command decides.
+    pub host_image: Option<bool>,
 }
 
 /// A configuration that cannot be used.
@@ -90,6 +92,7 @@ struct File {
     exec_error_is_failure: Option<bool>,
     overload_guard: Option<bool>,
     crash_loop_back_off: Option<BackOff>,
+    host_image: Option<bool>,
 }
 
 #[derive(Default, Deserialize)]
@@ -135,6 +138,7 @@ impl File {
                 .map_err(|error| ConfigError::new(Some(name.referenced), error))?;
         }
         let defaults = Settings::default();
+        let host_image = self.host_image;
         let (backoff_initial, backoff_max) =
             self.crash_loop_back_off.unwrap_or_default().resolve(&defaults)?;
         let settings = Settings {
@@ -147,7 +151,11 @@ impl File {
             backoff_initial,
             backoff_max,
         };
-        Ok(NodeConfig { gates, settings })
+        Ok(NodeConfig {
+            gates,
+            settings,
+            host_image,
+        })
     }
 }
 
@@ -208,6 +216,7 @@ looks: false
 execErrorIsFailure: true
 overloadGuard: true
 crashLoopBackOff: {initial: 1s, max: 1m30s}
+hostImage: true
 ";
         let gates = GateSet::ALL
             .with(Gate::SubSecondProbes, false)
@@ -220,7 +229,13 @@ crashLoopBackOff: {initial: 1s, max: 1m30s}
             backoff_initial: Span::from_secs(1),
             backoff_max: Span::from_secs(90),
         };
-        assert_eq!(NodeConfig::parse(text), Ok(NodeConfig { gates, settings }));
+        let host_image = Some(true);
+        let expected = NodeConfig {
+            gates,
+            settings,
+            host_image,
+        };
+        assert_eq!(NodeConfig::parse(text), Ok(expected));
     }
 
     #[test]
@@ -231,7 +246,7 @@ crashLoopBackOff: {initial: 1s, max: 1m30s}
 
     #[test]
     fn errors_name_their_place() {
-        insta::assert_snapshot!(error("looks: true\nlook: false\n"), @"line 2, column 1: unknown field `look`, expected one of featureGates, subSecondPolicy, looks, execErrorIsFailure, overloadGuard, crashLoopBackOff");
+        insta::assert_snapshot!(error("looks: true\nlook: false\n"), @"line 2, column 1: unknown field `look`, expected one of featureGates, subSecondPolicy, looks, execErrorIsFailure, overloadGuard, crashLoopBackOff, hostImage");
         insta::assert_snapshot!(error("looks: true\nlooks: false\n"), @"line 2, column 1: duplicate mapping key: looks not allowed here");
         insta::assert_snapshot!(error("looks: perhaps\n"), @"line 1, column 8: invalid boolean (true or false expected)");
         insta::assert_snapshot!(error("subSecondPolicy: sometimes\n"), @"line 1, column 18: unknown variant `sometimes`, expected one of onlyFirstTime, alwaysWhenWaitingForSuccess, always");

@@ -134,6 +134,7 @@ async fn open(home: &Path) -> OciRuntime {
         program: shim.program.clone(),
         shim,
         images,
+        host_image: true,
         network: NetworkOptions {
             bridge: "pltbench".into(),
             subnet: Some("10.99.0.0/16".parse().expect("a range")),

@@ -11,16 +11,9 @@ use pulselet_image::{
     Auth, CredentialsError, Digest, DockerConfig, ImageStore, ImageStoreError, ImageStoreErrorKind,
     ParseReferenceError, Progress, Reference,
 };
-use pulselet_runtime::{
-    ImageErrorKind, ImageSummary, Mount, Propagation, RegistryCredentials, RuntimeImageError,
-};
+use pulselet_runtime::{ImageErrorKind, ImageSummary, Mount, RegistryCredentials, RuntimeImageError};
 
-/// The host's own files under a throw-away layer, for machines without a registry. Its containers can read what the
-/// host's root file system has.
-pub const HOST_IMAGE: &str = "pulselet.local/host";
-
-/// Where containers of the built-in image find the program itself.
-const PROGRAM_PATH: &str = "/usr/local/bin/pulselet";
+use crate::host_image::HostImage;
 
 /// What a container takes from its image.
 #[derive(Debug, Clone, Default)]
@@ -44,18 +37,15 @@ pub(crate) struct Template {
 #[derive(Debug)]
 pub(crate) struct Images {
     pub(crate) store: ImageStore,
-    /// What the built-in image does not show.
-    pub(crate) data_dir: PathBuf,
-    /// What it has.
-    pub(crate) program: PathBuf,
+    pub(crate) host: HostImage,
 }
 
 impl Images {
     /// What a container of this image is made of. `id` is what the image was when it was pulled; empty: whatever it is
     /// now.
     pub(crate) fn template(&self, reference: &str, id: &str) -> Result<Template, RuntimeImageError> {
-        if is_host_image(reference) {
-            return Ok(host_template(&self.data_dir, &self.program));
+        if HostImage::is(reference) {
+            return self.host.template();
         }
         let wanted = if id.is_empty() { reference } else { id };
         let image = self.find(wanted)?.ok_or_else(|| RuntimeImageError {
@@ -79,15 +69,16 @@ impl Images {
 
     /// Returns `None` if the image is not there.
     pub(crate) fn status(&self, reference: &str) -> Result<Option<ImageSummary>, RuntimeImageError> {
-        if is_host_image(reference) {
-            return Ok(Some(host_image()));
+        if HostImage::is(reference) {
+            return Ok(self.host.summary());
         }
         Ok(self.find(reference)?.map(listed))
     }
 
     pub(crate) fn list(&self) -> Result<Vec<ImageSummary>, RuntimeImageError> {
         let stored = self.store.list().map_err(|error| image_error("", &error))?;
-        Ok([host_image()]
+        let built_in = self.host.summary();
+        Ok(built_in
             .into_iter()
             .chain(stored.into_iter().map(listed))
             .collect())
@@ -108,8 +99,8 @@ impl Images {
         reference: &str,
         credentials: Option<&RegistryCredentials>,
     ) -> Result<ImageSummary, RuntimeImageError> {
-        if is_host_image(reference) {
-            return Ok(host_image());
+        if HostImage::is(reference) {
+            return self.host.pull();
         }
         let error = |kind, message: String| RuntimeImageError {
             reference: reference.to_owned(),
@@ -197,36 +188,4 @@ fn listed(image: pulselet_image::Image) -> ImageSummary {
         stop_signal: image.config.stop_signal,
         stop_signal_known: true,
     }
-}
-
-/// The built-in image: `data_dir` is not shown in it, `program` is.
-fn host_template(data_dir: &Path, program: &Path) -> Template {
-    Template {
-        layers: vec![PathBuf::from("/")],
-        hidden: vec![data_dir.to_owned()],
-        mounts: vec![Mount {
-            volume: String::new(),
-            container_path: PROGRAM_PATH.into(),
-            host_path: program.to_owned(),
-            sub_path: None,
-            read_only: true,
-            propagation: Propagation::Private,
-        }],
-        ..Template::default()
-    }
-}
-
-/// The built-in image as runtimes list images.
-fn host_image() -> ImageSummary {
-    ImageSummary {
-        id: HOST_IMAGE.to_owned(),
-        tags: vec![format!("{HOST_IMAGE}:latest")],
-        stop_signal_known: true,
-        uid: Some(0),
-        ..ImageSummary::default()
-    }
-}
-
-fn is_host_image(reference: &str) -> bool {
-    reference.strip_suffix(":latest").unwrap_or(reference) == HOST_IMAGE
 }

@@ -30,6 +30,7 @@ mod cgroup;
 mod cni;
 mod confinement;
 mod exec_process;
+mod host_image;
 mod image;
 mod init_process;
 mod network;
@@ -47,7 +48,8 @@ mod start_report;
 mod user;
 
 pub use cni::CniOptions;
-pub use image::{HOST_IMAGE, images_in_use};
+pub use host_image::{HOST_IMAGE, announce_data_dir};
+pub use image::images_in_use;
 pub use network::{InvalidSubnet, NetworkOptions, Subnet};
 pub use pulselet_shim_client::ShimCommand;
 pub use runtime::{OciOpenError, OciOptions, OciRuntime};

@@ -21,6 +21,7 @@ use pulselet_shim_client::{ContainerKind, ContainerRecord, SandboxRecord, ShimCo
 use crate::{
     cgroup::{Cgroup, Hierarchies},
     cni::Cni,
+    host_image::{self, HostImage},
     image::Images,
     network::{Network, NetworkOptions},
     sandbox, shim_program,
@@ -40,6 +41,8 @@ pub struct OciOptions {
     /// The program that the built-in image has.
     pub program: PathBuf,
     pub images: ImageStore,
+    /// Whether containers may be made of the built-in image.
+    pub host_image: bool,
     pub network: NetworkOptions,
 }
 
@@ -127,8 +130,11 @@ impl OciRuntime {
         let runtime = Self(Arc::new(Inner {
             images: Images {
                 store: options.images,
-                data_dir: options.data_dir,
-                program: options.program,
+                host: HostImage {
+                    allowed: options.host_image,
+                    data_dir: options.data_dir,
+                    program: options.program,
+                },
             },
             shim,
             shims,
@@ -159,6 +165,9 @@ fn prepare(mut options: OciOptions) -> std::result::Result<(OciOptions, ShimComm
         path: options.data_dir.clone(),
         source,
     })?;
+    if let Err(error) = host_image::announce_data_dir(&options.data_dir) {
+        tracing::warn!(%error, "other agents' containers may see this agent's data: it cannot be announced");
+    }
     let hierarchies = Hierarchies::find().map_err(|error| OciOpenError::Cgroups(error.into()))?;
     let base = PathBuf::from(format!("pulselet-{:016x}", tag(&options.root)));
     let cgroups = Cgroups { hierarchies, base };
@@ -177,7 +186,7 @@ fn prepare(mut options: OciOptions) -> std::result::Result<(OciOptions, ShimComm
 }
 
 /// A number for a path that no other build computes differently (FNV-1a).
-fn tag(path: &Path) -> u64 {
+pub(crate) fn tag(path: &Path) -> u64 {
     path.as_os_str()
         .as_encoded_bytes()
         .iter()

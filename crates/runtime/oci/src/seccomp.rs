@@ -1,15 +1,22 @@
 //! Seccomp: which system calls a container may make.
 //!
 //! A profile is turned into the kernel's filter program once, by the agent, so that a bad one is an error when the
-//! container is created. `RuntimeDefault` refuses what other runtimes' default profiles refuse, depending on the
-//! container's capabilities, and everything newer than this program knows; the rest is allowed. `Localhost` profiles
-//! are files in the format of the OCI runtime specification. Calls of other architectures (32 bit programs) are not
-//! there for a confined program.
+//! container is created. `RuntimeDefault` allows what other runtimes' default profiles allow, depending on the
+//! container's capabilities, and nothing else. `Localhost` profiles are files in the format of the OCI runtime
+//! specification. Calls of other architectures (32 bit programs) are not there for a confined program: by one of them,
+//! `socketcall`, arguments would pass that no filter can see.
 
 mod calls;
 mod default;
+#[cfg(test)]
+mod tests;
 
-use std::{fs::File, io::Read, path::Path};
+use std::{
+    collections::{BTreeSet, HashSet},
+    fs::File,
+    io::Read,
+    path::Path,
+};
 
 use pulselet_sys::FilterInstruction;
 use serde::{Deserialize, Serialize};
@@ -37,6 +44,7 @@ const ARCHITECTURE_OFFSET: u32 = 4;
 const ARGUMENTS_OFFSET: u32 = 16;
 const ALLOW: u32 = 0x7fff_0000;
 const LOG: u32 = 0x7ffc_0000;
+const TRACE: u32 = 0x7ff0_0000;
 const ERRNO: u32 = 0x0005_0000;
 const TRAP: u32 = 0x0003_0000;
 const KILL_THREAD: u32 = 0;
@@ -154,10 +162,22 @@ fn compile(profile: &Profile) -> Result<Filter, SeccompError> {
             .collect::<Result<Vec<_>, _>>()?;
         // A call that this machine does not have cannot be made.
         for number in rule.names.iter().filter_map(|name| calls::number(name)) {
-            program.rule(number, &checks, answer);
+            if repeats_an_argument(&checks) {
+                // As other runtimes have it: one of them is enough.
+                for check in &checks {
+                    program.rule(number, std::slice::from_ref(check), answer);
+                }
+            } else {
+                program.rule(number, &checks, answer);
+            }
         }
     }
     program.finish(default)
+}
+
+fn repeats_an_argument(checks: &[Check]) -> bool {
+    let mut seen = HashSet::new();
+    !checks.iter().all(|check| seen.insert(check.index))
 }
 
 fn action(name: &str, errno: Option<u32>) -> Result<u32, SeccompError> {
@@ -167,15 +187,18 @@ fn action(name: &str, errno: Option<u32>) -> Result<u32, SeccompError> {
         "SCMP_ACT_TRAP" => TRAP,
         "SCMP_ACT_KILL" | "SCMP_ACT_KILL_THREAD" => KILL_THREAD,
         "SCMP_ACT_KILL_PROCESS" => KILL_PROCESS,
-        "SCMP_ACT_ERRNO" => {
-            let number = errno.unwrap_or(EPERM);
-            if number > MAX_ERRNO {
-                return Err(SeccompError::ErrorNumber(number));
-            }
-            ERRNO | number
-        }
+        "SCMP_ACT_ERRNO" => ERRNO | error_number(errno, MAX_ERRNO)?,
+        // The number goes to whoever traces; without him the call is not there.
+        "SCMP_ACT_TRACE" => TRACE | error_number(errno, u32::from(u16::MAX))?,
         other => return Err(SeccompError::Action(other.to_owned())),
     })
+}
+
+fn error_number(given: Option<u32>, max: u32) -> Result<u32, SeccompError> {
+    let number = given.unwrap_or(EPERM);
+    (number <= max)
+        .then_some(number)
+        .ok_or(SeccompError::ErrorNumber(number))
 }
 
 /// One condition on an argument.
@@ -282,6 +305,22 @@ impl Program {
         }
     }
 
+    /// Allows calls whatever their arguments are: one test for each run of numbers.
+    fn allow(&mut self, numbers: BTreeSet<u32>) {
+        let mut runs: Vec<(u32, u32)> = Vec::new();
+        for number in numbers {
+            match runs.last_mut() {
+                Some((_, last)) if *last + 1 == number => *last = number,
+                Some(_) | None => runs.push((number, number)),
+            }
+        }
+        for (first, last) in runs {
+            self.0.push(jump(JUMP_GREATER_EQUAL, first, 0, 2));
+            self.0.push(jump(JUMP_GREATER, last, 1, 0));
+            self.0.push(statement(RETURN, ALLOW));
+        }
+    }
+
     fn finish(mut self, default: u32) -> Result<Filter, SeccompError> {
         self.0.push(statement(RETURN, default));
         if self.0.len() > MAX_INSTRUCTIONS {
@@ -355,142 +394,4 @@ fn statement(code: u16, k: u32) -> FilterInstruction {
 
 fn jump(code: u16, k: u32, yes: u8, no: u8) -> FilterInstruction {
     FilterInstruction { code, yes, no, k }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What the kernel would answer.
-    fn answer(filter: &Filter, number: u32, args: [u64; 6]) -> u32 {
-        let mut data = Vec::new();
-        data.extend(number.to_le_bytes());
-        data.extend(ARCHITECTURE.to_le_bytes());
-        data.extend([0; 8]);
-        data.extend(args.iter().flat_map(|arg| arg.to_le_bytes()));
-        let (mut at, mut word) = (0, 0);
-        loop {
-            let FilterInstruction { code, yes, no, k } = filter.0[at];
-            at += 1;
-            let jumped = match code {
-                LOAD => {
-                    let offset = usize::try_from(k).expect("fits");
-                    word = u32::from_le_bytes(data[offset..offset + 4].try_into().expect("four bytes"));
-                    continue;
-                }
-                AND => {
-                    word &= k;
-                    continue;
-                }
-                RETURN => return k,
-                JUMP_EQUAL => word == k,
-                JUMP_GREATER => word > k,
-                JUMP_GREATER_EQUAL => word >= k,
-                other => panic!("no such instruction: {other}"),
-            };
-            at += usize::from(if jumped { yes } else { no });
-        }
-    }
-
-    fn profile(text: &str) -> Result<Filter, SeccompError> {
-        compile(&serde_json::from_str(text).expect("is JSON of a profile"))
-    }
-
-    #[test]
-    fn every_comparison_is_that_of_whole_arguments() {
-        let big = 0x1_0000_0005_u64;
-        for (op, fits) in [
-            ("EQ", [false, true, false, false]),
-            ("NE", [true, false, true, true]),
-            ("LT", [true, false, false, true]),
-            ("LE", [true, true, false, true]),
-            ("GT", [false, false, true, false]),
-            ("GE", [false, true, true, false]),
-        ] {
-            let text = format!(
-                r#"{{"defaultAction": "SCMP_ACT_ERRNO", "syscalls": [{{"names": ["read", "no_such_call"], "action": "SCMP_ACT_ALLOW",
-                "args": [{{"index": 1, "value": {big}, "op": "SCMP_CMP_{op}"}}]}}]}}"#
-            );
-            let filter = profile(&text).expect("is fine");
-            let read = calls::number("read").expect("is known");
-            for (value, fits) in [big - 1, big, big + 1, 6].into_iter().zip(fits) {
-                let expected = if fits { ALLOW } else { ERRNO | EPERM };
-                assert_eq!(
-                    answer(&filter, read, [0, value, 0, 0, 0, 0]),
-                    expected,
-                    "{op} {value:#x}"
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn rules_are_tried_in_turn_and_all_checks_of_one_must_pass() {
-        let filter = profile(
-            r#"{"defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 38, "syscalls": [
-                {"names": ["socket"], "action": "SCMP_ACT_ALLOW", "args": [
-                    {"index": 0, "value": 2, "op": "SCMP_CMP_EQ"},
-                    {"index": 1, "value": 15, "valueTwo": 1, "op": "SCMP_CMP_MASKED_EQ"}]},
-                {"names": ["socket"], "action": "SCMP_ACT_ERRNO", "errnoRet": 97, "args": [{"index": 0, "value": 40, "op": "SCMP_CMP_EQ"}]},
-                {"names": ["write"], "action": "SCMP_ACT_ALLOW", "args": null}]}"#,
-        )
-        .expect("is fine");
-        let [socket, write] = ["socket", "write"].map(|name| calls::number(name).expect("is known"));
-        assert_eq!(answer(&filter, socket, [2, 0x801, 0, 0, 0, 0]), ALLOW);
-        assert_eq!(answer(&filter, socket, [2, 0x802, 0, 0, 0, 0]), ERRNO | ENOSYS);
-        assert_eq!(answer(&filter, socket, [40, 1, 0, 0, 0, 0]), ERRNO + 97);
-        assert_eq!(answer(&filter, write, [0; 6]), ALLOW);
-    }
-
-    #[test]
-    fn the_default_depends_on_capabilities() {
-        let call = |name: &str| calls::number(name).expect("is known");
-        let plain = default_filter(0).expect("compiles");
-        let admin = default_filter(1 << 21).expect("compiles");
-        let namespaces = [0x2000_0000, 0, 0, 0, 0, 0];
-        assert_eq!(answer(&plain, call("clone"), namespaces), ERRNO | EPERM);
-        assert_eq!(answer(&plain, call("clone"), [0x11, 0, 0, 0, 0, 0]), ALLOW);
-        assert_eq!(answer(&plain, call("clone3"), [0; 6]), ERRNO | ENOSYS);
-        assert_eq!(answer(&admin, call("clone"), namespaces), ALLOW);
-        for (name, without, with) in [
-            ("mount", ERRNO | EPERM, ALLOW),
-            ("keyctl", ERRNO | EPERM, ERRNO | EPERM),
-            ("read", ALLOW, ALLOW),
-        ] {
-            assert_eq!(
-                (
-                    answer(&plain, call(name), [0; 6]),
-                    answer(&admin, call(name), [0; 6])
-                ),
-                (without, with),
-                "{name}"
-            );
-        }
-        assert_eq!(answer(&plain, calls::LAST + 1, [0; 6]), ERRNO | ENOSYS);
-        assert_eq!(answer(&plain, FOREIGN_NUMBERS + 1, [0; 6]), ERRNO | ENOSYS);
-    }
-
-    #[test]
-    fn profiles_that_cannot_be_kept_to_are_refused() {
-        let rule = |rule: &str| {
-            profile(&format!(
-                r#"{{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{rule}]}}"#
-            ))
-            .is_err()
-        };
-        assert!(rule(r#"{"names": ["read"], "action": "SCMP_ACT_NOTIFY"}"#));
-        assert!(rule(
-            r#"{"names": ["read"], "action": "SCMP_ACT_ERRNO", "errnoRet": 5000}"#
-        ));
-        assert!(rule(
-            r#"{"names": ["read"], "action": "SCMP_ACT_TRAP", "args": [{"index": 6, "value": 0, "op": "SCMP_CMP_EQ"}]}"#
-        ));
-        assert!(rule(
-            r#"{"names": ["read"], "action": "SCMP_ACT_TRAP", "includes": {"caps": ["CAP_BPF"]}}"#
-        ));
-        let many = vec!["\"read\""; 3000].join(",");
-        assert!(rule(&format!(
-            r#"{{"names": [{many}], "action": "SCMP_ACT_TRAP"}}"#
-        )));
-    }
 }

@@ -28,6 +28,7 @@ impl Node {
         std::fs::create_dir_all(world.path("manifests")).unwrap();
         let mut command = world.command("node");
         command.arg("--manifests").arg(world.path("manifests"));
+        command.args(["--config", &world.config("hostImage: true\n")]);
         command.args([
             "--runtime",
             &world.runtime_flag(),

@@ -151,6 +151,7 @@ e2e!(
         let node = |place: Place<'_>, manifests: &Path| {
             let mut command = place.command(&["node", "--metrics", FREE_PORT]);
             command.arg("--manifests").arg(manifests);
+            command.args(["--config", &world.config("hostImage: true\n")]);
             command.args(["--runtime", &world.runtime_flag()]);
             Daemon::start(command)
         };
@@ -178,6 +179,7 @@ e2e!(a_server_with_relative_paths, [Process, Oci], |world| {
     let mut command = place.command(&["serve", "--manifests", "manifests", "--node-name", "node"]);
     command.args(["--listen", FREE_PORT, "--node-listen", FREE_PORT]);
     command.args(["--metrics", FREE_PORT, "--runtime", &world.runtime_flag()]);
+    command.args(["--config", &world.config("hostImage: true\n")]);
     let mut server = Daemon::start(command);
     let line = server.first_line();
     let (_, kubeconfig) = line.split_once("kubeconfig: ").unwrap();

@@ -357,20 +357,24 @@ pub(crate) fn shell_container(home: &Path, name: &str, script: &str) -> Containe
     }
 }
 
-pub(crate) async fn open(home: &Path) -> OciRuntime {
+pub(crate) fn options(home: &Path) -> OciOptions {
     let shim = ShimCommand {
         program: env!("CARGO_BIN_EXE_pulselet-oci-shim").into(),
         args: Vec::new(),
     };
-    let options = OciOptions {
+    OciOptions {
         root: home.join("root"),
         data_dir: home.to_owned(),
         program: shim.program.clone(),
         shim,
         images: images(home),
+        host_image: true,
         network: network_for(home),
-    };
-    OciRuntime::open(options).await.expect("the runtime opens")
+    }
+}
+
+pub(crate) async fn open(home: &Path) -> OciRuntime {
+    OciRuntime::open(options(home)).await.expect("the runtime opens")
 }
 
 pub(crate) async fn address_of(world: &World, sandbox: &SandboxId) -> IpAddr {

@@ -1,0 +1,291 @@
+//! What of the machine's root file system containers of the built-in image must not see.
+
+use std::{
+    collections::BTreeSet,
+    ffi::OsStr,
+    fs::{self, DirBuilder, File},
+    io::{self, Read as _},
+    os::unix::{
+        ffi::OsStrExt as _,
+        fs::{DirBuilderExt as _, FileTypeExt as _},
+    },
+    path::{Path, PathBuf},
+};
+
+/// Passwords, keys, and data of programs that run pods or containers. Below the root.
+const OF_MACHINE: &[&str] = &[
+    "etc/shadow",
+    "etc/shadow-",
+    "etc/gshadow",
+    "etc/gshadow-",
+    "etc/krb5.keytab",
+    "etc/ssl/private",
+    "etc/kubernetes",
+    "etc/rancher",
+    "etc/pulselet",
+    "var/lib/containerd",
+    "var/lib/containers",
+    "var/lib/docker",
+    "var/lib/etcd",
+    "var/lib/kubelet",
+    "var/lib/pulselet",
+    "var/lib/rancher",
+];
+
+/// The same of one user, below his home.
+const OF_USER: &[&str] = &[
+    ".aws",
+    ".azure",
+    ".config/containers",
+    ".config/gcloud",
+    ".docker",
+    ".git-credentials",
+    ".gnupg",
+    ".kube",
+    ".local/share/keyrings",
+    ".local/state/pulselet",
+    ".netrc",
+    ".ssh",
+];
+
+/// Homes that are looked into. Where there are more, none is shown.
+const MAX_HOMES: usize = 64;
+
+/// Sockets of services that are hidden, and how far below `/run` they are looked for.
+const MAX_SOCKETS: usize = 256;
+const SOCKET_DEPTH: usize = 3;
+
+/// Where agents write down their data directories, one file each, until the machine restarts.
+const ANNOUNCED: &str = "/run/pulselet/data-dirs";
+const MAX_ANNOUNCED: usize = 1024;
+/// Bytes of a path, as the kernel has it.
+const MAX_PATH: u64 = 4096;
+
+/// Lets other agents of the machine hide this data directory from their containers.
+pub fn announce_data_dir(data_dir: &Path) -> io::Result<()> {
+    let path = data_dir.canonicalize()?;
+    DirBuilder::new().recursive(true).mode(0o755).create(ANNOUNCED)?;
+    let name = format!("{:016x}", crate::runtime::tag(&path));
+    fs::write(Path::new(ANNOUNCED).join(name), path.as_os_str().as_bytes())
+}
+
+/// Everything that is there and must not be seen, by its real path.
+pub(super) fn hidden_paths(data_dir: &Path) -> Vec<PathBuf> {
+    let root = Path::new("/");
+    let mut hidden = BTreeSet::new();
+    let agents = announced(Path::new(ANNOUNCED));
+    for path in agents.iter().map(PathBuf::as_path).chain([data_dir]) {
+        hidden.extend(path.canonicalize());
+    }
+    hidden.extend(secrets_below(root));
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let beneath: Vec<PathBuf> = hidden
+        .iter()
+        .filter_map(|path| beneath_mount(path, &mounts))
+        .collect();
+    hidden.extend(beneath);
+    hidden.remove(root);
+    hidden.into_iter().collect()
+}
+
+/// Data directories that agents have announced. Those that are gone are forgotten.
+fn announced(directory: &Path) -> Vec<PathBuf> {
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(directory)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .take(MAX_ANNOUNCED)
+    {
+        let mut bytes = Vec::new();
+        let read = File::open(entry.path()).and_then(|file| file.take(MAX_PATH).read_to_end(&mut bytes));
+        let path = PathBuf::from(OsStr::from_bytes(&bytes));
+        if read.is_ok() && path.is_absolute() && path.exists() {
+            paths.push(path);
+        } else {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+    paths
+}
+
+fn secrets_below(root: &Path) -> BTreeSet<PathBuf> {
+    let mut found: BTreeSet<PathBuf> = BTreeSet::new();
+    found.extend(
+        OF_MACHINE
+            .iter()
+            .filter_map(|path| root.join(path).canonicalize().ok()),
+    );
+    found.extend(
+        OF_USER
+            .iter()
+            .filter_map(|path| root.join("root").join(path).canonicalize().ok()),
+    );
+    let homes: Vec<PathBuf> = children(&root.join("home")).take(MAX_HOMES + 1).collect();
+    if homes.len() > MAX_HOMES {
+        found.extend(root.join("home").canonicalize());
+    } else {
+        found.extend(homes.iter().flat_map(|home| secrets_of_user(home)));
+    }
+    let keys = children(&root.join("etc/ssh"));
+    let is_key = |path: &PathBuf| path.as_os_str().as_bytes().ends_with(b"_key");
+    found.extend(keys.filter(is_key).filter_map(|path| path.canonicalize().ok()));
+    let mut sockets = Vec::new();
+    find_sockets(&root.join("run"), SOCKET_DEPTH, &mut sockets);
+    found.extend(sockets);
+    found
+}
+
+/// A user can make links in his home; one that leads out of it would hide what is not his.
+fn secrets_of_user(home: &Path) -> Vec<PathBuf> {
+    let Ok(real) = home.canonicalize() else {
+        return Vec::new();
+    };
+    let secrets = OF_USER
+        .iter()
+        .filter_map(|path| home.join(path).canonicalize().ok());
+    secrets
+        .filter(|path| path.starts_with(&real) && *path != real)
+        .collect()
+}
+
+fn find_sockets(directory: &Path, depth: usize, found: &mut Vec<PathBuf>) {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    for entry in entries {
+        match entry.file_type() {
+            Ok(kind) if kind.is_socket() && found.len() < MAX_SOCKETS => found.push(entry.path()),
+            Ok(kind) if kind.is_dir() && depth > 1 => find_sockets(&entry.path(), depth - 1, found),
+            Ok(_) | Err(_) => {}
+        }
+    }
+}
+
+fn children(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path())
+}
+
+/// A mount shows the same files a second time if what is mounted is a part of the root file system: where they are in
+/// that. The image has no mounts of the machine, so that it would show them there.
+fn beneath_mount(path: &Path, mounts: &str) -> Option<PathBuf> {
+    /// Device, the part of its file system, where that is mounted.
+    fn fields(line: &str) -> Option<(&str, PathBuf, PathBuf)> {
+        let mut words = line.split(' ').skip(2);
+        let (device, part, target) = (words.next()?, words.next()?, words.next()?);
+        Some((device, unescape(part), unescape(target)))
+    }
+    let all: Vec<_> = mounts.lines().filter_map(fields).collect();
+    let (root_device, root_part, _) = all.iter().rev().find(|(.., target)| target == Path::new("/"))?;
+    let (device, part, target) = all
+        .iter()
+        .filter(|(.., target)| path.starts_with(target))
+        .max_by_key(|(.., target)| target.components().count())?;
+    if device != root_device || target == Path::new("/") {
+        return None;
+    }
+    let place = part.join(path.strip_prefix(target).ok()?);
+    Some(Path::new("/").join(place.strip_prefix(root_part).ok()?))
+}
+
+/// Spaces and the like are written as a backslash and three octal digits.
+fn unescape(text: &str) -> PathBuf {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((first, tail)) = rest.split_first() {
+        let digits = tail.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) if *first == b'\\' => {
+                bytes.push(byte);
+                rest = &tail[3..];
+            }
+            Some(_) | None => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    PathBuf::from(OsStr::from_bytes(&bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::{fs::symlink, net::UnixListener};
+
+    use super::*;
+
+    #[test]
+    fn secrets_are_found_by_their_real_paths() {
+        let root = tempfile::tempdir().expect("a directory");
+        let root = root.path().canonicalize().expect("is there");
+        for directory in [
+            "etc/ssh",
+            "root",
+            "home/u/.ssh",
+            "home/u/notes",
+            "home/v",
+            "real-kube",
+            "run/service",
+            "srv/data",
+        ] {
+            fs::create_dir_all(root.join(directory)).expect("makes");
+        }
+        for file in [
+            "etc/shadow",
+            "etc/passwd",
+            "etc/ssh/ssh_host_rsa_key",
+            "etc/ssh/ssh_host_rsa_key.pub",
+        ] {
+            fs::write(root.join(file), "").expect("writes");
+        }
+        symlink(root.join("real-kube"), root.join("root/.kube")).expect("links");
+        // A user must not have the machine's files hidden.
+        symlink(root.join("etc"), root.join("home/v/.ssh")).expect("links");
+        let _listener = UnixListener::bind(root.join("run/service/it.sock")).expect("binds");
+        let found: Vec<String> = secrets_below(&root)
+            .iter()
+            .map(|path| path.strip_prefix(&root).expect("is below").display().to_string())
+            .collect();
+        let expected = [
+            "etc/shadow",
+            "etc/ssh/ssh_host_rsa_key",
+            "home/u/.ssh",
+            "real-kube",
+            "run/service/it.sock",
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn of_very_many_homes_none_is_shown() {
+        let root = tempfile::tempdir().expect("a directory");
+        for number in 0..=MAX_HOMES {
+            fs::create_dir_all(root.path().join(format!("home/{number}"))).expect("makes");
+        }
+        let home = root.path().join("home").canonicalize().expect("is there");
+        assert_eq!(secrets_below(root.path()), BTreeSet::from([home]));
+    }
+
+    #[test]
+    fn announced_directories_that_are_gone_are_forgotten() {
+        let home = tempfile::tempdir().expect("a directory");
+        fs::write(home.path().join("a"), home.path().as_os_str().as_bytes()).expect("writes");
+        for (name, text) in [("b", "/no/such/place"), ("c", "relative"), ("d", "")] {
+            fs::write(home.path().join(name), text).expect("writes");
+        }
+        assert_eq!(announced(home.path()), [home.path()]);
+        assert_eq!(fs::read_dir(home.path()).expect("lists").count(), 1);
+    }
+
+    #[test]
+    fn what_is_mounted_from_the_root_file_system_is_hidden_there_too() {
+        let mounts = "1 0 8:1 /os / rw - ext4 /dev/a rw\n\
+            2 1 8:1 /os/srv/da\\040ta /var/lib/pulselet rw - ext4 /dev/a rw\n\
+            3 1 8:2 / /other rw - ext4 /dev/b rw\n\
+            4 1 8:1 /outside /beside rw - ext4 /dev/a rw\n";
+        let beneath = |path: &str| beneath_mount(Path::new(path), mounts);
+        assert_eq!(beneath("/var/lib/pulselet/x"), Some("/srv/da ta/x".into()));
+        for path in ["/var/lib", "/other/x", "/beside/x"] {
+            assert_eq!(beneath(path), None, "{path}");
+        }
+    }
+}
