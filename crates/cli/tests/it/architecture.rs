@@ -111,3 +111,53 @@ fn no_public_type_name_stands_twice_in_the_workspace() {
         "rename all but one of each, so that the name says which type is meant: {declared:#?}"
     );
 }
+
+fn document(name: &str) -> String {
+    std::fs::read_to_string(Path::new(repository()).join(name)).expect("the document can be read")
+}
+
+/// What stands between backticks in a text.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+#[test]
+fn the_documents_name_only_paths_that_exist() {
+    let mut missing = Vec::new();
+    for name in ["CONTRIBUTING.md", "docs/ARCHITECTURE.md"] {
+        let text = document(name);
+        // Blocks of code have three backticks at each end, which leaves the pairs of the others as they are.
+        let paths = quoted(&text).filter(|quoted| quoted.starts_with("crates/"));
+        let absent = paths.filter(|path| !Path::new(repository()).join(path).exists());
+        missing.extend(absent.map(|path| format!("{name}: {path}")));
+    }
+    assert!(
+        missing.is_empty(),
+        "the documents name what is not there: {missing:#?}"
+    );
+}
+
+/// The rows of "Follow one probe" are `what happens | file | functions`.
+#[test]
+fn the_way_of_a_probe_is_as_written() {
+    let text = document("docs/ARCHITECTURE.md");
+    let (_, rest) = text
+        .split_once("## Follow one probe")
+        .expect("the document follows a probe");
+    let section = rest.split("\n## ").next().unwrap_or_default();
+    let mut hops = 0;
+    for row in section.lines().filter(|line| line.contains("| `crates/")) {
+        let mut cells = row.split('|').skip(2);
+        let (file, functions) = (cells.next().unwrap_or_default(), cells.next().unwrap_or_default());
+        let source = document(quoted(file).next().expect("a row names its file"));
+        for function in quoted(functions) {
+            hops += 1;
+            let declared = [format!("fn {function}("), format!("fn {function}<")];
+            assert!(
+                declared.iter().any(|text| source.contains(text)),
+                "there is no function {function} in{file}"
+            );
+        }
+    }
+    assert!(hops > 30, "only {hops} functions were found in the table");
+}

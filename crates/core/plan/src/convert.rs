@@ -1,9 +1,9 @@
 //! From an admitted Pod to everything that a node and a simulation need of it, once.
 //!
-//! Nobody else decides what a field of a manifest means for a running pod. The engine's plan follows the *node's* gates: what a gate hides does not appear in it. A Pod comes here defaulted and
-//! validated, but perhaps by another API server or under older rules, so odd numbers are moved to the nearest
-//! sensible value instead of being trusted; only what has no sensible reading is an error. Judging a manifest for its
-//! author is admission's work, not ours.
+//! Nobody else decides what a field of a manifest means for a running pod. The engine's plan follows the *node's* gates:
+//! what a gate hides does not appear in it. A Pod comes here defaulted and validated, but perhaps by another API server
+//! or under older rules, so odd numbers are moved to the nearest sensible value instead of being trusted; only what has
+//! no sensible reading is an error. Judging a manifest for its author is admission's work, not ours.
 
 use std::sync::Arc;
 

@@ -61,10 +61,10 @@ impl Prober {
 
     pub async fn run(&self, probe: &NetworkProbe, timeout: Duration) -> Report {
         match probe {
-            NetworkProbe::Http(request) => self.http(request, timeout).await,
-            NetworkProbe::Tcp(target) => self.tcp(target, timeout).await,
+            NetworkProbe::Http(request) => http::probe(self, request, timeout).await,
+            NetworkProbe::Tcp(target) => tcp::probe(self, target, timeout).await,
             // Boxed: an HTTP/2 connection is many times the size of the others.
-            NetworkProbe::Grpc(check) => Box::pin(self.grpc(check, timeout)).await,
+            NetworkProbe::Grpc(check) => Box::pin(grpc::probe(self, check, timeout)).await,
         }
     }
 
