@@ -5,9 +5,10 @@
 
 mod connection;
 mod connections;
+mod data_dir;
 mod tls;
 
-use std::fs::{self, File, TryLockError};
+use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -65,6 +66,8 @@ impl Config {
 pub enum ServeError {
     #[error("cannot create the data directory {path}: {source}")]
     CreateDataDir { path: PathBuf, source: io::Error },
+    #[error("cannot keep others out of {path}: {source}")]
+    MakePrivate { path: PathBuf, source: io::Error },
     #[error("cannot lock the data directory {path}: {source}")]
     Lock { path: PathBuf, source: io::Error },
     #[error("another server uses the data directory {path}")]
@@ -125,7 +128,7 @@ impl Server {
     /// Opens the store, makes or loads the certificates, writes the administrator's kubeconfig, and listens.
     pub async fn bind(config: Config) -> Result<Self, ServeError> {
         let data_dir = config.data_dir;
-        let lock = lock_data_dir(&data_dir)?;
+        let lock = data_dir::claim(&data_dir)?;
         let store = SqliteStore::open(&data_dir.join("api.db"), config.history)?;
         let rules = Rules {
             profile: config.profile,
@@ -249,34 +252,4 @@ fn url(address: SocketAddr) -> String {
         IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::LOCALHOST),
     };
     format!("https://{}", SocketAddr::new(ip, address.port()))
-}
-
-/// Creates the data directory and locks it, so that only one server uses it.
-fn lock_data_dir(path: &Path) -> Result<File, ServeError> {
-    use std::os::unix::fs::DirBuilderExt;
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .map_err(|source| ServeError::CreateDataDir {
-            path: path.to_owned(),
-            source,
-        })?;
-    let failed = |source| ServeError::Lock {
-        path: path.to_owned(),
-        source,
-    };
-    let file = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(path.join("api.lock"))
-        .map_err(failed)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(ServeError::Locked {
-            path: path.to_owned(),
-        }),
-        Err(TryLockError::Error(source)) => Err(failed(source)),
-    }
 }

@@ -57,7 +57,7 @@ fn not_started(error: &ServeError) -> Failure {
         ServeError::Locked { .. } => {
             failure.with_hint("stop that server, or name another directory with --data-dir")
         }
-        ServeError::CreateDataDir { .. } | ServeError::Lock { .. } => {
+        ServeError::CreateDataDir { .. } | ServeError::MakePrivate { .. } | ServeError::Lock { .. } => {
             failure.with_hint("name a directory that you can write to with --data-dir")
         }
         ServeError::Listen { .. } => failure.with_hint("name another address with --listen"),

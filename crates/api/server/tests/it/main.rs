@@ -4,6 +4,7 @@ mod client;
 mod crowding;
 mod harness;
 mod kubectl;
+mod modes;
 mod nodes;
 mod restriction;
 mod store;
