@@ -23,6 +23,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::access::pki::{Authority, PkiError};
 use crate::access::{ADMIN_GROUP, AccessError, Authenticator};
+use crate::audit::AuditLog;
 use crate::client::LocalClient;
 use crate::node_proxy::Nodes;
 use crate::registry::Registry;
@@ -47,6 +48,8 @@ pub struct Config {
     pub profile: Profile,
     pub gates: GateSet,
     pub history: HistoryLimits,
+    /// Where changes and refusals are recorded; `None` if they are not.
+    pub audit_log: Option<PathBuf>,
 }
 
 impl Config {
@@ -58,6 +61,7 @@ impl Config {
             profile: Profile::default(),
             gates: GateSet::default(),
             history: HistoryLimits::default(),
+            audit_log: None,
         }
     }
 }
@@ -72,6 +76,8 @@ pub enum ServeError {
     Lock { path: PathBuf, source: io::Error },
     #[error("another server uses the data directory {path}")]
     Locked { path: PathBuf },
+    #[error("cannot open the audit log {path}: {source}")]
+    OpenAuditLog { path: PathBuf, source: io::Error },
     #[error("cannot listen on {address}: {source}")]
     Listen { address: SocketAddr, source: io::Error },
     #[error("cannot set up TLS: {source}")]
@@ -149,12 +155,13 @@ impl Server {
         let address = listener.local_addr().map_err(listen_failed)?;
         let acceptor = tls::acceptor(&authority, &authenticator, address.ip())?;
         let nodes = Nodes::new(registry.clone(), &authority)?;
+        let audit = config.audit_log.map(open_audit_log).transpose()?;
         let kubeconfig = data_dir.join("admin.kubeconfig");
         authority.write_kubeconfig(&kubeconfig, &url(address), "admin", &[ADMIN_GROUP])?;
         Ok(Self {
             listener,
             acceptor: TlsAcceptorDebug(acceptor),
-            handler: Arc::new(Handler::new(registry.clone(), authenticator, nodes)),
+            handler: Arc::new(Handler::new(registry.clone(), authenticator, nodes, audit)),
             registry,
             authority,
             address,
@@ -211,11 +218,11 @@ impl Server {
         let mut connections = JoinSet::new();
         tokio::pin!(stop);
         loop {
-            let stream = tokio::select! {
+            let accepted = tokio::select! {
                 () = &mut stop => break,
                 Some(_) = connections.join_next() => continue,
                 accepted = self.listener.accept() => match accepted {
-                    Ok((stream, _)) => stream,
+                    Ok(accepted) => accepted,
                     Err(error) => {
                         tracing::warn!(%error, "the server could not accept a connection");
                         open.relieve();
@@ -226,7 +233,7 @@ impl Server {
             };
             let (acceptor, handler) = (self.acceptor.0.clone(), Arc::clone(&self.handler));
             connections.spawn(connection::serve(
-                stream,
+                accepted,
                 acceptor,
                 handler,
                 open.open(),
@@ -242,6 +249,11 @@ impl Server {
         .await;
         connections.shutdown().await;
     }
+}
+
+fn open_audit_log(path: PathBuf) -> Result<Arc<AuditLog>, ServeError> {
+    let log = AuditLog::open(&path).map(Arc::new);
+    log.map_err(|source| ServeError::OpenAuditLog { path, source })
 }
 
 fn url(address: SocketAddr) -> String {

@@ -1,5 +1,6 @@
 //! What the server promises, from its store up to real clients.
 
+mod audit;
 mod client;
 mod crowding;
 mod harness;
