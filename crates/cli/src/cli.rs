@@ -273,6 +273,9 @@ pub(crate) struct ApiServeArgs {
     /// Bind pods that name no node to one; without it that is left to a scheduler
     #[arg(long)]
     pub(crate) bind_pods: bool,
+    /// Record who changed what and who was refused in this file, as lines of JSON; it is put aside when it is full
+    #[arg(long, value_name = "FILE", value_parser = paths::parser())]
+    pub(crate) audit_log: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) data_dir: DataDirArgs,
     #[command(flatten)]
@@ -439,6 +442,9 @@ pub(crate) struct ServeArgs {
     /// Whose rules apply to Pods
     #[arg(long, value_name = "PROFILE", default_value = "pulselet")]
     pub(crate) profile: ProfileArg,
+    /// Record who changed what and who was refused in this file, as lines of JSON; it is put aside when it is full
+    #[arg(long, value_name = "FILE", value_parser = paths::parser())]
+    pub(crate) audit_log: Option<PathBuf>,
     /// A directory of manifests: static pods, which the API shows
     #[arg(long, value_name = "DIR", value_parser = paths::parser())]
     pub(crate) manifests: Option<PathBuf>,

@@ -6,6 +6,7 @@
 //! - `server` listens, speaks TLS, and hands each request to the handler.
 //! - `rest` is the protocol: paths, queries, bodies, the forms of answers, errors.
 //! - `access` says who is asking and what they may do, and keeps the certificate authority.
+//! - `audit` records who changed what, and who was refused.
 //! - `registry` holds the catalogue of kinds and the rules for reading and changing objects.
 //! - `patch` computes what a patch or an apply makes of an object, and who owns which field.
 //! - `store` keeps versioned values and passes changes to watchers.
@@ -22,6 +23,7 @@
 //! other), and everything that happens without a request (`pulselet-controllers`).
 
 mod access;
+mod audit;
 mod client;
 mod discovery;
 #[doc(hidden)]

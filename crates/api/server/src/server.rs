@@ -5,9 +5,10 @@
 
 mod connection;
 mod connections;
+mod data_dir;
 mod tls;
 
-use std::fs::{self, File, TryLockError};
+use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -22,6 +23,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::access::pki::{Authority, PkiError};
 use crate::access::{ADMIN_GROUP, AccessError, Authenticator};
+use crate::audit::AuditLog;
 use crate::client::LocalClient;
 use crate::node_proxy::Nodes;
 use crate::registry::Registry;
@@ -46,6 +48,8 @@ pub struct Config {
     pub profile: Profile,
     pub gates: GateSet,
     pub history: HistoryLimits,
+    /// Where changes and refusals are recorded; `None` if they are not.
+    pub audit_log: Option<PathBuf>,
 }
 
 impl Config {
@@ -57,6 +61,7 @@ impl Config {
             profile: Profile::default(),
             gates: GateSet::default(),
             history: HistoryLimits::default(),
+            audit_log: None,
         }
     }
 }
@@ -65,10 +70,14 @@ impl Config {
 pub enum ServeError {
     #[error("cannot create the data directory {path}: {source}")]
     CreateDataDir { path: PathBuf, source: io::Error },
+    #[error("cannot keep others out of {path}: {source}")]
+    MakePrivate { path: PathBuf, source: io::Error },
     #[error("cannot lock the data directory {path}: {source}")]
     Lock { path: PathBuf, source: io::Error },
     #[error("another server uses the data directory {path}")]
     Locked { path: PathBuf },
+    #[error("cannot open the audit log {path}: {source}")]
+    OpenAuditLog { path: PathBuf, source: io::Error },
     #[error("cannot listen on {address}: {source}")]
     Listen { address: SocketAddr, source: io::Error },
     #[error("cannot set up TLS: {source}")]
@@ -125,7 +134,7 @@ impl Server {
     /// Opens the store, makes or loads the certificates, writes the administrator's kubeconfig, and listens.
     pub async fn bind(config: Config) -> Result<Self, ServeError> {
         let data_dir = config.data_dir;
-        let lock = lock_data_dir(&data_dir)?;
+        let lock = data_dir::claim(&data_dir)?;
         let store = SqliteStore::open(&data_dir.join("api.db"), config.history)?;
         let rules = Rules {
             profile: config.profile,
@@ -146,12 +155,13 @@ impl Server {
         let address = listener.local_addr().map_err(listen_failed)?;
         let acceptor = tls::acceptor(&authority, &authenticator, address.ip())?;
         let nodes = Nodes::new(registry.clone(), &authority)?;
+        let audit = config.audit_log.map(open_audit_log).transpose()?;
         let kubeconfig = data_dir.join("admin.kubeconfig");
         authority.write_kubeconfig(&kubeconfig, &url(address), "admin", &[ADMIN_GROUP])?;
         Ok(Self {
             listener,
             acceptor: TlsAcceptorDebug(acceptor),
-            handler: Arc::new(Handler::new(registry.clone(), authenticator, nodes)),
+            handler: Arc::new(Handler::new(registry.clone(), authenticator, nodes, audit)),
             registry,
             authority,
             address,
@@ -208,11 +218,11 @@ impl Server {
         let mut connections = JoinSet::new();
         tokio::pin!(stop);
         loop {
-            let stream = tokio::select! {
+            let accepted = tokio::select! {
                 () = &mut stop => break,
                 Some(_) = connections.join_next() => continue,
                 accepted = self.listener.accept() => match accepted {
-                    Ok((stream, _)) => stream,
+                    Ok(accepted) => accepted,
                     Err(error) => {
                         tracing::warn!(%error, "the server could not accept a connection");
                         open.relieve();
@@ -223,7 +233,7 @@ impl Server {
             };
             let (acceptor, handler) = (self.acceptor.0.clone(), Arc::clone(&self.handler));
             connections.spawn(connection::serve(
-                stream,
+                accepted,
                 acceptor,
                 handler,
                 open.open(),
@@ -241,6 +251,11 @@ impl Server {
     }
 }
 
+fn open_audit_log(path: PathBuf) -> Result<Arc<AuditLog>, ServeError> {
+    let log = AuditLog::open(&path).map(Arc::new);
+    log.map_err(|source| ServeError::OpenAuditLog { path, source })
+}
+
 fn url(address: SocketAddr) -> String {
     // A client cannot connect to "any address"; it is on this machine or will edit the file.
     let ip = match address.ip() {
@@ -249,34 +264,4 @@ fn url(address: SocketAddr) -> String {
         IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::LOCALHOST),
     };
     format!("https://{}", SocketAddr::new(ip, address.port()))
-}
-
-/// Creates the data directory and locks it, so that only one server uses it.
-fn lock_data_dir(path: &Path) -> Result<File, ServeError> {
-    use std::os::unix::fs::DirBuilderExt;
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .map_err(|source| ServeError::CreateDataDir {
-            path: path.to_owned(),
-            source,
-        })?;
-    let failed = |source| ServeError::Lock {
-        path: path.to_owned(),
-        source,
-    };
-    let file = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(path.join("api.lock"))
-        .map_err(failed)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(ServeError::Locked {
-            path: path.to_owned(),
-        }),
-        Err(TryLockError::Error(source)) => Err(failed(source)),
-    }
 }

@@ -21,6 +21,7 @@ pub(crate) fn run(args: &ApiArgs, verbose: u8) -> Result<Exit, Failure> {
     let mut config = Config::new(args.listen, args.data_dir.resolve()?);
     config.profile = args.profile.into();
     config.gates = args.gates.feature_gates;
+    config.audit_log.clone_from(&args.audit_log);
     let options = ControllerOptions {
         bind_pods: args.bind_pods,
     };
@@ -57,8 +58,11 @@ fn not_started(error: &ServeError) -> Failure {
         ServeError::Locked { .. } => {
             failure.with_hint("stop that server, or name another directory with --data-dir")
         }
-        ServeError::CreateDataDir { .. } | ServeError::Lock { .. } => {
+        ServeError::CreateDataDir { .. } | ServeError::MakePrivate { .. } | ServeError::Lock { .. } => {
             failure.with_hint("name a directory that you can write to with --data-dir")
+        }
+        ServeError::OpenAuditLog { .. } => {
+            failure.with_hint("name a file that you can write to with --audit-log")
         }
         ServeError::Listen { .. } => failure.with_hint("name another address with --listen"),
         ServeError::Tls { .. }

@@ -22,6 +22,7 @@ pub(crate) fn run(args: &ServeArgs, verbose: u8) -> Result<Exit, Failure> {
     }
     let mut config = Config::new(args.listen, args.agent.data.resolve()?);
     config.profile = args.profile.into();
+    config.audit_log.clone_from(&args.audit_log);
     for gates in [&args.agent.node.feature_gates, &args.api_feature_gates]
         .into_iter()
         .flatten()

@@ -4,6 +4,7 @@
 //! this, and only then the body and the work: a caller without access costs nothing. A request that fails at any step
 //! changes nothing and gets a `Status` that says why. Who is asking has been found out before. The network is left to `server`.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use rustls::pki_types::CertificateDer;
 use serde_json::{Value, json};
 
 use crate::access::{self, Access, Authenticator, Identity};
+use crate::audit::{AuditLog, AuditRecord};
 use crate::discovery;
 use crate::discovery::openapi;
 use crate::node_proxy::usage;
@@ -50,6 +52,8 @@ pub(crate) struct Handler {
     authenticator: Authenticator,
     nodes: Nodes,
     room: Room,
+    /// `None` if nobody wants to know.
+    audit: Option<Arc<AuditLog>>,
 }
 
 /// A request that has been read and understood.
@@ -65,12 +69,18 @@ struct Call<'a> {
 }
 
 impl Handler {
-    pub(crate) fn new(registry: Registry, authenticator: Authenticator, nodes: Nodes) -> Self {
+    pub(crate) fn new(
+        registry: Registry,
+        authenticator: Authenticator,
+        nodes: Nodes,
+        audit: Option<Arc<AuditLog>>,
+    ) -> Self {
         Self {
             registry,
             authenticator,
             nodes,
             room: Room::new(),
+            audit,
         }
     }
 
@@ -94,14 +104,21 @@ impl Handler {
     pub(crate) fn handle(
         self: Arc<Self>,
         caller: Result<Identity, ApiError>,
+        source: SocketAddr,
         request: Request<Body>,
     ) -> BoxFuture<'static, Response<Body>> {
+        let record = || AuditRecord::new(&request, caller.as_ref().ok(), source);
+        let audited = self.audit.as_ref().map(|audit| audit.begin(record()));
         Box::pin(async move {
             let answered = match caller {
                 Ok(identity) => self.answer(identity, request).await,
                 Err(error) => Err(error),
             };
-            answered.unwrap_or_else(|error| failure(&error))
+            let answer = answered.unwrap_or_else(|error| failure(&error));
+            if let Some(audited) = audited {
+                audited.answered(answer.status()).await;
+            }
+            answer
         })
     }
 

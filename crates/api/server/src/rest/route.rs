@@ -64,6 +64,14 @@ impl Verb {
         }
     }
 
+    /// Whether the verb may change something.
+    pub(crate) const fn mutates(self) -> bool {
+        match self {
+            Self::Get | Self::List | Self::Watch => false,
+            Self::Create | Self::Update | Self::Patch | Self::Delete | Self::DeleteCollection => true,
+        }
+    }
+
     /// The verb of a request to a path of objects.
     pub(crate) fn of(method: &Method, path: &ObjectPath, watch: bool) -> Result<Self, ApiError> {
         let named = path.name.is_some();

@@ -3,6 +3,7 @@
 //! What must always hold: a handshake takes a bounded time, and so does waiting for a request. A client that has not
 //! said who it is gets little time and is cut off; one that has may keep its connection idle and is told when it ends.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,7 +40,7 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_RETRIES: u32 = 3;
 
 pub(super) async fn serve(
-    stream: TcpStream,
+    (stream, source): (TcpStream, SocketAddr),
     acceptor: TlsAcceptor,
     handler: Arc<Handler>,
     tracked: Arc<Tracked>,
@@ -75,7 +76,7 @@ pub(super) async fn serve(
             }
             let guard = tracked.begin_request();
             let request = request.map(|body| body.map_err(body_failed).boxed_unsync());
-            let answer = handler.handle(caller, request).await;
+            let answer = handler.handle(caller, source, request).await;
             Ok::<_, std::convert::Infallible>(held(answer, guard))
         }
     });
