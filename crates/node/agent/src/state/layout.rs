@@ -3,9 +3,9 @@
 //! Paths are made here and nowhere else, but for those of volumes, which are `volume`'s. Log paths are those of a
 //! kubelet, so that log shippers find them.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read as _, Seek as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,6 +17,9 @@ use thiserror::Error;
 /// program runs, which is soon.
 const LOCK_TRIES: u32 = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
+/// Permissions of everybody but the owner, and the mark of a directory that many use.
+const OTHERS: u32 = 0o077;
+const STICKY: u32 = 0o1000;
 /// Longest text read from a lock file, in bytes: a process id and a newline.
 const MAX_LOCK_TEXT: u64 = 32;
 
@@ -81,19 +84,54 @@ impl Layout {
         self.root.join("logs").join(format!("{namespace}_{name}_{uid}"))
     }
 
-    /// Makes the data directory if it is not there; only its owner may look inside.
+    /// Makes the data directory if it is not there; only its owner may look inside. One that was open to others is closed,
+    /// unless it is the place of others too.
     fn create(&self) -> Result<(), LayoutError> {
+        if self.root.is_dir() && self.is_ours_alone() {
+            close_to_others(&self.root, 0o700);
+        }
         for directory in [self.root.clone(), self.pods(), self.root.join("logs")] {
             fs::DirBuilder::new()
                 .recursive(true)
                 .mode(0o700)
                 .create(&directory)
                 .map_err(|source| LayoutError::CreateDirectory {
-                    path: directory,
+                    path: directory.clone(),
                     source,
                 })?;
+            if directory != self.root {
+                close_to_others(&directory, 0o700);
+            }
+        }
+        for suffix in ["", "-wal", "-shm"] {
+            let mut path = self.database().into_os_string();
+            path.push(suffix);
+            close_to_others(Path::new(&path), 0o600);
         }
         Ok(())
+    }
+
+    /// Whether an agent has used the directory before, or nobody has. A directory like `/tmp` has more users.
+    fn is_ours_alone(&self) -> bool {
+        let is_shared = fs::metadata(&self.root).is_ok_and(|metadata| metadata.mode() & STICKY != 0);
+        let is_empty = || fs::read_dir(&self.root).is_ok_and(|mut entries| entries.next().is_none());
+        !is_shared && (self.lock().exists() || is_empty())
+    }
+}
+
+/// Takes the rights of others away from what is there; links are left alone.
+fn close_to_others(path: &Path, mode: u32) {
+    let Ok(metadata) = fs::symlink_metadata(path) else {
+        return;
+    };
+    if metadata.is_symlink() || metadata.mode() & OTHERS == 0 {
+        return;
+    }
+    let path_shown = path.display();
+    if let Err(error) = fs::set_permissions(path, Permissions::from_mode(mode)) {
+        tracing::warn!(path = %path_shown, %error, "others can look into the agent's data");
+    } else {
+        tracing::warn!(path = %path_shown, "others could look into the agent's data; they no longer can");
     }
 }
 
@@ -229,5 +267,46 @@ mod tests {
         fs::write(&file, "").unwrap();
         let error = DataDir::claim(file.join("below")).unwrap_err();
         assert!(error.to_string().contains("--data-dir"));
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o7777
+    }
+
+    #[test]
+    fn a_data_directory_that_others_could_read_is_closed() {
+        let directory = tempfile::tempdir().unwrap();
+        drop(DataDir::claim(directory.path()).unwrap());
+        let database = directory.path().join("node.db");
+        fs::write(&database, "").unwrap();
+        for (path, wide) in [
+            (directory.path(), 0o755),
+            (&directory.path().join("pods"), 0o777),
+            (&*database, 0o644),
+        ] {
+            fs::set_permissions(path, Permissions::from_mode(wide)).unwrap();
+        }
+        let claimed = DataDir::claim(directory.path()).unwrap();
+        let modes = [claimed.path(), &claimed.path().join("pods"), &database].map(mode);
+        assert_eq!(modes, [0o700, 0o700, 0o600]);
+    }
+
+    #[test]
+    fn a_directory_of_others_stays_open() {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, wide, neighbour) in [("sticky", 0o1777, false), ("used", 0o755, true)] {
+            let path = directory.path().join(name);
+            fs::create_dir(&path).unwrap();
+            if neighbour {
+                fs::write(path.join("of-somebody-else"), "").unwrap();
+            }
+            fs::set_permissions(&path, Permissions::from_mode(wide)).unwrap();
+            let claimed = DataDir::claim(&path).unwrap();
+            assert_eq!(
+                [mode(claimed.path()), mode(&path.join("pods"))],
+                [wide, 0o700],
+                "{name}"
+            );
+        }
     }
 }

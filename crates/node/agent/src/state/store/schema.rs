@@ -1,5 +1,7 @@
 //! Tables, and the statements that change them.
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -38,7 +40,11 @@ CREATE INDEX IF NOT EXISTS kills_of_container ON kills (pod, container, at);
 CREATE INDEX IF NOT EXISTS kills_by_time ON kills (at);
 ";
 
+/// A new file is its owner's alone, and so are those that `SQLite` makes beside it.
 pub(super) fn open(path: &Path) -> rusqlite::Result<Connection> {
+    let mut private = OpenOptions::new();
+    // What fails here fails in a moment again, and is reported then.
+    let _ = private.write(true).create_new(true).mode(0o600).open(path);
     let connection = Connection::open(path)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
@@ -177,4 +183,21 @@ fn forget_old_kills(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
 /// `SQLite`'s integers are signed; engine time passes 2^63 microseconds in the year 294,000.
 fn micros(at: Time) -> i64 {
     i64::try_from(at.as_micros()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_new_database_is_its_owners_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let _connection = open(&directory.path().join("node.db")).unwrap();
+        for entry in std::fs::read_dir(directory.path()).unwrap().flatten() {
+            let mode = entry.metadata().unwrap().permissions().mode() & 0o777;
+            assert_eq!(mode, 0o600, "{entry:?}");
+        }
+    }
 }
