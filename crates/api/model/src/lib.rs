@@ -37,6 +37,7 @@ pub use probe::{
     SleepAction, TcpSocketAction,
 };
 pub use profile::Profile;
+pub use qos::class as qos_class;
 pub use status::{ContainerStatusFields, PodStatus};
 pub use validation::{NameRule, validate_metadata};
 pub use warning::Warning;

@@ -6,7 +6,7 @@ use crate::pod::PodSpec;
 use crate::quantity::Amount;
 
 /// `Guaranteed`, `Burstable` or `BestEffort`.
-pub(crate) fn class(spec: &PodSpec) -> &'static str {
+pub fn class(spec: &PodSpec) -> &'static str {
     let mut containers = spec
         .init_containers
         .iter()

@@ -9,6 +9,7 @@ mod expansion;
 mod mounts;
 mod naming;
 mod non_root;
+mod oom_score;
 mod security;
 
 use std::fs;
@@ -17,7 +18,7 @@ use std::path::{Path, PathBuf};
 use pulselet_model::{Container, Pod};
 use pulselet_runtime::{
     ContainerConfig, EnvVar, Mount, Namespaces, PidNamespace, PodIdentity, PortMapping, Propagation,
-    Protocol, SandboxConfig, Signal,
+    Protocol, Resources, SandboxConfig, Signal,
 };
 use pulselet_volume::{Downward, Objects, Wanted};
 
@@ -190,7 +191,10 @@ pub(crate) fn container_config(
         stdin: container.stdin,
         stdin_once: container.stdin_once,
         tty: container.tty,
-        resources: security::resources(&container.resources),
+        resources: Resources {
+            oom_score_adj: Some(oom_score::of_container(pod, container)),
+            ..security::resources(&container.resources)
+        },
         security: security::security(pod, container, context.layout.root()),
         // Names were checked at admission; one this build does not know leaves the image's signal in force.
         stop_signal,

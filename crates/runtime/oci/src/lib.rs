@@ -34,6 +34,7 @@ mod host_image;
 mod image;
 mod init_process;
 mod network;
+mod oom_score;
 mod pause_process;
 mod program;
 mod rootfs;

@@ -6,12 +6,14 @@ use std::{
 };
 
 use pulselet_runtime::{
-    ContainerConfig, Error, Mount, PidNamespace, Propagation, Result, SandboxConfig, Seccomp, Signal,
+    ContainerConfig, Error, Mount, PidNamespace, Propagation, Resources, Result, SandboxConfig, Seccomp,
+    Signal,
 };
 
 use crate::{
     capability,
     image::Template,
+    oom_score,
     program::DEFAULT_PATH,
     sandbox::{HOSTNAME, HOSTS, IPC, NETWORK, PROCESSES, RESOLV_CONF, SHM, UTS},
     seccomp::{self, Filter},
@@ -70,7 +72,10 @@ impl SpecBuilder<'_> {
             namespaces: self.namespaces(),
             cgroup: CgroupSpec {
                 path: self.cgroup.clone(),
-                resources: self.config.resources.clone(),
+                resources: Resources {
+                    oom_score_adj: self.config.resources.oom_score_adj.map(oom_score::allowed),
+                    ..self.config.resources.clone()
+                },
             },
         })
     }

@@ -106,3 +106,19 @@ async fn use_is_counted() {
     ));
     world.finish().await;
 }
+
+#[tokio::test]
+async fn a_container_has_the_oom_score_of_its_class_as_far_as_the_kernel_lets_it() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let own = std::fs::read_to_string("/proc/self/oom_score_adj").expect("reads");
+    for (wanted, instead) in [("1000", "1000"), ("999", "999"), ("-997", own.trim())] {
+        let mut config = world.config(&format!("score{wanted}"), "cat /proc/self/oom_score_adj");
+        config.resources.oom_score_adj = wanted.parse().ok();
+        let score = world.output_of(&config).await;
+        assert!(score == wanted || score == instead, "{wanted}: {score}");
+    }
+    world.finish().await;
+}
