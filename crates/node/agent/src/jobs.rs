@@ -225,6 +225,7 @@ impl PodRef {
                 pod_ips: place.map(|place| &*place.addresses).unwrap_or_default(),
                 node: &tools.facts,
             },
+            security: tools.version.features.security,
         })
     }
 }

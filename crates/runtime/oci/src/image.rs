@@ -210,6 +210,7 @@ fn host_template(data_dir: &Path, program: &Path) -> Template {
             host_path: program.to_owned(),
             sub_path: None,
             read_only: true,
+            recursive_read_only: false,
             propagation: Propagation::Private,
         }],
         ..Template::default()

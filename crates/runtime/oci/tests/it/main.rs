@@ -10,4 +10,5 @@ mod isolation;
 mod lifecycle;
 mod limits;
 mod network;
+mod security_fields;
 mod world;
