@@ -8,10 +8,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use pulselet_engine::plan::{Hook, PodPlan, ProbeKind};
+use pulselet_model::openapi::api::core::v1::VolumeMount;
 use pulselet_model::{Container, EphemeralContainer, LifecycleHandler, PodSpec};
 
 use crate::convert::manifest_probe;
 use crate::refusal::PodRefusal;
+use crate::security::RecursiveReadOnly;
 use crate::target::{HookTarget, ProbeTarget};
 use crate::volume::{SizeLimit, VolumeBlueprint};
 
@@ -38,8 +40,19 @@ pub struct ContainerBlueprint {
     pre_stop: Option<Arc<HookTarget>>,
     pub pull_policy: PullPolicy,
     pub message_policy: MessagePolicy,
+    /// As the status shows them.
+    pub mounts: Box<[MountBlueprint]>,
     pub stdin: bool,
     pub tty: bool,
+}
+
+/// A volume's mount, as far as the status shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountBlueprint {
+    pub volume: String,
+    pub path: String,
+    pub read_only: bool,
+    pub recursive: RecursiveReadOnly,
 }
 
 /// When an image is pulled.
@@ -84,6 +97,7 @@ impl ContainerBlueprint {
             pre_stop: lifecycle.and_then(|it| it.pre_stop.as_ref()).map(hook),
             pull_policy: PullPolicy::read(&container.image_pull_policy),
             message_policy: MessagePolicy::read(&container.termination_message_policy),
+            mounts: container.volume_mounts.iter().map(MountBlueprint::new).collect(),
             stdin: container.stdin,
             tty: container.tty,
         }
@@ -96,6 +110,7 @@ impl ContainerBlueprint {
             pre_stop: None,
             pull_policy: PullPolicy::read(&container.image_pull_policy),
             message_policy: MessagePolicy::read(&container.termination_message_policy),
+            mounts: container.volume_mounts.iter().map(MountBlueprint::new).collect(),
             stdin: container.stdin,
             tty: container.tty,
         }
@@ -111,6 +126,17 @@ impl ContainerBlueprint {
         match hook {
             Hook::PostStart => self.post_start.as_ref(),
             Hook::PreStop => self.pre_stop.as_ref(),
+        }
+    }
+}
+
+impl MountBlueprint {
+    fn new(mount: &VolumeMount) -> Self {
+        Self {
+            volume: mount.name.clone(),
+            path: mount.mount_path.clone(),
+            read_only: mount.read_only.unwrap_or(false),
+            recursive: RecursiveReadOnly::read(mount),
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! - [`convert`](mod@convert) turns an admitted Pod into a [`blueprint`]: the engine's plan with the node's gates applied,
 //!   what probes and hooks ask ([`target`]), its volumes ([`volume`]), and whether a node refuses it
-//!   ([`refusal`](mod@refusal));
+//!   ([`refusal`](mod@refusal)), also for what it asks of a runtime's confinement ([`security`]);
 //! - [`timing`] computes how long things take under that plan: what `explain` prints and the simulator checks;
 //! - [`advice`] says where a manifest works against itself, and [`explain`](mod@explain) brings both together;
 //! - [`config`] is the node's settings as a file.
@@ -16,14 +16,18 @@ pub mod convert;
 pub mod duration;
 pub mod explain;
 pub mod refusal;
+pub mod security;
 pub mod target;
 pub mod timing;
 pub mod volume;
 
-pub use blueprint::{ContainerBlueprint, MessagePolicy, PodBlueprint, PullPolicy};
+pub use blueprint::{ContainerBlueprint, MessagePolicy, MountBlueprint, PodBlueprint, PullPolicy};
 pub use config::{ConfigError, NodeConfig};
 pub use convert::{PlanError, convert};
 pub use explain::{Explanation, explain};
 pub use refusal::{PodRefusal, RefusalReason, refusal};
+pub use security::{
+    Ability, AppArmorProfile, RecursiveReadOnly, app_armor_profile, container_refusal, refusal_without,
+};
 pub use target::{HookTarget, HostPort, HttpScheme, HttpTarget, ProbeTarget};
 pub use volume::{SizeLimit, VolumeBlueprint, VolumeKind, limit_bytes};

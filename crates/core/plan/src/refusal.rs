@@ -4,6 +4,8 @@
 
 use pulselet_model::Pod;
 
+use crate::security::impossible;
+
 /// The system that nodes run.
 const NODE_OS: &str = "linux";
 
@@ -35,7 +37,10 @@ pub struct PodRefusal {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalReason {
+    AppArmor,
+    PodFeatureUnsupported,
     PodOsNotSupported,
+    SupplementalGroupsPolicyNotSupported,
     SysctlForbidden,
 }
 
@@ -43,15 +48,34 @@ impl RefusalReason {
     /// As the status of a pod has it.
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::AppArmor => "AppArmor",
+            Self::PodFeatureUnsupported => "PodFeatureUnsupported",
             Self::PodOsNotSupported => "PodOSNotSupported",
+            Self::SupplementalGroupsPolicyNotSupported => "SupplementalGroupsPolicyNotSupported",
             Self::SysctlForbidden => "SysctlForbidden",
+        }
+    }
+}
+
+impl PodRefusal {
+    /// The message as a status has it: with the field, unless a kubelet's message is known to name what is meant.
+    pub fn status_message(&self) -> String {
+        match self.reason {
+            RefusalReason::PodOsNotSupported | RefusalReason::SysctlForbidden => self.message.clone(),
+            RefusalReason::AppArmor
+            | RefusalReason::PodFeatureUnsupported
+            | RefusalReason::SupplementalGroupsPolicyNotSupported => {
+                format!("{}: {}", self.field, self.message)
+            }
         }
     }
 }
 
 /// The first reason for which no node runs the pod; `None` if a node runs it.
 pub fn refusal(pod: &Pod) -> Option<PodRefusal> {
-    foreign_system(pod).or_else(|| unsafe_sysctl(pod))
+    foreign_system(pod)
+        .or_else(|| unsafe_sysctl(pod))
+        .or_else(|| impossible(pod))
 }
 
 fn foreign_system(pod: &Pod) -> Option<PodRefusal> {

@@ -136,7 +136,7 @@ impl Simulation {
         let pod = match refusal {
             None => PodMachine::new(identity, Arc::clone(&plan), settings, seed, Time::ZERO, &mut out),
             Some(refusal) => {
-                let why = (refusal.reason.as_str(), refusal.message);
+                let why = (refusal.reason.as_str(), refusal.status_message());
                 PodMachine::rejected(identity, Arc::clone(&plan), settings, why, Time::ZERO, &mut out)
             }
         };

@@ -16,14 +16,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use pulselet_model::{Container, Pod};
+use pulselet_plan::container_refusal;
 use pulselet_runtime::{
     ContainerConfig, EnvVar, Mount, Namespaces, PidNamespace, PodIdentity, PortMapping, Propagation,
-    Protocol, Resources, SandboxConfig, Signal,
+    Protocol, Resources, SandboxConfig, SecurityFeatures, Signal,
 };
 use pulselet_volume::{Downward, Objects, Wanted};
 
 pub(crate) use error::ConfigError;
 pub(crate) use non_root::{ImageUser, depends_on_image};
+pub(crate) use security::abilities;
 
 use crate::state::layout::Layout;
 
@@ -35,6 +37,8 @@ const INVALID_NAMES: &str = "InvalidEnvironmentVariableNames";
 pub(crate) struct Context<'a> {
     pub(crate) layout: &'a Layout,
     pub(crate) downward: Downward<'a>,
+    /// What the runtime enforces.
+    pub(crate) security: SecurityFeatures,
 }
 
 impl Context<'_> {
@@ -98,6 +102,7 @@ pub(crate) fn sandbox_config(context: Context<'_>, attempt: u32) -> SandboxConfi
             .into_iter()
             .filter_map(|group| security::id(Some(group)))
             .collect(),
+        strict_groups: security::strict_groups(pod),
         seccomp: security::seccomp(security.seccomp_profile, context.layout.root()),
         resources: spec
             .resources
@@ -161,6 +166,10 @@ pub(crate) fn container_config(
             container: name.to_owned(),
         })?;
     let container = &*container;
+    // The pod was looked at when it came, but an ephemeral container may have come later, and a runtime may have changed.
+    if let Some(refusal) = container_refusal(pod, name, abilities(context.security)) {
+        return Err(ConfigError::Refused(refusal));
+    }
     non_root::check(pod, context.downward.uid, container, &image.user)?;
     let environment = env::environment(container, context.downward, objects)?;
     let skipped = environment.skipped.iter();
@@ -172,7 +181,7 @@ pub(crate) fn container_config(
     let command: Vec<String> = expanded(&container.command);
     let args: Vec<String> = expanded(&container.args);
     let directory = context.layout.volumes(context.downward.uid);
-    let mut mounts = mounts::mounts(&directory, pod, container, &env)?;
+    let mut mounts = mounts::mounts(&directory, pod, container, &env, context.security)?;
     mounts.extend(termination_mount(context, container, attempt)?);
     mounts.extend(naming::hosts_mount(context, container)?);
     let config = ContainerConfig {
@@ -237,6 +246,7 @@ fn termination_mount(
         host_path,
         sub_path: None,
         read_only: false,
+        recursive_read_only: false,
         propagation: Propagation::Private,
     }))
 }

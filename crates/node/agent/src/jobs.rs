@@ -221,6 +221,7 @@ impl PodRef {
                 pod_ips: location.map(|location| &*location.addresses).unwrap_or_default(),
                 node: &jobs.facts,
             },
+            security: jobs.version.features.security,
         })
     }
 }

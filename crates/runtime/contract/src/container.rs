@@ -84,6 +84,9 @@ pub struct Mount {
     /// at the mount, with [`VolumeRoot`](crate::VolumeRoot).
     pub sub_path: Option<PathBuf>,
     pub read_only: bool,
+    /// With `read_only`: so is everything that is mounted below it.
+    #[serde(default)]
+    pub recursive_read_only: bool,
     pub propagation: Propagation,
 }
 
@@ -142,10 +145,16 @@ pub struct SecurityContext {
     pub run_as_group: Option<u32>,
     /// With the pod's fsGroup.
     pub supplemental_groups: Vec<u32>,
+    /// supplementalGroupsPolicy Strict: the groups above and no others, whatever the image's /etc/group says.
+    #[serde(default)]
+    pub strict_groups: bool,
     pub read_only_root: bool,
     pub no_new_privs: bool,
     pub capabilities: Capabilities,
     pub seccomp: Seccomp,
+    /// `None` if the pod says nothing: the runtime's own choice applies.
+    #[serde(default)]
+    pub app_armor: Option<AppArmor>,
     /// procMount Unmasked: no masked and read-only paths.
     pub unmasked_proc: bool,
 }
@@ -164,6 +173,14 @@ pub enum Seccomp {
     RuntimeDefault,
     /// A profile file on the host, absolute.
     Localhost(PathBuf),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AppArmor {
+    Unconfined,
+    RuntimeDefault,
+    /// The name of a profile that is loaded on the host.
+    Localhost(String),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

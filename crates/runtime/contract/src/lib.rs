@@ -29,7 +29,7 @@ use std::{fmt, time::Duration};
 
 pub use async_trait::async_trait;
 pub use container::{
-    Capabilities, ContainerConfig, ContainerExit, ContainerFilter, ContainerState, ContainerStats,
+    AppArmor, Capabilities, ContainerConfig, ContainerExit, ContainerFilter, ContainerState, ContainerStats,
     ContainerStatus, Device, EnvVar, ExitCause, MASKED_PATHS, Mount, Propagation, READ_ONLY_PATHS, Resources,
     Seccomp, SecurityContext,
 };
@@ -152,6 +152,56 @@ pub struct Features {
     pub images: bool,
     /// [`ContainerExit::killed_after_grace`] is known.
     pub kill_reporting: bool,
+    pub security: SecurityFeatures,
+}
+
+/// What of a pod's security settings a runtime enforces. The node refuses a pod that asks for more, before anything of
+/// it is made. What is not here every runtime enforces: users, groups, no new privileges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent abilities, each asked for by name"
+)]
+pub struct SecurityFeatures {
+    /// [`SecurityContext::app_armor`]
+    pub app_armor: bool,
+    /// [`SecurityContext::capabilities`]
+    pub capabilities: bool,
+    /// [`SecurityContext::seccomp`]
+    pub seccomp: bool,
+    /// [`SecurityContext::read_only_root`]
+    pub read_only_root: bool,
+    /// [`SecurityContext::strict_groups`]
+    pub strict_groups: bool,
+    /// [`Mount::recursive_read_only`]
+    pub recursive_read_only: bool,
+    /// [`SandboxConfig::sysctls`]
+    pub sysctls: bool,
+    /// [`PortMapping::host_ip`]
+    pub host_ip: bool,
+}
+
+impl SecurityFeatures {
+    pub const ALL: Self = Self {
+        app_armor: true,
+        capabilities: true,
+        seccomp: true,
+        read_only_root: true,
+        strict_groups: true,
+        recursive_read_only: true,
+        sysctls: true,
+        host_ip: true,
+    };
+    pub const NONE: Self = Self {
+        app_armor: false,
+        capabilities: false,
+        seccomp: false,
+        read_only_root: false,
+        strict_groups: false,
+        recursive_read_only: false,
+        sysctls: false,
+        host_ip: false,
+    };
 }
 
 /// The conditions a node reports about its runtime.

@@ -39,6 +39,9 @@ pub struct SandboxConfig {
     pub run_as_user: Option<u32>,
     pub run_as_group: Option<u32>,
     pub supplemental_groups: Vec<u32>,
+    /// supplementalGroupsPolicy Strict.
+    #[serde(default)]
+    pub strict_groups: bool,
     pub seccomp: Seccomp,
     /// Limits of the pod as a whole.
     pub resources: Resources,

@@ -5,13 +5,13 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use pulselet_runtime::{
-    ContainerConfig, ContainerExit, ContainerId, ContainerState, ContainerStatus, Error, ExitCause,
+    AppArmor, ContainerConfig, ContainerExit, ContainerId, ContainerState, ContainerStatus, Error, ExitCause,
     ImageSummary, MASKED_PATHS, Mount, Propagation, READ_ONLY_PATHS, Resources, Result, SandboxConfig,
     SandboxId, SecurityContext, Signal,
 };
 
 use crate::labels;
-use crate::sandbox::{namespaces, seccomp};
+use crate::sandbox::{groups_policy, namespaces, seccomp};
 use crate::signal;
 use crate::wire::v1;
 
@@ -86,6 +86,7 @@ fn mount(mount: &Mount) -> v1::Mount {
         host_path: mount.host_path.display().to_string(),
         readonly: mount.read_only,
         propagation: propagation.into(),
+        recursive_read_only: mount.read_only && mount.recursive_read_only,
     }
 }
 
@@ -164,6 +165,31 @@ fn security(
         masked_paths: paths(&MASKED_PATHS),
         readonly_paths: paths(&READ_ONLY_PATHS),
         seccomp: Some(seccomp(&context.seccomp)),
+        apparmor: context.app_armor.as_ref().map(app_armor),
+        apparmor_profile: context.app_armor.as_ref().map(old_app_armor).unwrap_or_default(),
+        supplemental_groups_policy: groups_policy(context.strict_groups).into(),
+    }
+}
+
+fn app_armor(profile: &AppArmor) -> v1::SecurityProfile {
+    use v1::security_profile::ProfileType;
+    let (profile_type, localhost_ref) = match profile {
+        AppArmor::Unconfined => (ProfileType::Unconfined, String::new()),
+        AppArmor::RuntimeDefault => (ProfileType::RuntimeDefault, String::new()),
+        AppArmor::Localhost(name) => (ProfileType::Localhost, name.clone()),
+    };
+    v1::SecurityProfile {
+        profile_type: profile_type.into(),
+        localhost_ref,
+    }
+}
+
+/// The same in one word, as the annotations of pods had it.
+fn old_app_armor(profile: &AppArmor) -> String {
+    match profile {
+        AppArmor::Unconfined => "unconfined".to_owned(),
+        AppArmor::RuntimeDefault => "runtime/default".to_owned(),
+        AppArmor::Localhost(name) => format!("localhost/{name}"),
     }
 }
 
@@ -269,7 +295,7 @@ pub(crate) fn time(nanos: i64) -> Timestamp {
 
 #[cfg(test)]
 mod tests {
-    use pulselet_runtime::EnvVar;
+    use pulselet_runtime::{EnvVar, Seccomp};
 
     use super::*;
 
@@ -369,6 +395,64 @@ mod tests {
         assert!(!security_of(made(|_, _| ())).masked_paths.is_empty());
         let context = security_of(made(|config, _| config.security.privileged = true));
         assert!(context.masked_paths.is_empty() && context.readonly_paths.is_empty());
+    }
+
+    #[test]
+    fn profiles_groups_and_attributes_of_mounts_are_passed_on() {
+        let plain = made(|_, _| ());
+        assert!(plain.mounts.is_empty());
+        let plain = security_of(plain);
+        assert_eq!((plain.apparmor, plain.apparmor_profile.as_str()), (None, ""));
+        assert_eq!(plain.supplemental_groups_policy, 0);
+        let wire = made(|config, _| {
+            config.security.app_armor = Some(AppArmor::Localhost("mine".into()));
+            config.security.strict_groups = true;
+            config.mounts = vec![Mount {
+                volume: "v".into(),
+                container_path: "/v".into(),
+                host_path: "/host".into(),
+                sub_path: None,
+                read_only: true,
+                recursive_read_only: true,
+                propagation: Propagation::HostToContainer,
+            }];
+        });
+        assert_eq!(
+            wire.mounts[0].propagation(),
+            v1::MountPropagation::PropagationHostToContainer
+        );
+        assert!(wire.mounts[0].readonly && wire.mounts[0].recursive_read_only);
+        let context = security_of(wire);
+        assert_eq!(context.apparmor_profile, "localhost/mine");
+        let profile = context.apparmor.expect("set");
+        assert_eq!(
+            (profile.profile_type, profile.localhost_ref.as_str()),
+            (2, "mine")
+        );
+        assert_eq!(context.supplemental_groups_policy, 1);
+    }
+
+    #[test]
+    fn a_security_context_is_passed_on() {
+        let context = security_of(made(|config, _| {
+            let security = &mut config.security;
+            security.run_as_user = Some(1);
+            security.run_as_group = Some(2);
+            security.supplemental_groups = vec![3];
+            security.read_only_root = true;
+            security.no_new_privs = true;
+            security.seccomp = Seccomp::Localhost("/profile".into());
+            security.capabilities.add = vec!["NET_ADMIN".into()];
+            security.capabilities.drop = vec!["ALL".into()];
+        }));
+        let id = |value| Some(v1::Int64Value { value });
+        assert_eq!((context.run_as_user, context.run_as_group), (id(1), id(2)));
+        assert_eq!(context.supplemental_groups, [3]);
+        assert!(context.readonly_rootfs && context.no_new_privs && !context.privileged);
+        assert_eq!(context.seccomp.expect("set").localhost_ref, "/profile");
+        let capabilities = context.capabilities.expect("set");
+        assert_eq!(capabilities.add_capabilities, ["NET_ADMIN"]);
+        assert_eq!(capabilities.drop_capabilities, ["ALL"]);
     }
 
     #[test]

@@ -8,7 +8,8 @@ use pulselet_runtime::{
     AttachOptions, ContainerConfig, ContainerFilter, ContainerId, ContainerState, ContainerStats,
     ContainerStatus, DuplexStream, Error, Events, ExecOptions, ExecOutcome, ExecOutput, ExecRequest,
     ExecStreams, Features, ImageSummary, ObjectKind, Operation, RegistryCredentials, Result, Runtime,
-    RuntimeCondition, RuntimeHealth, SandboxConfig, SandboxId, SandboxStatus, Version, async_trait,
+    RuntimeCondition, RuntimeHealth, SandboxConfig, SandboxId, SandboxStatus, SecurityFeatures, Version,
+    async_trait,
 };
 use thiserror::Error;
 use tokio_util::task::AbortOnDropHandle;
@@ -24,7 +25,7 @@ use crate::streams::{self, Wanted};
 use crate::sub_path::SubPaths;
 use crate::table::Table;
 use crate::wire::v1;
-use crate::{container, leftover, logs, sandbox};
+use crate::{container, leftover, logs, sandbox, security};
 
 /// Where container runtimes listen by default, the most usual first.
 pub const USUAL_SOCKETS: [&str; 3] = [
@@ -65,6 +66,7 @@ struct Inner {
     watch: Arc<Watch>,
     sub_paths: SubPaths,
     found: v1::VersionResponse,
+    security: SecurityFeatures,
     /// They look for changes and for long logs as long as the runtime is used.
     _watchers: [AbortOnDropHandle<()>; 3],
 }
@@ -73,6 +75,7 @@ impl CriRuntime {
     /// Connects to a server. Only one at a time may use a root; the caller sees to that.
     pub async fn open(options: CriOptions) -> std::result::Result<Self, CriOpenError> {
         let (connection, found) = Connection::open(&options.socket).await?;
+        let security = security::features(&connection).await;
         let owner = owner::load(&options.root)?;
         let images = Images::new(connection.clone());
         let table = Arc::new(Table::new(connection.clone(), images.clone(), owner.clone()));
@@ -92,6 +95,7 @@ impl CriRuntime {
             watch,
             sub_paths,
             found,
+            security,
             _watchers: watchers,
         }));
         runtime.0.forget_stale_mounts().await;
@@ -285,6 +289,7 @@ impl Runtime for CriRuntime {
                 events: true,
                 images: true,
                 kill_reporting: false,
+                security: self.0.security,
             },
         })
     }

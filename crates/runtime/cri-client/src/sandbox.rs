@@ -89,6 +89,15 @@ fn security(config: &SandboxConfig) -> v1::LinuxSandboxSecurityContext {
             .collect(),
         privileged: config.privileged,
         seccomp: Some(seccomp(&config.seccomp)),
+        supplemental_groups_policy: groups_policy(config.strict_groups).into(),
+    }
+}
+
+pub(crate) fn groups_policy(strict: bool) -> v1::SupplementalGroupsPolicy {
+    if strict {
+        v1::SupplementalGroupsPolicy::Strict
+    } else {
+        v1::SupplementalGroupsPolicy::Merge
     }
 }
 
@@ -210,6 +219,7 @@ mod tests {
                 pid: PidNamespace::Pod,
             },
             run_as_group: Some(7),
+            sysctls: BTreeMap::from([("net.ipv4.tcp_syncookies".into(), "1".into())]),
             port_mappings: vec![PortMapping {
                 protocol: Protocol::Udp,
                 container_port: 53,
@@ -236,7 +246,9 @@ mod tests {
     #[test]
     fn namespaces_ports_and_groups_are_as_cri_wants_them() {
         let wire = to_wire(&config(), "me");
-        let security = wire.linux.and_then(|linux| linux.security_context).expect("set");
+        let linux = wire.linux.expect("set");
+        assert_eq!(linux.sysctls["net.ipv4.tcp_syncookies"], "1");
+        let security = linux.security_context.expect("set");
         let namespaces = security.namespace_options.expect("set");
         assert_eq!(
             (namespaces.network(), namespaces.pid(), namespaces.ipc()),
@@ -247,6 +259,19 @@ mod tests {
             )
         );
         assert_eq!(security.run_as_group, None);
+        let of_host = super::namespaces(&Namespaces {
+            host_network: false,
+            host_ipc: true,
+            pid: PidNamespace::Host,
+        });
+        assert_eq!(
+            (of_host.network(), of_host.pid(), of_host.ipc()),
+            (
+                v1::NamespaceMode::Pod,
+                v1::NamespaceMode::Node,
+                v1::NamespaceMode::Node
+            )
+        );
         let port = &wire.port_mappings[0];
         assert_eq!(
             (port.protocol(), port.host_ip.as_str()),

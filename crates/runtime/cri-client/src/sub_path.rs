@@ -156,6 +156,7 @@ mod tests {
             host_path: volume.to_owned(),
             sub_path: Some(sub_path.into()),
             read_only: false,
+            recursive_read_only: false,
             propagation: Propagation::Private,
         }
     }

@@ -6,7 +6,7 @@ use pulselet_runtime::{
     AttachOptions, ContainerConfig, ContainerFilter, ContainerId, ContainerStats, ContainerStatus,
     DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Features, ImageSummary,
     Operation, RegistryCredentials, Result, Runtime, RuntimeCondition, RuntimeHealth, SandboxConfig,
-    SandboxId, SandboxStatus, Version, async_trait,
+    SandboxId, SandboxStatus, SecurityFeatures, Version, async_trait,
 };
 use tokio::time::sleep;
 
@@ -32,6 +32,7 @@ impl FakeRuntime {
             events: true,
             images: true,
             kill_reporting: true,
+            security: SecurityFeatures::ALL,
         };
         Self::with_features(faults, features)
     }

@@ -46,6 +46,7 @@ impl HostImage {
                 host_path: self.program.clone(),
                 sub_path: None,
                 read_only: true,
+                recursive_read_only: false,
                 propagation: Propagation::Private,
             }],
             ..Template::default()

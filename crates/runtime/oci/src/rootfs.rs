@@ -201,6 +201,8 @@ fn volume_binds(spec: &ContainerSpec) -> Result<Vec<Bind>, RootError> {
             source,
         })?;
         let attributes = MountAttributes {
+            // With what is mounted below it; otherwise `attach` makes the volume's own mount read-only.
+            read_only: mount.read_only && mount.recursive_read_only,
             no_dev: !spec.confinement.privileged,
             slave: mount.propagation == Propagation::HostToContainer,
             private: mount.propagation == Propagation::Private,

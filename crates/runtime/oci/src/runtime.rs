@@ -14,7 +14,7 @@ use pulselet_runtime::{
     AttachOptions, BoxError, ContainerConfig, ContainerFilter, ContainerId, ContainerStats, ContainerStatus,
     DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Features, ImageSummary,
     Operation, RegistryCredentials, Result, Runtime, RuntimeCondition, RuntimeHealth, RuntimeImageError,
-    SandboxConfig, SandboxId, SandboxStatus, Version, async_trait,
+    SandboxConfig, SandboxId, SandboxStatus, SecurityFeatures, Version, async_trait,
 };
 use pulselet_shim_client::{ContainerKind, ContainerRecord, SandboxRecord, ShimCommand, Shims, detached};
 
@@ -117,6 +117,12 @@ impl ContainerKind for Cgroups {
 }
 
 impl OciRuntime {
+    /// Everything but `AppArmor`: no profile is applied.
+    pub const SECURITY: SecurityFeatures = SecurityFeatures {
+        app_armor: false,
+        ..SecurityFeatures::ALL
+    };
+
     /// Opens the root, adopts what is there and removes what belongs to nothing any more.
     pub async fn open(options: OciOptions) -> std::result::Result<Self, OciOpenError> {
         if !rustix::process::geteuid().is_root() {
@@ -243,6 +249,7 @@ impl Runtime for OciRuntime {
     async fn version(&self) -> Result<Version> {
         let features = Features {
             images: true,
+            security: Self::SECURITY,
             ..Shims::FEATURES
         };
         Ok(Version {

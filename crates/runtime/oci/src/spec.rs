@@ -38,6 +38,9 @@ pub(crate) struct UserSpec {
     /// The pod's own group; wins over that of `user`.
     pub(crate) group: Option<u32>,
     pub(crate) supplemental_groups: Vec<u32>,
+    /// No groups but those above: what the image's group file adds is left out.
+    #[serde(default)]
+    pub(crate) strict_groups: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -148,6 +148,7 @@ impl SpecBuilder<'_> {
                 .unwrap_or_default(),
             group: security.run_as_group,
             supplemental_groups: security.supplemental_groups.clone(),
+            strict_groups: security.strict_groups,
         }
     }
 
@@ -159,6 +160,7 @@ impl SpecBuilder<'_> {
             host_path: self.sandbox_dir.join(name),
             sub_path: None,
             read_only: false,
+            recursive_read_only: false,
             propagation: Propagation::Private,
         };
         let mut shm = own(SHM, "/dev/shm");
@@ -238,7 +240,7 @@ pub(crate) fn stop_signal(config: &ContainerConfig, image: &Template) -> Signal 
 
 #[cfg(test)]
 mod tests {
-    use pulselet_runtime::EnvVar;
+    use pulselet_runtime::{EnvVar, Namespaces};
 
     use super::*;
 
@@ -310,6 +312,37 @@ mod tests {
     }
 
     #[test]
+    fn a_namespace_of_the_host_is_not_pinned() {
+        let config = ContainerConfig {
+            command: vec!["true".into()],
+            ..ContainerConfig::default()
+        };
+        let spec = |namespaces| {
+            let builder = SpecBuilder {
+                config: &config,
+                image: &Template::default(),
+                sandbox: &SandboxConfig {
+                    namespaces,
+                    ..SandboxConfig::default()
+                },
+                sandbox_dir: Path::new("/s"),
+                cgroup: "c".into(),
+            };
+            builder.build().expect("can be built").namespaces
+        };
+        let own = spec(Namespaces::default());
+        assert!(own.network.is_some() && own.ipc.is_some() && own.uts.is_some());
+        assert_eq!(own.processes, PidNamespaceSource::Own);
+        let shared = spec(Namespaces {
+            host_network: true,
+            host_ipc: true,
+            pid: PidNamespace::Host,
+        });
+        assert_eq!((shared.network, shared.ipc, shared.uts), (None, None, None));
+        assert_eq!(shared.processes, PidNamespaceSource::Host);
+    }
+
+    #[test]
     fn a_pods_own_file_replaces_the_sandboxes() {
         let mount = |path: &str| Mount {
             volume: "v".into(),
@@ -317,6 +350,7 @@ mod tests {
             host_path: "/h".into(),
             sub_path: None,
             read_only: false,
+            recursive_read_only: false,
             propagation: Propagation::Private,
         };
         let spec = build(|config| config.mounts = vec![mount("/a/b/c"), mount("/etc/hosts"), mount("/a")]);

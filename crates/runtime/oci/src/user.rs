@@ -156,6 +156,7 @@ fn look_up_in(spec: &UserSpec, passwd: &str, group_file: &str) -> Result<User, U
     let mut groups = vec![gid];
     let of_image = field(0)
         .into_iter()
+        .filter(|_| !spec.strict_groups)
         .flat_map(|name| member_of(name, group_file).collect::<Vec<_>>())
         .filter(|gid| in_range(*gid).is_ok());
     for extra in spec.supplemental_groups.iter().copied().chain(of_image) {
@@ -236,6 +237,7 @@ mod tests {
             user: user.into(),
             group: None,
             supplemental_groups: vec![50, 99],
+            strict_groups: false,
         };
         look_up_in(&spec, PASSWD, GROUP)
     }
@@ -289,8 +291,23 @@ mod tests {
         let spec = UserSpec {
             user: "web".into(),
             group: Some(7),
-            supplemental_groups: Vec::new(),
+            ..UserSpec::default()
         };
         assert_eq!(look_up_in(&spec, PASSWD, GROUP).map(|user| user.gid), Ok(7));
+    }
+
+    #[test]
+    fn strict_groups_are_the_pods_alone() {
+        let groups = |strict_groups| {
+            let spec = UserSpec {
+                user: "web".into(),
+                supplemental_groups: vec![99],
+                strict_groups,
+                ..UserSpec::default()
+            };
+            look_up_in(&spec, PASSWD, GROUP).map(|user| user.groups)
+        };
+        assert_eq!(groups(false), Ok(vec![34, 99, 50, 51]));
+        assert_eq!(groups(true), Ok(vec![34, 99]));
     }
 }

@@ -129,6 +129,7 @@ impl HostLauncher {
         if security.run_as_user.is_none()
             && security.run_as_group.is_none()
             && security.supplemental_groups.is_empty()
+            && !security.strict_groups
         {
             return None;
         }
@@ -252,6 +253,7 @@ mod tests {
             host_path: (*path).into(),
             sub_path: None,
             read_only: false,
+            recursive_read_only: false,
             propagation: pulselet_runtime::Propagation::Private,
         });
         let mounts = mounts.collect();

@@ -14,9 +14,9 @@ use std::{
 
 use pulselet_runtime::{
     AttachOptions, BoxError, ContainerConfig, ContainerFilter, ContainerId, ContainerStats, ContainerStatus,
-    DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, ImageSummary, Mount,
-    Operation, RegistryCredentials, Result, Runtime, RuntimeCondition, RuntimeHealth, SandboxConfig,
-    SandboxId, SandboxState, SandboxStatus, Signal, Version, async_trait,
+    DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Features, ImageSummary,
+    Mount, Operation, RegistryCredentials, Result, Runtime, RuntimeCondition, RuntimeHealth, SandboxConfig,
+    SandboxId, SandboxState, SandboxStatus, SecurityFeatures, Signal, Version, async_trait,
 };
 use pulselet_shim::processes_with_variable;
 use pulselet_shim_client::{
@@ -33,6 +33,12 @@ use crate::{cgroup::Cgroup, host_launcher::CONTAINER_ID_VARIABLE, validate};
 pub struct ProcessRuntime(Shims);
 
 impl ProcessRuntime {
+    /// A host process has the groups that it is given, and nothing keeps it from anything else.
+    pub const SECURITY: SecurityFeatures = SecurityFeatures {
+        strict_groups: true,
+        ..SecurityFeatures::NONE
+    };
+
     /// Opens the root and adopts what is there. Only one at a time may use a root; the caller sees to that.
     pub async fn open(root: &Path, shim: ShimCommand) -> std::result::Result<Self, OpenShimsError> {
         Ok(Self(Shims::open(root, shim, Arc::new(HostProcess)).await?))
@@ -70,7 +76,10 @@ impl Runtime for ProcessRuntime {
         Ok(Version {
             name: "pulselet-process".into(),
             version: env!("CARGO_PKG_VERSION").into(),
-            features: Shims::FEATURES,
+            features: Features {
+                security: Self::SECURITY,
+                ..Shims::FEATURES
+            },
         })
     }
 

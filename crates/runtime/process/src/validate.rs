@@ -1,6 +1,7 @@
 //! What cannot be a host process is refused before anything is written.
 
-use pulselet_runtime::{ContainerConfig, Error, Result};
+use pulselet_runtime::{ContainerConfig, Error, Result, SecurityContext};
+use rustix::process::geteuid;
 
 /// Names that become names of files: no separators, no way up.
 fn is_plain_name(name: &str) -> bool {
@@ -25,7 +26,23 @@ pub(crate) fn container(config: &ContainerConfig) -> Result<()> {
             format!("{:?} is not the name of a volume", mount.volume),
         );
     }
-    Ok(())
+    user(&config.security, geteuid().as_raw())
+}
+
+/// Only root becomes somebody else. `agent` is whom the agent runs as.
+fn user(security: &SecurityContext, agent: u32) -> Result<()> {
+    let other_user = security.run_as_user.is_some_and(|user| user != agent);
+    let other_groups =
+        security.run_as_group.is_some() || security.strict_groups || !security.supplemental_groups.is_empty();
+    if agent == 0 || !(other_user || other_groups) {
+        return Ok(());
+    }
+    let field = if other_user { "runAsUser" } else { "groups" };
+    let detail = format!(
+        "cannot be changed by an agent that runs as user {agent}: run it as root, or leave users and groups out of \
+         the security context"
+    );
+    Err(Error::Invalid { field, detail })
 }
 
 #[cfg(test)]
@@ -54,8 +71,30 @@ mod tests {
             host_path: "/x".into(),
             sub_path: None,
             read_only: false,
+            recursive_read_only: false,
             propagation: Propagation::Private,
         };
         assert!(refused(|c| c.mounts.push(mount)).starts_with("mounts: "));
+    }
+
+    #[test]
+    fn an_agent_that_is_not_root_runs_nobody_elses_processes() {
+        let refused = |agent, change: fn(&mut SecurityContext)| {
+            let mut security = SecurityContext::default();
+            change(&mut security);
+            user(&security, agent).err().map(|error| error.to_string())
+        };
+        assert_eq!(refused(1000, |_| ()), None);
+        assert_eq!(refused(1000, |security| security.run_as_user = Some(1000)), None);
+        assert_eq!(refused(0, |security| security.run_as_user = Some(7)), None);
+        let message = refused(1000, |security| security.run_as_user = Some(7)).expect("refused");
+        assert!(message.starts_with("runAsUser: cannot be changed by an agent that runs as user 1000"));
+        for change in [
+            |security: &mut SecurityContext| security.run_as_group = Some(1),
+            |security: &mut SecurityContext| security.supplemental_groups = vec![1],
+            |security: &mut SecurityContext| security.strict_groups = true,
+        ] {
+            assert!(refused(1000, change).is_some_and(|message| message.starts_with("groups: ")));
+        }
     }
 }

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use pulselet_runtime::{
     AttachOptions, BoxError, ContainerConfig, ContainerFilter, ContainerId, ContainerStatus, Error,
     EventKind, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Features, Operation, Result,
-    SandboxId, Signal,
+    SandboxId, SecurityFeatures, Signal,
 };
 use pulselet_shim::protocol::{ExecCall, Reply, Request, StreamCall};
 
@@ -53,12 +53,13 @@ pub struct OpenShimsError(#[from] StoreError);
 pub struct Shims(pub(crate) Arc<Inner>);
 
 impl Shims {
-    /// What every runtime with shims can do. It knows nothing of images.
+    /// What every runtime with shims can do. It knows nothing of images and enforces nothing by itself.
     pub const FEATURES: Features = Features {
         stop_signal: true,
         events: true,
         images: false,
         kill_reporting: true,
+        security: SecurityFeatures::NONE,
     };
 
     /// Opens the root and adopts what is there. Only one at a time may use a root; the caller sees to that.

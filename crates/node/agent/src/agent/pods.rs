@@ -7,7 +7,7 @@ use std::time::Duration;
 use pulselet_engine::plan::{ProbeKind, Role};
 use pulselet_engine::{Identity, Input, PodKey, PodPlan};
 use pulselet_model::Pod;
-use pulselet_plan::PodBlueprint;
+use pulselet_plan::{PodBlueprint, refusal_without};
 use pulselet_runtime::SandboxId;
 use pulselet_vocabulary::PodName;
 use tracing::Instrument as _;
@@ -19,7 +19,7 @@ use super::requests::{
     StreamError, UpdateError,
 };
 use super::transitions::probe_name;
-use crate::container_config::log_path;
+use crate::container_config::{abilities, log_path};
 use crate::pod::identity::{Origin, pod_name_of, uid_of};
 use crate::pod::status::{Surroundings, pod_status};
 use crate::spans;
@@ -117,7 +117,11 @@ impl Agent {
         Ok(added(How::Replacing))
     }
 
-    fn accept(&mut self, pod: &Pod, blueprint: PodBlueprint, origin: Origin) {
+    /// Takes a pod, to run it or to refuse it: for what no node does, or for what this one's runtime does not.
+    fn accept(&mut self, pod: &Pod, mut blueprint: PodBlueprint, origin: Origin) {
+        let has = abilities(self.jobs.version.features.security);
+        let refusal = blueprint.refusal.take();
+        blueprint.refusal = refusal.or_else(|| refusal_without(pod, has).map(Box::new));
         let identity = Identity {
             namespace: pod.namespace().into(),
             name: pod.name().into(),
@@ -132,7 +136,7 @@ impl Agent {
                 pulselet_engine::PodMachine::new(own, plan, settings, seed, now, &mut self.out)
             }
             Some(refusal) => {
-                let why = (refusal.reason.as_str(), refusal.message.clone());
+                let why = (refusal.reason.as_str(), refusal.status_message());
                 pulselet_engine::PodMachine::rejected(own, plan, settings, why, now, &mut self.out)
             }
         };
@@ -279,6 +283,7 @@ impl Agent {
         let clock = self.jobs.clock;
         let around = Surroundings {
             plan: entry.plan(),
+            blueprints: &entry.blueprint.containers,
             qos_class: &entry.qos_class,
             image_ids: &entry.image_ids,
             pod_ips: entry
@@ -290,6 +295,7 @@ impl Agent {
             clock,
             gates: self.config.gates,
             runtime: &self.jobs.version.name,
+            recursive_read_only: self.jobs.version.features.security.recursive_read_only,
         };
         Some(PodView {
             namespace: entry.identity.namespace.to_string(),

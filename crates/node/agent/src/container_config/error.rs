@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use pulselet_plan::PodRefusal;
 use pulselet_volume::{DownwardError, ObjectError, PrepareError, SourceKind};
 use thiserror::Error;
 
@@ -13,6 +14,8 @@ use super::non_root::RootError;
 pub(crate) enum ConfigError {
     #[error(transparent)]
     Object(#[from] ObjectError),
+    #[error("{}", .0.status_message())]
+    Refused(PodRefusal),
     #[error(transparent)]
     Root(#[from] RootError),
     #[error("couldn't find key {key} in {} {object}", kind.type_name())]

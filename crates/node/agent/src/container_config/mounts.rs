@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use pulselet_model::openapi::api::core::v1 as core;
 use pulselet_model::{Container, Pod};
-use pulselet_runtime::{EnvVar, Mount, Propagation};
+use pulselet_plan::RecursiveReadOnly;
+use pulselet_runtime::{EnvVar, Mount, Propagation, SecurityFeatures};
 use pulselet_volume::{PodDirectory, PreparedVolume};
 
 use super::error::ConfigError;
@@ -15,8 +16,9 @@ pub(super) fn mounts(
     pod: &Pod,
     container: &Container,
     env: &[EnvVar],
+    security: SecurityFeatures,
 ) -> Result<Vec<Mount>, ConfigError> {
-    let mount = |mount| resolve(directory, pod, mount, env);
+    let mount = |mount| resolve(directory, pod, mount, env, security);
     container.volume_mounts.iter().map(mount).collect()
 }
 
@@ -25,6 +27,7 @@ fn resolve(
     pod: &Pod,
     mount: &core::VolumeMount,
     env: &[EnvVar],
+    security: SecurityFeatures,
 ) -> Result<Mount, ConfigError> {
     let mut volumes = pod.spec.volumes.iter();
     let volume =
@@ -49,6 +52,7 @@ fn resolve(
         host_path: prepared.path,
         sub_path: sub_path.map(PathBuf::from),
         read_only: prepared.read_only || mount.read_only.unwrap_or(false),
+        recursive_read_only: RecursiveReadOnly::read(mount).resolve(security.recursive_read_only),
         propagation: match mount.mount_propagation.as_deref() {
             Some("HostToContainer") => Propagation::HostToContainer,
             Some("Bidirectional") => Propagation::Bidirectional,
@@ -77,9 +81,34 @@ mod tests {
             value: "seven".into(),
         }];
         let directory = PodDirectory::new(root.path());
-        let mut mounts = mounts(&directory, &pod, &pod.spec.containers[0], &env)?;
+        let mut mounts = mounts(
+            &directory,
+            &pod,
+            &pod.spec.containers[0],
+            &env,
+            SecurityFeatures::ALL,
+        )?;
         assert!(mounts[0].source().is_dir());
         Ok(mounts.remove(0))
+    }
+
+    #[test]
+    fn a_container_has_no_volumes_but_those_it_mounts() {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "web"},
+            "spec": {"automountServiceAccountToken": true, "containers": [{"name": "app"}]},
+        }))
+        .unwrap();
+        let root = tempfile::tempdir().unwrap();
+        let directory = PodDirectory::new(root.path());
+        let made = mounts(
+            &directory,
+            &pod,
+            &pod.spec.containers[0],
+            &[],
+            SecurityFeatures::ALL,
+        );
+        assert!(made.unwrap().is_empty());
     }
 
     #[test]
@@ -90,6 +119,9 @@ mod tests {
         let part = check(&json!({"name": "v", "mountPath": "/v", "subPathExpr": "a/$(PART)"})).unwrap();
         assert_eq!(part.sub_path, Some(PathBuf::from("a/seven")));
         assert!(!part.read_only);
+        let tree =
+            json!({"name": "v", "mountPath": "/v", "readOnly": true, "recursiveReadOnly": "IfPossible"});
+        assert!(check(&tree).unwrap().recursive_read_only && !whole.recursive_read_only);
         let unknown = check(&json!({"name": "w", "mountPath": "/v"}));
         assert!(matches!(unknown, Err(ConfigError::UnknownVolume { .. })));
     }

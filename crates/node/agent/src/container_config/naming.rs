@@ -86,6 +86,7 @@ pub(super) fn hosts_mount(context: Context<'_>, container: &Container) -> Result
         host_path: path,
         sub_path: None,
         read_only: false,
+        recursive_read_only: false,
         propagation: Propagation::Private,
     }))
 }

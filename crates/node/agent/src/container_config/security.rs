@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use pulselet_model::openapi::api::core::v1 as core;
 use pulselet_model::quantity::Amount;
 use pulselet_model::{Container, Pod};
-use pulselet_runtime::{Capabilities, Resources, Seccomp, SecurityContext};
+use pulselet_plan::{Ability, AppArmorProfile, app_armor_profile};
+use pulselet_runtime::{AppArmor, Capabilities, Resources, Seccomp, SecurityContext, SecurityFeatures};
 
 /// Where profiles of `localhostProfile` are looked for, below the data directory.
 const SECCOMP_DIRECTORY: &str = "seccomp";
@@ -15,6 +16,20 @@ const CPU_PERIOD: u64 = 100_000;
 const MIN_CPU_QUOTA: i64 = 1_000;
 /// The kernel's smallest number of CPU shares.
 const MIN_CPU_SHARES: u64 = 2;
+
+/// What of a pod's settings a runtime can honour.
+pub(crate) fn abilities(features: SecurityFeatures) -> impl Fn(Ability) -> bool {
+    move |ability| match ability {
+        Ability::AppArmor => features.app_armor,
+        Ability::Capabilities => features.capabilities,
+        Ability::Seccomp => features.seccomp,
+        Ability::ReadOnlyRoot => features.read_only_root,
+        Ability::StrictGroups => features.strict_groups,
+        Ability::RecursiveReadOnly => features.recursive_read_only,
+        Ability::Sysctls => features.sysctls,
+        Ability::HostIp => features.host_ip,
+    }
+}
 
 /// The container's own settings, where it has none the pod's.
 pub(super) fn security(pod: &Pod, container: &Container, root: &Path) -> SecurityContext {
@@ -34,6 +49,7 @@ pub(super) fn security(pod: &Pod, container: &Container, root: &Path) -> Securit
             .chain(of_pod.fs_group)
             .filter_map(|group| id(Some(group)))
             .collect(),
+        strict_groups: strict_groups(pod),
         read_only_root: own.read_only_root_filesystem.unwrap_or(false),
         no_new_privs: own.allow_privilege_escalation == Some(false),
         capabilities: Capabilities {
@@ -41,8 +57,26 @@ pub(super) fn security(pod: &Pod, container: &Container, root: &Path) -> Securit
             drop: capabilities.drop.unwrap_or_default(),
         },
         seccomp: seccomp(profile, root),
+        app_armor: app_armor(pod, container),
         unmasked_proc: own.proc_mount.as_deref() == Some("Unmasked"),
     }
+}
+
+/// Whether only the pod's own groups count.
+pub(super) fn strict_groups(pod: &Pod) -> bool {
+    let security = pod.spec.security_context.as_ref();
+    let policy = security.and_then(|security| security.supplemental_groups_policy.as_deref());
+    policy == Some("Strict")
+}
+
+fn app_armor(pod: &Pod, container: &Container) -> Option<AppArmor> {
+    // The path is for refusals.
+    let (profile, _) = app_armor_profile(pod, "", container)?;
+    Some(match profile {
+        AppArmorProfile::Unconfined => AppArmor::Unconfined,
+        AppArmorProfile::RuntimeDefault => AppArmor::RuntimeDefault,
+        AppArmorProfile::Localhost(name) => AppArmor::Localhost(name),
+    })
 }
 
 pub(super) fn id(number: Option<i64>) -> Option<u32> {
@@ -127,5 +161,23 @@ mod tests {
         assert_eq!((context.run_as_user, context.run_as_group), (Some(9), Some(2)));
         assert_eq!(context.supplemental_groups, [4, 3]);
         assert!(context.no_new_privs && !context.privileged);
+        assert!(context.app_armor.is_none() && !context.strict_groups);
+    }
+
+    #[test]
+    fn profiles_and_the_policy_of_groups_are_passed_on() {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "web"},
+            "spec": {
+                "securityContext": {
+                    "supplementalGroupsPolicy": "Strict", "appArmorProfile": {"type": "RuntimeDefault"},
+                },
+                "containers": [{"name": "app"}],
+            },
+        }))
+        .unwrap();
+        let context = security(&pod, &pod.spec.containers[0], Path::new("/data"));
+        assert!(context.strict_groups);
+        assert_eq!(context.app_armor, Some(AppArmor::RuntimeDefault));
     }
 }

@@ -9,6 +9,7 @@ use pulselet_model::openapi::api::core::v1 as core;
 use pulselet_model::openapi::apimachinery::pkg::apis::meta::v1::Time as WireTime;
 use pulselet_model::status::ContainerLifecycleStatus;
 use pulselet_model::{ContainerStatusFields, Gate, GateSet, PodStatus};
+use pulselet_plan::{ContainerBlueprint, MountBlueprint};
 
 use crate::state::clock::Clock;
 
@@ -17,6 +18,7 @@ use crate::state::clock::Clock;
 pub(crate) struct Surroundings<'a> {
     /// In the order of the status's containers.
     pub(crate) plan: &'a PodPlan,
+    pub(crate) blueprints: &'a [ContainerBlueprint],
     pub(crate) qos_class: &'a str,
     pub(crate) image_ids: &'a [String],
     pub(crate) pod_ips: &'a [IpAddr],
@@ -25,6 +27,8 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) gates: GateSet,
     /// The prefix of container ids: the runtime's name.
     pub(crate) runtime: &'a str,
+    /// Whether the runtime can make what is mounted below a volume read-only.
+    pub(crate) recursive_read_only: bool,
 }
 
 pub(crate) fn pod_status(status: &engine::PodReport, around: &Surroundings<'_>) -> PodStatus {
@@ -76,6 +80,8 @@ fn container_status(
     around: &Surroundings<'_>,
 ) -> ContainerStatusFields {
     let plan = around.plan.containers.get(index);
+    let blueprint = around.blueprints.get(index);
+    let mount = |mount: &MountBlueprint| mount_status(mount, around.recursive_read_only);
     let id = |id: &str| format!("{}://{id}", around.runtime);
     let shows_signals = around.gates.enabled(Gate::ContainerStopSignals);
     let stop_signal = container.stop_signal.filter(|_| shows_signals);
@@ -120,7 +126,24 @@ fn container_status(
         lifecycle: stop_signal.map(|signal| ContainerLifecycleStatus {
             stop_signal: Some(signal.name().to_owned()),
         }),
+        volume_mounts: blueprint
+            .map(|blueprint| blueprint.mounts.iter().map(mount).collect())
+            .unwrap_or_default(),
         ..ContainerStatusFields::default()
+    }
+}
+
+/// What a mount is like; of a read-only one also whether what is below it is read-only. `possible` is whether the runtime
+/// can make it so.
+fn mount_status(mount: &MountBlueprint, possible: bool) -> core::VolumeMountStatus {
+    let recursive = mount.recursive.resolve(possible);
+    let recursive = if recursive { "Enabled" } else { "Disabled" };
+    core::VolumeMountStatus {
+        name: mount.volume.clone(),
+        mount_path: mount.path.clone(),
+        read_only: mount.read_only.then_some(true),
+        recursive_read_only: mount.read_only.then(|| recursive.to_owned()),
+        ..core::VolumeMountStatus::default()
     }
 }
 
@@ -139,10 +162,15 @@ mod tests {
     fn shown(gates: GateSet) -> serde_json::Value {
         let pod = serde_json::from_value(json!({
             "metadata": {"name": "web"},
-            "spec": {"restartPolicy": "Always", "containers": [{"name": "app", "image": "web:1"}]},
+            "spec": {"restartPolicy": "Always", "containers": [{"name": "app", "image": "web:1", "volumeMounts": [
+                {"name": "a", "mountPath": "/a"},
+                {"name": "b", "mountPath": "/b", "readOnly": true},
+                {"name": "c", "mountPath": "/c", "readOnly": true, "recursiveReadOnly": "IfPossible"},
+            ]}]},
         }))
         .unwrap();
-        let plan = pulselet_plan::convert(&pod, gates).unwrap().plan;
+        let blueprint = pulselet_plan::convert(&pod, gates).unwrap();
+        let plan = &blueprint.plan;
         let (clock, _, _) = Clock::resume(None, Time::ZERO);
         let status = engine::PodReport {
             phase: Phase::Running,
@@ -172,7 +200,8 @@ mod tests {
             }],
         };
         let around = Surroundings {
-            plan: &plan,
+            plan,
+            blueprints: &blueprint.containers,
             qos_class: "BestEffort",
             image_ids: &[],
             pod_ips: &[[127, 0, 0, 1].into()],
@@ -180,8 +209,22 @@ mod tests {
             clock,
             gates,
             runtime: "process",
+            recursive_read_only: true,
         };
         serde_json::to_value(pod_status(&status, &around)).unwrap()
+    }
+
+    #[test]
+    fn mounts_are_shown_with_what_became_of_the_trees_below_them() {
+        let mounts = json!([
+            {"name": "a", "mountPath": "/a"},
+            {"name": "b", "mountPath": "/b", "readOnly": true, "recursiveReadOnly": "Disabled"},
+            {"name": "c", "mountPath": "/c", "readOnly": true, "recursiveReadOnly": "Enabled"},
+        ]);
+        assert_eq!(
+            shown(GateSet::ALL)["containerStatuses"][0]["volumeMounts"],
+            mounts
+        );
     }
 
     #[test]

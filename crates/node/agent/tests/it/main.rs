@@ -7,5 +7,6 @@ mod manifests;
 mod objects;
 mod owned;
 mod refusals;
+mod security_fields;
 mod socket;
 mod trouble;

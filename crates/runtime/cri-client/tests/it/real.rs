@@ -441,6 +441,7 @@ async fn a_path_below_a_volume_is_mounted_and_taken_away() {
         host_path: volume.clone(),
         sub_path: Some("part".into()),
         read_only: true,
+        recursive_read_only: false,
         propagation: Propagation::Private,
     });
     let app = runtime.create_container(&pod, &config).await.expect("created");

@@ -47,6 +47,7 @@ pub(crate) fn container(directory: &Path, script: &str) -> ContainerConfig {
             host_path: "/usr".into(),
             sub_path: None,
             read_only: true,
+            recursive_read_only: false,
             propagation: Propagation::Private,
         }],
         log_path: directory.join("logs/app/0.log"),

@@ -154,6 +154,7 @@ async fn a_read_only_root_and_read_only_volumes_cannot_be_written() {
         host_path: host.into(),
         sub_path: None,
         read_only,
+        recursive_read_only: false,
         propagation: Propagation::Private,
     };
     let (shared, message) = (world.shared(""), world.shared("message"));
@@ -195,6 +196,7 @@ async fn a_volume_is_mounted_inside_the_root_whatever_the_links_say() {
         host_path: world.shared(""),
         sub_path: None,
         read_only: false,
+        recursive_read_only: false,
         propagation: Propagation::Private,
     });
     let id = world
@@ -231,6 +233,7 @@ async fn a_part_of_a_volume_stays_in_it_while_a_link_comes_and_goes() {
             host_path: world.shared("volume"),
             sub_path: Some("part".into()),
             read_only: false,
+            recursive_read_only: false,
             propagation: Propagation::Private,
         });
         config

@@ -13,4 +13,5 @@ mod isolation;
 mod lifecycle;
 mod limits;
 mod network;
+mod security_fields;
 mod world;

@@ -350,6 +350,7 @@ pub(crate) fn shell_container(home: &Path, name: &str, script: &str) -> Containe
             host_path: home.join("shared"),
             sub_path: None,
             read_only: false,
+            recursive_read_only: false,
             propagation: Propagation::Private,
         }],
         log_path: home.join(format!("logs/{name}/0.log")),

@@ -118,6 +118,7 @@ async fn variables_directory_and_volumes_reach_the_process() {
         host_path: volume.clone(),
         sub_path: None,
         read_only: false,
+        recursive_read_only: false,
         propagation: Propagation::Private,
     });
     world.run_config(&config).await;
@@ -145,6 +146,23 @@ async fn a_user_can_be_given() {
     let id = world.run_config(&config).await;
     let (_, output) = world.exec(&id, "echo $(id -u) $(id -G)").await;
     assert_eq!(output.trim(), "1234 1235 1236");
+    world.finish().await;
+}
+
+#[tokio::test]
+async fn the_agents_groups_are_not_inherited_and_no_privileges_are_gained() {
+    if !rustix::process::geteuid().is_root() {
+        assert!(std::env::var_os("CI").is_none(), "this test needs root");
+        return;
+    }
+    let world = World::new().await;
+    let mut config = world.config("main", "exec sleep 1000");
+    config.security.strict_groups = true;
+    config.security.no_new_privs = true;
+    let id = world.run_config(&config).await;
+    let script = "echo $(grep -E '^(Groups|NoNewPrivs)' /proc/self/status)";
+    let (_, output) = world.exec(&id, script).await;
+    assert_eq!(output.trim(), "Groups: NoNewPrivs: 1");
     world.finish().await;
 }
 

@@ -39,6 +39,7 @@ fn volume(world: &World, name: &str, container_path: &str) -> Mount {
         host_path: world.shared(name),
         sub_path: None,
         read_only: false,
+        recursive_read_only: false,
         propagation: Propagation::Private,
     }
 }
