@@ -10,6 +10,11 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 
+use libc::{
+    IFA_ADDRESS, IFA_LOCAL, IFLA_ADDRESS, IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINKINFO,
+    IFLA_MASTER, IFLA_NET_NS_FD, NDA_DST, RT_SCOPE_UNIVERSE, RT_TABLE_MAIN, RTA_GATEWAY, RTM_DELLINK,
+    RTM_DELNEIGH, RTM_GETLINK, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWROUTE, RTN_UNICAST, RTPROT_BOOT,
+};
 use rustix::{
     io::Errno,
     net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with},
@@ -21,39 +26,18 @@ const ANSWER_SIZE: usize = 32 * 1024;
 /// Bytes of the head of every message.
 const HEAD: usize = 16;
 
-// Numbers of the kernel's interface, under its own names.
-const RTM_NEWLINK: u16 = 16;
-const RTM_DELLINK: u16 = 17;
-const RTM_GETLINK: u16 = 18;
-const RTM_NEWADDR: u16 = 20;
-const RTM_NEWROUTE: u16 = 24;
-const RTM_DELNEIGH: u16 = 29;
+// Numbers of the kernel's interface that `libc` lacks, or has in a type that is not the message's.
 const NLMSG_ERROR: u16 = 2;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
 const NLM_F_EXCL: u16 = 0x200;
 const NLM_F_CREATE: u16 = 0x400;
 const NLA_F_NESTED: u16 = 0x8000;
-const IFLA_ADDRESS: u16 = 1;
-const IFLA_IFNAME: u16 = 3;
-const IFLA_MASTER: u16 = 10;
-const IFLA_LINKINFO: u16 = 18;
-const IFLA_NET_NS_FD: u16 = 28;
-const IFLA_INFO_KIND: u16 = 1;
-const IFLA_INFO_DATA: u16 = 2;
 const VETH_INFO_PEER: u16 = 1;
-const IFA_ADDRESS: u16 = 1;
-const IFA_LOCAL: u16 = 2;
-const RTA_GATEWAY: u16 = 5;
-const NDA_DST: u16 = 1;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 const IFA_F_NODAD: u8 = 2;
 const IFF_UP: u32 = 1;
-const RT_TABLE_MAIN: u8 = 254;
-const RTPROT_BOOT: u8 = 3;
-const RT_SCOPE_UNIVERSE: u8 = 0;
-const RTN_UNICAST: u8 = 1;
 
 /// A link's hardware address.
 pub(crate) type MacAddress = [u8; 6];
