@@ -1,6 +1,6 @@
 //! What a pod asks of a node's confinement, and the first of it that a node does not have.
 //!
-//! What always holds: no setting is left out silently. What no runtime can do ([`impossible`]) is refused everywhere, also
+//! What always holds: no setting is left out silently. What no runtime can do (`impossible`) is refused everywhere, also
 //! by a simulation. What depends on the runtime is an [`Ability`]: a node refuses a pod that asks for one its runtime does
 //! not have ([`refusal_without`]), and a single container of a pod that it has already ([`container_refusal`]), as an
 //! ephemeral one that came later.
