@@ -292,7 +292,8 @@ impl Run<'_> {
         while let Some(line) = self.lines.try_next() {
             self.pods.apply(&line);
         }
-        std::iter::once(headline).chain(self.pods.missing()).collect()
+        let missing = self.pods.missing(|name| self.progress.end_of(name));
+        std::iter::once(headline).chain(missing).collect()
     }
 
     /// Stops the pods of this run, faster when asked again, then the agent.

@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
-use pulselet_agent::{PodView, uid_of};
+use pulselet_agent::{PodView, pod_name_of, uid_of};
 use pulselet_engine::line::Phase;
 use pulselet_model::Pod;
+use pulselet_vocabulary::PodName;
 
 /// The pods of a run. Another pod that has or had the name of one of them does not count.
 #[derive(Clone, Debug)]
@@ -13,6 +14,7 @@ pub(super) struct Progress(Vec<PodProgress>);
 
 #[derive(Clone, Debug)]
 struct PodProgress {
+    name: PodName,
     uid: Arc<str>,
     phase: Phase,
     ready: bool,
@@ -22,6 +24,7 @@ struct PodProgress {
 impl Progress {
     pub(super) fn new<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> Self {
         let progress = |pod| PodProgress {
+            name: pod_name_of(pod),
             uid: uid_of(pod).into(),
             phase: Phase::Pending,
             ready: false,
@@ -58,6 +61,17 @@ impl Progress {
 
     pub(super) fn any_ended(&self) -> bool {
         self.0.iter().any(PodProgress::has_ended)
+    }
+
+    /// How a pod has ended; `None` if it has not.
+    pub(super) fn end_of(&self, name: &PodName) -> Option<&'static str> {
+        let pod = self.0.iter().find(|pod| pod.name == *name)?;
+        let end = if pod.deleted {
+            "deleted"
+        } else {
+            pod.phase.as_str()
+        };
+        pod.has_ended().then_some(end)
     }
 
     pub(super) fn all_ready(&self) -> bool {

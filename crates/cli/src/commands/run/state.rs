@@ -82,10 +82,15 @@ impl Pods {
         }
     }
 
-    /// Why the pods that are not ready are not, a line each.
-    pub(crate) fn missing(&self) -> Vec<String> {
+    /// Why the pods that are not ready are not, a line each. How a pod has ended is for the caller to say, whose word
+    /// counts: event lines may come later than the status.
+    pub(crate) fn missing(&self, end_of: impl Fn(&PodName) -> Option<&'static str>) -> Vec<String> {
+        let lines = |pod: &PodState| match end_of(&pod.name) {
+            Some(end) => vec![format!("pod {} is {end}", pod.name)],
+            None => pod.missing(),
+        };
         let unready = self.0.iter().filter(|pod| !pod.ready);
-        unready.flat_map(PodState::missing).collect()
+        unready.flat_map(lines).collect()
     }
 }
 
@@ -146,14 +151,6 @@ impl PodState {
     }
 
     fn missing(&self) -> Vec<String> {
-        if self.deleted || self.phase.is_terminal() {
-            let end = if self.deleted {
-                "deleted"
-            } else {
-                self.phase.as_str()
-            };
-            return vec![format!("pod {} is {end}", self.name)];
-        }
         let unready = self.containers.iter().filter(|container| !container.ready);
         unready
             .map(|container| format!("pod {}: {}", self.name, container.missing()))
@@ -356,7 +353,7 @@ pub(crate) mod tests {
     fn what_is_missing_names_the_probe() {
         let mut pods = pods();
         assert_eq!(
-            pods.missing(),
+            pods.missing(|_| None),
             ["pod default/web: container app has not been created"]
         );
         play(
@@ -367,7 +364,7 @@ pub(crate) mod tests {
             ],
         );
         assert_eq!(
-            pods.missing(),
+            pods.missing(|_| None),
             ["pod default/web: container app runs but has not started (startup probe: connection refused)"]
         );
         play(
@@ -378,7 +375,7 @@ pub(crate) mod tests {
                 (false, LineBody::Ready),
             ],
         );
-        assert!(pods.0[0].ready && pods.missing().is_empty());
+        assert!(pods.0[0].ready && pods.missing(|_| None).is_empty());
     }
 
     #[test]
