@@ -35,6 +35,8 @@ use rustix::{
 };
 
 use self::lookup::{Links, Missing, RootDir, Target};
+pub(crate) use overlay::UPPER;
+
 use crate::{
     cgroup::Cgroup,
     sandbox::PROC,

@@ -20,7 +20,7 @@ use super::{ROOT, RootError};
 use crate::spec::ContainerSpec;
 
 /// What the container writes, and what the kernel needs beside it.
-const UPPER: &str = "upper";
+pub(crate) const UPPER: &str = "upper";
 const WORK: &str = "work";
 
 /// Bytes of mount options that the kernel takes: a page, with its zero byte.
