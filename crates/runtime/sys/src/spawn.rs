@@ -119,6 +119,23 @@ pub fn become_user(credentials: &ProcessCredentials) -> io::Result<()> {
     check(unsafe { libc::setresuid(credentials.uid, credentials.uid, credentials.uid) })
 }
 
+/// Lets the files that this process makes from now on belong to that user and group. It stays who it is otherwise, but
+/// a user other than root takes the rights on files from its effective capabilities. For a process with one thread.
+pub fn own_files_as(uid: u32, gid: u32) -> io::Result<()> {
+    // SAFETY: both calls take plain numbers; it runs in a process with one thread. They return the value before, so that
+    // a second call with a number that is none says whether the first one did anything.
+    let owner = unsafe {
+        libc::setfsgid(gid);
+        libc::setfsuid(uid);
+        (libc::setfsuid(u32::MAX), libc::setfsgid(u32::MAX))
+    };
+    if owner == (uid.cast_signed(), gid.cast_signed()) {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::PermissionDenied.into())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::{fs::File, io::Read};
