@@ -122,14 +122,18 @@ pub fn become_user(credentials: &ProcessCredentials) -> io::Result<()> {
 /// Lets the files that this process makes from now on belong to that user and group. It stays who it is otherwise, but
 /// a user other than root takes the rights on files from its effective capabilities. For a process with one thread.
 pub fn own_files_as(uid: u32, gid: u32) -> io::Result<()> {
-    // SAFETY: both calls take plain numbers; it runs in a process with one thread. They return the value before, so that
-    // a second call with a number that is none says whether the first one did anything.
-    let owner = unsafe {
-        libc::setfsgid(gid);
-        libc::setfsuid(uid);
-        (libc::setfsuid(u32::MAX), libc::setfsgid(u32::MAX))
+    let set_gid = |gid: u32| {
+        // SAFETY: takes a plain number; it runs in a process with one thread.
+        unsafe { libc::setfsgid(gid) }.cast_unsigned()
     };
-    if owner == (uid.cast_signed(), gid.cast_signed()) {
+    let set_uid = |uid: u32| {
+        // SAFETY: as above.
+        unsafe { libc::setfsuid(uid) }.cast_unsigned()
+    };
+    set_gid(gid);
+    set_uid(uid);
+    // Both return the value before, and a number that is none changes nothing.
+    if (set_uid(u32::MAX), set_gid(u32::MAX)) == (uid, gid) {
         Ok(())
     } else {
         Err(io::ErrorKind::PermissionDenied.into())

@@ -6,14 +6,15 @@
 use std::{
     fs::{self, File},
     io::{self, PipeReader, PipeWriter, Read, Write},
-    mem,
-    os::fd::{AsRawFd, RawFd},
-    ptr,
+    mem, ptr,
 };
 
 use rustix::{
-    process::{Pid, Signal, kill_process},
-    thread::UnshareFlags,
+    event::poll,
+    fs::{Gid, Uid},
+    io::Errno,
+    process::{Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal},
+    thread::{UnshareFlags, set_thread_groups, set_thread_res_gid, set_thread_res_uid, unshare_unsafe},
 };
 
 /// What the holder is told when its users are mapped.
@@ -33,9 +34,9 @@ impl NamespaceHolder {
         let (mut done, done_writer) = io::pipe()?;
         let ends = HolderEnds {
             go: go_reader,
-            go_writer: go.as_raw_fd(),
             done: done_writer,
-            flags: others.bits(),
+            flags: others,
+            parent: getpid(),
         };
         let holder = Self { pid: clone(&ends)? };
         drop(ends);
@@ -70,28 +71,26 @@ impl Drop for NamespaceHolder {
     }
 }
 
-/// The holder's ends of the pipes, and what it makes.
+/// The holder's ends of the pipes, what it makes, and whose it is.
 struct HolderEnds {
     go: PipeReader,
-    /// The caller's end, of which the copy is closed.
-    go_writer: RawFd,
     done: PipeWriter,
-    flags: u32,
+    flags: UnshareFlags,
+    parent: Pid,
 }
 
 /// Splits off the holder. No handler of the caller's signals ever runs in it.
 fn clone(ends: &HolderEnds) -> io::Result<Pid> {
-    // SAFETY: both structures are plain data, for which zeroes are valid; the calls only fill and read them.
-    let (all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe {
-        let mut all = mem::zeroed();
-        libc::sigfillset(&raw mut all);
-        (all, mem::zeroed())
-    };
+    // SAFETY: the structure is plain data, for which zeroes are a valid value.
+    let mut all: libc::sigset_t = unsafe { mem::zeroed() };
+    let mut before = all;
+    // SAFETY: the set lives through the call, which only fills it.
+    unsafe { libc::sigfillset(&raw mut all) };
     // SAFETY: both sets live through the call.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
     let flags = libc::CLONE_NEWUSER | libc::SIGCHLD;
     // SAFETY: without a stack and without sharing memory the call is a fork. This process may have other threads, whose
-    // locks the child has in whatever state they were: it calls nothing but the kernel.
+    // locks the child has in whatever state they were: it takes none, allocates nothing and calls nothing but the kernel.
     let result = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
     if result == 0 {
         hold(ends);
@@ -102,43 +101,30 @@ fn clone(ends: &HolderEnds) -> io::Result<Pid> {
     i32::try_from(result).ok().and_then(Pid::from_raw).ok_or(failure)
 }
 
-/// The holder's whole life. Only system calls are made: nothing is allocated and no lock is taken.
+/// The holder's whole life. What it calls are system calls and nothing else: rustix makes them without the C library.
 fn hold(ends: &HolderEnds) -> ! {
-    let mut go = [0_u8; 1];
-    // SAFETY: every call takes numbers, or memory of this function that lives through it. The descriptor that is closed
-    // is this process's copy, and its owner does not run here.
-    unsafe {
-        libc::syscall(libc::SYS_prctl, libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        libc::syscall(libc::SYS_close, ends.go_writer);
-        let read = libc::syscall(libc::SYS_read, ends.go.as_raw_fd(), go.as_mut_ptr(), go.len());
-        if read != 1 {
-            libc::_exit(1);
-        }
-        // What is made belongs to the namespace's root.
-        let failed = libc::syscall(libc::SYS_setgroups, 0, ptr::null::<libc::gid_t>()) != 0
-            || libc::syscall(libc::SYS_setresgid, 0, 0, 0) != 0
-            || libc::syscall(libc::SYS_setresuid, 0, 0, 0) != 0
-            // Changing the user made the kernel forget it.
-            || libc::syscall(libc::SYS_prctl, libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0
-            || libc::syscall(libc::SYS_unshare, ends.flags) != 0;
-        let answer = if failed { *libc::__errno_location() } else { 0 }.to_ne_bytes();
-        libc::syscall(
-            libc::SYS_write,
-            ends.done.as_raw_fd(),
-            answer.as_ptr(),
-            answer.len(),
-        );
+    let mut go = [0; GO.len()];
+    let tied = set_parent_process_death_signal(Some(Signal::KILL)).is_ok() && getppid() == Some(ends.parent);
+    if tied && rustix::io::read(&ends.go, &mut go) == Ok(GO.len()) {
+        let answer = make(ends.flags).err().map_or(0, Errno::raw_os_error);
+        let _ = rustix::io::write(&ends.done, &answer.to_ne_bytes());
         loop {
-            libc::syscall(
-                libc::SYS_ppoll,
-                ptr::null::<libc::pollfd>(),
-                0,
-                ptr::null::<u8>(),
-                ptr::null::<u8>(),
-                0,
-            );
+            let _ = poll(&mut [], None);
         }
     }
+    crate::exit_at_once(1)
+}
+
+/// As root of the user namespace, to whom what is made belongs.
+fn make(flags: UnshareFlags) -> rustix::io::Result<()> {
+    set_thread_groups(&[])?;
+    set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT)?;
+    set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT)?;
+    // Changing the user made the kernel forget it.
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    // SAFETY: what makes the call unsafe is a table of descriptors of one's own, which is nothing to a process that runs
+    // no other code.
+    unsafe { unshare_unsafe(flags) }
 }
 
 #[cfg(test)]
