@@ -147,7 +147,7 @@ fn of_containers() -> Vec<Row> {
         if field == "procMount" {
             // Nobody admits it without.
             row.pod["spec"]["hostUsers"] = json!(false);
-            row.path = "spec.hostUsers".to_owned();
+            row.path = String::from("spec.hostUsers");
         }
         row
     });
