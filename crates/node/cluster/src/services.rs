@@ -17,6 +17,9 @@ use crate::watch::Seen;
 /// The service of the API itself, which every container is told of.
 const OWN: (&str, &str) = ("default", "kubernetes");
 
+/// Only the node needs the file.
+const FILE_MODE: u32 = 0o600;
+
 /// By namespace and name.
 type Known = BTreeMap<(String, String), ServiceFacts>;
 
@@ -173,9 +176,7 @@ fn store(path: &Path, known: &Known) -> std::io::Result<()> {
                 .collect(),
         })
         .collect();
-    let new = path.with_extension("new");
-    std::fs::write(&new, serde_json::to_vec(&kept)?)?;
-    std::fs::rename(new, path)
+    pulselet_durable::replace(path, &serde_json::to_vec(&kept)?, FILE_MODE)
 }
 
 #[cfg(test)]
