@@ -20,12 +20,8 @@ use super::Agent;
 use super::adopt::{Findings, Listing};
 use super::entry::{Life, LifeStage, PodEntry};
 use super::transitions::probe_name;
-<<<<<<< HEAD
-use crate::jobs::{JobAnswer, JobResult, Measurement, SandboxLocation};
-use crate::pod::status::KnownImage;
-=======
 use crate::jobs::{ContainerStorage, JobAnswer, JobResult, Measurement, SandboxLocation, StorageMeasurement};
->>>>>>> house
+use crate::pod::status::KnownImage;
 use crate::pod::termination;
 use crate::spans;
 use crate::state::layout::Layout;

@@ -86,7 +86,7 @@ async fn a_changed_manifest_is_for_the_next_life_and_outlives_the_agent() {
         .await
         .unwrap()
         .unwrap();
-    assert_eq!(kept.metadata.labels.unwrap()["colour"], "red");
+    assert_eq!(kept.metadata.labels.as_ref().unwrap()["colour"], "red");
     let view = bench
         .node
         .pod(&PodName::new("default", "web"))
