@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use pulselet_model::{Admission, DecodeError, Document, FieldError, GateSet, Position, Profile, Warning};
-use pulselet_model::{admit_create, decode_documents};
+use pulselet_model::{admit_create, apply_probes_annotation, decode_documents, probes_annotation};
 
 use crate::exit::Failure;
 
@@ -141,7 +141,7 @@ pub(crate) enum Outcome {
 fn judge(document: &Document<'_>, profile: Profile, gates: GateSet) -> Verdict {
     let decoded = document.decode(profile);
     let outcome = match decoded.pod {
-        Ok(pod) => match admit_create(pod, profile, gates) {
+        Ok(pod) => match admit_create(pod, profile, gates).map(with_annotation) {
             Ok(admission) if admission.warnings.is_empty() => {
                 Outcome::Accepted(Box::new(admission), Vec::new())
             }
@@ -163,4 +163,12 @@ fn judge(document: &Document<'_>, profile: Profile, gates: GateSet) -> Verdict {
         name: decoded.name,
         outcome,
     }
+}
+
+/// A pod as a node will run it: with the probe fields of its annotation. A bad one is among the warnings.
+fn with_annotation(mut admission: Admission) -> Admission {
+    if let Some(text) = probes_annotation(&admission.pod).map(str::to_owned) {
+        let _ = apply_probes_annotation(&mut admission.pod, &text);
+    }
+    admission
 }

@@ -8,6 +8,7 @@
 //! serving Pods, and reading files.
 
 mod admission;
+mod annotation;
 mod decode;
 mod defaults;
 mod dropping;
@@ -27,6 +28,7 @@ mod warning;
 pub use k8s_openapi as openapi;
 
 pub use admission::{Admission, admit_create, admit_ephemeral_containers, admit_update};
+pub use annotation::{PROBES_ANNOTATION, ProbesAnnotationError, apply_probes_annotation, probes_annotation};
 pub use decode::{DecodeError, Decoded, Document, Documents, MAX_DOCUMENT_BYTES, Position, decode_documents};
 pub use dropping::hide_disabled;
 pub use field::{CauseReason, FieldError};

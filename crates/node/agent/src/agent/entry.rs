@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::task::AbortHandle;
 
 use crate::jobs::{PodRef, SandboxLocation};
+use crate::pod::annotation::AcceptedAnnotation;
 use crate::pod::identity::Origin;
 use crate::pod::status::KnownImage;
 use crate::spans;
@@ -30,6 +31,7 @@ pub(super) struct PodEntry {
     /// What the next life is made from.
     pub(super) spec: Manifest,
     pub(super) qos_class: String,
+    pub(super) annotation: AcceptedAnnotation,
     pub(super) generation: u32,
     /// What was made of the manifest, once.
     pub(super) blueprint: Arc<PodBlueprint>,
@@ -141,6 +143,8 @@ pub(super) struct Record<E> {
     pub(super) history: History,
     pub(super) successor: Option<Successor>,
     pub(super) grace_exceeded: bool,
+    #[serde(default)]
+    pub(super) annotation: AcceptedAnnotation,
     pub(super) engine: E,
 }
 
@@ -164,6 +168,7 @@ impl PodEntry {
             accepted_at,
             spec,
             qos_class,
+            annotation: AcceptedAnnotation::new(pod),
             generation: 0,
             blueprint,
             location: None,
@@ -195,6 +200,7 @@ impl PodEntry {
             history: self.history.condensed(),
             successor: self.successor.clone(),
             grace_exceeded: self.grace_exceeded,
+            annotation: self.annotation.clone(),
             engine,
         }
     }
