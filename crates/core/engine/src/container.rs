@@ -101,6 +101,9 @@ pub(crate) struct Running {
     /// One of its probes has succeeded.
     #[serde(default)]
     succeeded: bool,
+    /// Its stop signal was read to end nothing, which was reported.
+    #[serde(default)]
+    signal_unhandled: bool,
     post_start: Option<HookRun>,
     termination: Option<Termination>,
 }

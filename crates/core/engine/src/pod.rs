@@ -331,7 +331,11 @@ impl PodMachine {
 const fn is_observation(input: &Input) -> bool {
     matches!(
         input,
-        Input::Created { .. } | Input::Running { .. } | Input::Exited { .. } | Input::Signalled { .. }
+        Input::Created { .. }
+            | Input::Running { .. }
+            | Input::Exited { .. }
+            | Input::Signalled { .. }
+            | Input::StopSignalUnhandled { .. }
     )
 }
 

@@ -1,6 +1,6 @@
 //! Words that every part of Pulselet speaks, each formatted and parsed in one place.
 //!
-//! - [`Signal`]: a signal by the name that Kubernetes gives it;
+//! - [`Signal`]: a signal by the name that Kubernetes gives it, and what the kernel does with it by default;
 //! - [`PodName`]: namespace and name of a pod, written `namespace/name`;
 //! - [`Severity`]: whether a Kubernetes event is normal or a warning;
 //! - [`exit_code`]: the exit codes that are made up rather than chosen by a program.
@@ -15,4 +15,4 @@ mod signal;
 
 pub use pod_name::{DEFAULT_NAMESPACE, ParsePodNameError, PodName};
 pub use severity::Severity;
-pub use signal::{ParseSignalError, Signal};
+pub use signal::{DefaultAction, ParseSignalError, Signal};

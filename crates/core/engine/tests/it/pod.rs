@@ -478,6 +478,57 @@ fn what_the_runtime_did_alone_is_reported_at_the_exit() {
     )));
 }
 
+/// The events of the last step: severity, reason and text.
+fn events(driven: &Driven) -> Vec<String> {
+    let all = driven.out.events.iter();
+    all.map(|event| format!("{} {}: {}", event.severity.as_str(), event.reason, event.message))
+        .collect()
+}
+
+fn unhandled(signal: Signal) -> Input {
+    Input::StopSignalUnhandled { life: FIRST, signal }
+}
+
+#[test]
+fn a_signal_nobody_handles_is_told_once_per_life() {
+    let mut driven = Driven::running(container());
+    driven.give(10, unhandled(Signal::TERM));
+    let expected = "Normal StopSignalNotHandled: Container app does not handle its stop signal SIGTERM: every stop \
+                    takes the whole grace period of 30s and ends with SIGKILL";
+    assert_eq!(events(&driven), [expected]);
+    driven.give(20, unhandled(Signal::TERM));
+    assert_eq!(events(&driven), [""; 0]);
+    let signal: Signal = "SIGUSR1".parse().expect("a signal");
+    let asked = ContainerPlan {
+        stop_signal: Some(signal),
+        ..container()
+    };
+    let mut driven = Driven::running(asked);
+    driven.give(10, unhandled(signal));
+    assert!(events(&driven)[0].starts_with("Warning StopSignalNotHandled: "));
+}
+
+#[test]
+fn an_exceeded_grace_period_names_the_signal_and_whether_it_was_ignored() {
+    for (was_read, says) in [
+        (true, "SIGTERM was sent and ignored"),
+        (false, "SIGTERM was sent and did not end it"),
+    ] {
+        let mut driven = Driven::running(container());
+        driven.give(100, Input::Delete { grace: None });
+        driven.give(100, signalled(Signal::TERM));
+        if was_read {
+            driven.give(100, unhandled(Signal::TERM));
+        }
+        driven.advance(130);
+        let expected = format!(
+            "Warning ExceededGracePeriod: Container app did not stop within its grace period of 30s: {says}, so it was \
+             killed"
+        );
+        assert_eq!(events(&driven), [expected]);
+    }
+}
+
 /// Deleted, and killed before the stop signal was answered for.
 fn killed_before_its_signal() -> Driven {
     let mut driven = Driven::running(container());

@@ -121,6 +121,11 @@ impl fmt::Display for Advice {
                 "preStop sleeps {sleep}, but a kill by this probe allows {grace} in all: the hook is cut off and \
                  {minimum} are left for the stop signal"
             ),
+            Self::SignalEndsNothing { signal, grace } => write!(
+                f,
+                "{signal} ends no process that does not handle it: unless the program does, every stop takes {grace} \
+                 and ends with SIGKILL"
+            ),
             Self::HookUsesGrace { sleep, grace } => write!(
                 f,
                 "preStop sleeps {sleep} of the pod's grace period of {grace}: {minimum} are left for the stop signal"

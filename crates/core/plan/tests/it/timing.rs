@@ -109,18 +109,21 @@ fn probes_that_time_out_beyond_the_period_follow_each_other() {
 fn a_hook_counts_within_the_grace_and_leaves_two_seconds() {
     let grace = Span::from_secs(30);
     let sleep = |seconds| Some(HookPlan::Sleep(Span::from_secs(seconds)));
-    assert_eq!(stop_at_most(grace, None), grace);
-    assert_eq!(stop_at_most(grace, sleep(10)), grace);
-    assert_eq!(stop_at_most(grace, sleep(29)), Span::from_secs(31));
+    assert_eq!(stop_at_most(grace, None, None), grace);
+    assert_eq!(stop_at_most(grace, sleep(10), None), grace);
+    assert_eq!(stop_at_most(grace, sleep(29), None), Span::from_secs(31));
     assert_eq!(
-        stop_at_most(grace, sleep(90)),
+        stop_at_most(grace, sleep(90), None),
         Span::from_secs(32),
         "it is cut off"
     );
-    assert_eq!(stop_at_most(grace, Some(HookPlan::Run)), Span::from_secs(32));
-    assert_eq!(stop_at_most(Span::ZERO, Some(HookPlan::Run)), Span::ZERO);
     assert_eq!(
-        stop_at_most(SECOND, None),
+        stop_at_most(grace, Some(HookPlan::Run), None),
+        Span::from_secs(32)
+    );
+    assert_eq!(stop_at_most(Span::ZERO, Some(HookPlan::Run), None), Span::ZERO);
+    assert_eq!(
+        stop_at_most(SECOND, None, None),
         SECOND,
         "the two seconds are for hooks only"
     );
