@@ -218,13 +218,14 @@ fn plural(count: u32, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
+const SIGKILL_FIRST: &str = "stop signal SIGKILL: at once, after a hook";
+
 /// What ends the container on a stop.
 fn stop_signal(signal: Option<Signal>) -> String {
     match signal {
-        Some(signal) if signal.is_kill() => "its stop signal is SIGKILL: at once, after a hook".to_owned(),
-        Some(signal) => format!("its stop signal is {signal}; what is left then gets SIGKILL"),
-        None => "its stop signal is SIGTERM, unless the image names another; what is left then gets SIGKILL"
-            .to_owned(),
+        Some(signal) if signal.is_kill() => SIGKILL_FIRST.to_owned(),
+        Some(signal) => format!("stop signal {signal}"),
+        None => "stop signal SIGTERM, unless the image names another".to_owned(),
     }
 }
 
@@ -233,7 +234,7 @@ fn grace(stop: &StopTiming, signal: Option<Signal>) -> String {
         return "grace period 0: SIGKILL at once, no hook".to_owned();
     }
     if signal.is_some_and(Signal::is_kill) {
-        return "its stop signal is SIGKILL: at once, after a hook".to_owned();
+        return SIGKILL_FIRST.to_owned();
     }
     let from = match stop.from {
         GraceFrom::Probe => "the probe's",

@@ -26,7 +26,7 @@ use tokio::sync::{Semaphore, mpsc};
 pub(crate) use check::ProbeJob;
 pub(crate) use hook::HookJob;
 pub(crate) use image::ImageJob;
-pub(crate) use life::{CreateJob, RemoveJob, StopJob};
+pub(crate) use life::{CreateJob, RemoveJob, SignalsJob, StopJob};
 pub(crate) use volumes::Measurement;
 
 use self::volumes::MountReports;

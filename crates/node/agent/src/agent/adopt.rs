@@ -15,6 +15,7 @@ use thiserror::Error;
 use super::Agent;
 use super::entry::{LifeStage, Manifest, PodEntry, Record};
 use super::observe::Known;
+use super::transitions::SIGNALS_READ_AFTER;
 use crate::jobs::{PodRef, SandboxLocation};
 use crate::spans;
 use crate::state::store::{self, StoredPod};
@@ -178,6 +179,12 @@ impl Agent {
             .iter()
             .map(|life| (life.id.clone(), life.key))
             .collect();
+        let running: Vec<_> = entry
+            .lives
+            .iter()
+            .filter(|life| life.is_running())
+            .map(|life| life.key)
+            .collect();
         let mut found: Vec<_> = listing
             .containers
             .iter()
@@ -196,6 +203,9 @@ impl Agent {
             self.feed(key, Input::SandboxLost);
         }
         self.feed(key, Input::AgentRestarted);
+        for life in running {
+            self.read_signals(key, life, SIGNALS_READ_AFTER);
+        }
         // Last: what was begun under the old plan goes on under it.
         self.feed(key, Input::Replan { plan, settings });
     }
