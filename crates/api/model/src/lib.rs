@@ -28,7 +28,7 @@ pub use k8s_openapi as openapi;
 
 pub use admission::{Admission, admit_create, admit_ephemeral_containers, admit_update};
 pub use decode::{DecodeError, Decoded, Document, Documents, MAX_DOCUMENT_BYTES, Position, decode_documents};
-pub use dropping::hide_disabled;
+pub use dropping::{gates_in_use, hide_disabled};
 pub use field::{CauseReason, FieldError};
 pub use gates::{Gate, GateError, GateSet};
 pub use pod::{Container, ContainerPort, EphemeralContainer, Pod, PodOs, PodSpec};

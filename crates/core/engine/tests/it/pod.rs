@@ -62,6 +62,10 @@ pub(crate) struct Driven {
 
 impl Driven {
     pub(crate) fn new(container: ContainerPlan) -> Self {
+        Self::seeded(container, 7)
+    }
+
+    fn seeded(container: ContainerPlan, seed: u64) -> Self {
         let plan = PodPlan {
             grace: Some(Span::from_secs(30)),
             active_deadline: None,
@@ -77,7 +81,7 @@ impl Driven {
             identity,
             Arc::new(plan),
             Settings::default(),
-            7,
+            seed,
             Time::ZERO,
             &mut out,
         );
@@ -86,7 +90,11 @@ impl Driven {
 
     /// With its container running since second 0.
     pub(crate) fn running(container: ContainerPlan) -> Self {
-        let mut driven = Self::new(container);
+        Self::new(container).brought_up()
+    }
+
+    fn brought_up(mut self) -> Self {
+        let driven = &mut self;
         driven.give(0, Input::SandboxReady);
         driven.give(
             0,
@@ -103,7 +111,7 @@ impl Driven {
                 at: at(0),
             },
         );
-        driven
+        self
     }
 
     pub(crate) fn give(&mut self, secs: u64, input: Input) {
@@ -476,6 +484,24 @@ fn what_the_runtime_did_alone_is_reported_at_the_exit() {
         line.body,
         LineBody::Exited { exit_code: exit_code::KILLED, seconds: Some(seconds), .. } if seconds == Span::from_secs(5)
     )));
+}
+
+#[test]
+fn after_a_restart_overdue_probes_are_spread() {
+    // Each pod has a seed of its own, of which the moment follows.
+    let moment = |seed: u64| {
+        let probed = ContainerPlan {
+            liveness: Some(probe()),
+            ..container()
+        };
+        let mut driven = Driven::seeded(probed, seed).brought_up();
+        driven.give(100, Input::AgentRestarted);
+        driven.pod.next_deadline().expect("the probe is due")
+    };
+    let moments: Vec<_> = (0..20).map(moment).collect();
+    assert!(moments.iter().all(|due| *due >= at(100) && *due <= at(101)));
+    let distinct: std::collections::BTreeSet<_> = moments.into_iter().collect();
+    assert!(distinct.len() > 15, "they do not come all at once");
 }
 
 /// The events of the last step: severity, reason and text.

@@ -130,6 +130,29 @@ fn a_hook_counts_within_the_grace_and_leaves_two_seconds() {
 }
 
 #[test]
+fn the_grace_of_a_probe_depends_on_nothing_else_of_it() {
+    let stop = |fields: Value| {
+        let mut probe = json!({"tcpSocket": {"port": 80}, "terminationGracePeriodSeconds": 60});
+        probe
+            .as_object_mut()
+            .expect("an object")
+            .extend(fields.as_object().expect("fields").clone());
+        let timing = timing(&json!({"livenessProbe": probe}), ProbeKind::Liveness);
+        timing.stop.expect("it kills")
+    };
+    let alone = stop(json!({}));
+    assert_eq!((alone.grace, alone.from), (Span::from_secs(60), GraceFrom::Probe));
+    for fields in [
+        json!({"initialDelaySeconds": 600}),
+        json!({"periodSeconds": 1, "timeoutSeconds": 1}),
+        json!({"periodSeconds": 600, "timeoutSeconds": 300}),
+        json!({"failureThreshold": 50, "initializationFailureThreshold": 90}),
+    ] {
+        assert_eq!(stop(fields.clone()), alone, "{fields}");
+    }
+}
+
+#[test]
 fn the_grace_comes_from_the_probe_then_the_pod() {
     let spec = |pod: Value, probe: Value| {
         json!({"terminationGracePeriodSeconds": pod, "containers": [{"name": "app",
