@@ -172,9 +172,13 @@ pub fn refuse_newer(dir: &Path) -> Result<(), RecordError> {
     };
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let Some(name) = name.to_str().filter(|name| name.ends_with(".json")) else {
+        let Some(name) = name.to_str() else { continue };
+        if Path::new(name)
+            .extension()
+            .is_none_or(|extension| extension != "json")
+        {
             continue;
-        };
+        }
         if let Err(error @ RecordError::Newer { .. }) = read::<serde::de::IgnoredAny>(dir, name) {
             return Err(error);
         }
