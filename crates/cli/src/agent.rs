@@ -46,7 +46,7 @@ pub(crate) struct Started {
     pub(crate) membership: Option<Membership>,
 }
 
-pub(crate) async fn start(args: &AgentArgs, setting: Setting) -> Result<Started, Failure> {
+pub(crate) async fn start(args: &AgentArgs, mut setting: Setting) -> Result<Started, Failure> {
     let data_dir = DataDir::claim(args.data.resolve()?).map_err(Failure::environment)?;
     let path = data_dir.path().to_owned();
     let metrics = match &setting.metrics {
@@ -64,7 +64,7 @@ pub(crate) async fn start(args: &AgentArgs, setting: Setting) -> Result<Started,
     );
     let mut options = NodeOptions::new(data_dir, Arc::clone(&runtime));
     options.feed = setting.feed;
-    if let Some(application) = &setting.application {
+    if let Some(application) = &mut setting.application {
         application.prepare(&mut options);
     }
     let facts = options.facts.clone();

@@ -43,6 +43,8 @@ pub use pod::identity::{Origin, pod_name_of, uid_of};
 pub use publish::feed::{Feed, FeedChange, PodEvent};
 pub use publish::lines::{FULL_BACKLOG, GUEST_BACKLOG, LineHub, Lines, PodLine};
 pub use publish::notify::ServiceManager;
-pub use pulselet_volume::{NoObjects, NodeFacts, ObjectSource, SourceError, Token, TokenRequest};
+pub use pulselet_volume::{
+    NoObjects, NodeFacts, ObjectSource, ServiceFacts, ServicePortFacts, SourceError, Token, TokenRequest,
+};
 pub use state::layout::{DataDir, Layout, LayoutError};
 pub use state::store::{EventRow, NodeStoreError};

@@ -87,6 +87,7 @@ const fn ends_pod(reason: KillReason) -> bool {
         KillReason::StartupProbe
         | KillReason::LivenessProbe
         | KillReason::SandboxChanged
+        | KillReason::ImageChanged
         | KillReason::PostStartHook => false,
     }
 }
