@@ -36,7 +36,7 @@ struct GateLabels {
 }
 
 /// What was asked for, as far as it is told apart.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct RequestLabels {
     verb: &'static str,
     group: &'static str,
@@ -94,7 +94,7 @@ impl RequestLabels {
     }
 
     /// Whether the answer is a stream, whose length says nothing about the server.
-    fn is_long_running(&self) -> bool {
+    fn is_long_running(self) -> bool {
         self.verb == WATCH || self.verb == "CONNECT"
     }
 }

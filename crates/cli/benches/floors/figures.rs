@@ -4,53 +4,53 @@
 use std::fmt::Write as _;
 
 /// Half of a probe's period of 200 ms: later than this the node no longer probes as it was asked to.
-pub const LATE_SECONDS: f64 = 0.1;
+pub(crate) const LATE_SECONDS: f64 = 0.1;
 /// Of the whole machine: above it there is nothing left for the programs themselves.
-pub const BUSY: f64 = 0.8;
+pub(crate) const BUSY: f64 = 0.8;
 /// Of the probes that pods with a period of one second should have got.
-pub const KEPT: f64 = 0.98;
+pub(crate) const KEPT: f64 = 0.98;
 
 /// One number of containers, measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Point {
-    pub containers: u32,
+pub(crate) struct Point {
+    pub(crate) containers: u32,
     /// Microseconds of the agent's CPU.
-    pub agent_us_per_probe: f64,
+    pub(crate) agent_us_per_probe: f64,
     /// Microseconds of the machine's CPU, programs included.
-    pub machine_us_per_probe: f64,
+    pub(crate) machine_us_per_probe: f64,
     /// Share of the machine that was busy.
-    pub busy: f64,
+    pub(crate) busy: f64,
     /// Seconds.
-    pub late_p50: f64,
-    pub late_p99: f64,
+    pub(crate) late_p50: f64,
+    pub(crate) late_p99: f64,
     /// The share of the one-second probes beside them that were made.
-    pub kept: f64,
+    pub(crate) kept: f64,
 }
 
 impl Point {
     /// Whether the node did what it was asked to, with something to spare.
-    pub fn holds(&self) -> bool {
+    pub(crate) fn holds(&self) -> bool {
         self.late_p99 <= LATE_SECONDS && self.busy <= BUSY && self.kept >= KEPT
     }
 }
 
 /// The measurements of one handler, in order of the number of containers.
 #[derive(Clone, Debug)]
-pub struct Series {
-    pub name: &'static str,
-    pub points: Vec<Point>,
+pub(crate) struct Series {
+    pub(crate) name: &'static str,
+    pub(crate) points: Vec<Point>,
 }
 
 impl Series {
     /// The most containers before the first number that did not hold.
-    pub fn safe(&self) -> u32 {
+    pub(crate) fn safe(&self) -> u32 {
         let held = self.points.iter().take_while(|point| point.holds());
         held.last().map_or(0, |point| point.containers)
     }
 }
 
 /// The value below which a share of the observations lies, from cumulative counts by upper bound.
-pub fn percentile(buckets: &[(f64, f64)], share: f64) -> f64 {
+pub(crate) fn percentile(buckets: &[(f64, f64)], share: f64) -> f64 {
     let total = buckets.last().map_or(0.0, |(_, count)| *count);
     let wanted = total * share;
     let (mut below, mut counted) = (0.0, 0.0);
@@ -73,7 +73,7 @@ const TOP: f64 = 30.0;
 const COLOURS: [&str; 6] = ["#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#475569"];
 
 /// Curves over the number of containers, one per series, on a scale from zero.
-pub fn svg(title: &str, unit: &str, curves: &[(String, Vec<(f64, f64)>)]) -> String {
+pub(crate) fn svg(title: &str, unit: &str, curves: &[(String, Vec<(f64, f64)>)]) -> String {
     let points = || curves.iter().flat_map(|(_, points)| points);
     let most = |values: &mut dyn Iterator<Item = f64>| values.fold(0.0_f64, f64::max).max(f64::MIN_POSITIVE);
     let (right, high) = (
@@ -133,7 +133,7 @@ pub fn svg(title: &str, unit: &str, curves: &[(String, Vec<(f64, f64)>)]) -> Str
 }
 
 /// The rows of a table and what follows from them, in Markdown.
-pub fn markdown(series: &[Series], cores: u32) -> String {
+pub(crate) fn markdown(series: &[Series], cores: u32) -> String {
     let mut out = String::from(
         "| probe | containers | agent's CPU per probe | machine's | machine busy | late p50 | late p99 | one-second \
          probes kept |\n|---|---|---|---|---|---|---|---|\n",

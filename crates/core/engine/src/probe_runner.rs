@@ -91,7 +91,7 @@ impl ProbeRunner {
     pub fn period(&self) -> Span {
         self.schedule
             .as_ref()
-            .map_or(self.plan().period, |schedule| schedule.period())
+            .map_or(self.plan().period, Schedule::period)
     }
 
     pub fn due_at(&self) -> Option<Time> {

@@ -134,7 +134,9 @@ impl<T> Found<T> {
     /// The error of a record that may be readable later.
     pub(crate) fn unless_unreadable(self) -> Result<Self, StoreError> {
         match self.record {
-            Err(error @ (RecordError::Read { .. } | RecordError::Write { .. })) => Err(error.into()),
+            Err(
+                error @ (RecordError::Read { .. } | RecordError::Write { .. } | RecordError::Newer { .. }),
+            ) => Err(error.into()),
             record @ (Ok(_) | Err(RecordError::Parse { .. })) => Ok(Self { record, ..self }),
         }
     }

@@ -21,7 +21,7 @@ struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Write for Log {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
+        self.0.lock().expect("nobody panicked").write(bytes)
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
@@ -45,14 +45,14 @@ impl Log {
     }
 
     fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        String::from_utf8(self.0.lock().expect("nobody panicked").clone()).expect("UTF-8")
     }
 }
 
 async fn node_with_metrics() -> (Bench, std::net::SocketAddr) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let directory = tempfile::tempdir().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let directory = tempfile::tempdir().expect("a directory");
     let bench = Bench::on(directory, runtime(), |options| options.metrics = Some(listener)).await;
     (bench, address)
 }
