@@ -14,4 +14,5 @@ mod lifecycle;
 mod limits;
 mod network;
 mod security_fields;
+mod spoofing;
 mod world;
