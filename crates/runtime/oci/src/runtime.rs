@@ -24,7 +24,7 @@ use crate::{
     host_image::{self, HostImage},
     image::Images,
     network::{Network, NetworkOptions},
-    sandbox, shim_program,
+    oom_score, sandbox, shim_program,
     spec::ContainerSpec,
     spec_builder::{SpecBuilder, stop_signal},
     user::{self, GROUP_FILE, PASSWD_FILE},
@@ -134,6 +134,7 @@ impl OciRuntime {
         if !rustix::process::geteuid().is_root() {
             return Err(OciOpenError::NotRoot);
         }
+        oom_score::protect_agent();
         let prepared = tokio::task::spawn_blocking(move || prepare(options));
         let Prepared {
             options,
