@@ -93,6 +93,7 @@ impl Application {
         options.joined = true;
         options.static_suffix = format!("-{}", self.name);
         options.objects = Arc::new(ApiObjects::new(self.client.clone()));
+        options.local_objects = None;
     }
 
     /// Joins with a node that runs.
