@@ -254,9 +254,8 @@ impl Document<'_> {
                     Ok(_) | Err(_) => self.decode(profile).into(),
                 }
             }
-            Body::Json { .. } => self.decode(profile).into(),
             Body::Tree(node) if is_object_beside_pods(node) => exact_object(node, rules),
-            Body::Tree(_) => self.decode(profile).into(),
+            Body::Json { .. } | Body::Tree(_) => self.decode(profile).into(),
         }
     }
 
