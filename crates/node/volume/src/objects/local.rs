@@ -81,13 +81,12 @@ impl LocalObjects {
         kept.objects
             .retain(|key, object| object.owner != owner || keys.contains(key));
         for (key, given) in keys.into_iter().zip(objects) {
-            let same = |known: &KeptObject| known.given == given;
-            let version = match kept.objects.get(&key).filter(|known| same(known)) {
-                Some(known) => known.version,
-                None => {
-                    kept.last_version += 1;
-                    kept.last_version
-                }
+            let known = kept.objects.get(&key).filter(|known| known.given == given);
+            let version = if let Some(known) = known {
+                known.version
+            } else {
+                kept.last_version += 1;
+                kept.last_version
             };
             let owner = owner.to_owned();
             kept.objects.insert(
