@@ -133,6 +133,7 @@ impl Node {
             metrics,
             runtime: options.runtime,
             usage,
+            state: jobs.state_health.clone(),
         });
         let handle = NodeHandle {
             requests,

@@ -50,6 +50,16 @@ impl Layout {
         self.root.join("node.db")
     }
 
+    /// Room on the disk that is kept for the database.
+    pub(crate) fn reserve(&self) -> PathBuf {
+        self.root.join("node.reserve")
+    }
+
+    /// The directory with the logs of all pods.
+    pub(crate) fn logs(&self) -> PathBuf {
+        self.root.join("logs")
+    }
+
     fn lock(&self) -> PathBuf {
         self.root.join("agent.lock")
     }
@@ -90,11 +100,6 @@ impl Layout {
     /// The log of one life of a container.
     pub fn container_log(&self, pod: &PodName, uid: &str, container: &str, attempt: u32) -> PathBuf {
         log_path(&self.pod_logs(&pod.namespace, &pod.name, uid), container, attempt)
-    }
-
-    /// Where the logs of all pods are.
-    pub(crate) fn logs(&self) -> PathBuf {
-        self.root.join("logs")
     }
 
     /// Makes the data directory if it is not there; only its owner may look inside. One that was open to others is closed,
