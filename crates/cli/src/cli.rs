@@ -376,6 +376,7 @@ pub(crate) struct HistoryArgs {
 }
 
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "independent flags")]
 pub(crate) struct LogsArgs {
     /// The pod: NAME or NAMESPACE/NAME
     #[arg(value_name = "POD")]

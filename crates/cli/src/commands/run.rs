@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use pulselet_agent::{
     FULL_BACKLOG, Feed, FeedChange, How, Layout, LineHub, Lines, LocalObject, NodeHandle, Origin, PodView,
-    Shutdown, discard_kept_logs, pod_name_of,
+    Shutdown, pod_name_of,
 };
 use pulselet_model::{Pod, Profile};
 use pulselet_plan::NodeConfig;
@@ -269,7 +269,6 @@ impl Run<'_> {
     /// Gives the pods to the agent, and stops those that an earlier run has left behind.
     async fn take(&mut self, pods: Vec<Pod>) -> Result<(), Failure> {
         let there = self.node.pods().await.map_err(Failure::environment)?;
-        discard_kept_logs(&self.layout, &there);
         let ours = |view: &&PodView| self.pods.has(&view.pod_name());
         let adopted = there.iter().filter(ours).cloned().collect();
         self.stage.remark(Remark::Adopted(adopted));

@@ -1,4 +1,4 @@
-//! Logs of pods that are gone: those of a run stay until the next run, so that a job that failed can be looked into.
+//! Logs of pods that are gone: those of a run stay until the next agent begins, so that a job that failed can be looked into.
 //!
 //! The directories are read as they are: no agent is needed for it.
 
@@ -8,9 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use pulselet_vocabulary::PodName;
-use pulselet_volume::discard;
 
-use crate::agent::PodView;
 use crate::state::layout::Layout;
 
 /// Directories of logs that are looked at; a node has fewer pods.
@@ -81,21 +79,6 @@ fn lives(directory: &Path) -> Vec<(u32, PathBuf)> {
     lives
 }
 
-/// Removes the logs of pods that are not among these. Whoever calls it has the data directory to itself.
-pub fn discard_kept_logs(layout: &Layout, pods: &[PodView]) {
-    let Ok(directories) = fs::read_dir(layout.logs()) else {
-        return;
-    };
-    for entry in directories.flatten() {
-        let name = entry.file_name();
-        let uid = name.to_str().and_then(|name| name.rsplit_once('_'));
-        let is_known = uid.is_none_or(|(_, uid)| pods.iter().any(|pod| pod.uid == uid));
-        if !is_known && let Err(error) = discard(&entry.path()) {
-            tracing::warn!(path = %entry.path().display(), %error, "cannot remove the logs of an earlier run");
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,7 +104,5 @@ mod tests {
         let mut lives = files.to_vec();
         lives.reverse();
         assert_eq!((log.container.as_str(), &log.lives), ("app", &lives));
-        discard_kept_logs(&layout, &[]);
-        assert_eq!(kept_logs(&layout, &pod).unwrap(), []);
     }
 }

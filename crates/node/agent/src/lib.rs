@@ -37,7 +37,7 @@ pub use agent::{
 pub use endpoints::control;
 pub use endpoints::health::MonitoringPage;
 pub use handle::{Gone, NodeHandle, kept_history};
-pub use kept_logs::{KeptLog, discard_kept_logs, kept_logs};
+pub use kept_logs::{KeptLog, kept_logs};
 pub use log_file::LogFile;
 pub use manifests::WatchError;
 pub use node::{Node, NodeOptions, NodeStartError};

@@ -132,7 +132,9 @@ impl Live {
             }
             Remark::Adopted(views) => {
                 if let Some(logs) = &mut self.logs {
-                    views.iter().for_each(|view| logs.recall(view));
+                    for view in &views {
+                        logs.recall(view);
+                    }
                 }
             }
             Remark::Say(text) => self.pending.push(text),
