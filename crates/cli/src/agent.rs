@@ -50,7 +50,7 @@ pub(crate) struct Started {
     pub(crate) membership: Option<Membership>,
 }
 
-pub(crate) async fn start(args: &AgentArgs, setting: Setting) -> Result<Started, Failure> {
+pub(crate) async fn start(args: &AgentArgs, mut setting: Setting) -> Result<Started, Failure> {
     let data_dir = DataDir::claim(args.data.resolve()?).map_err(|error| {
         let hint = setting.beside_another.filter(|_| error.is_held());
         let failure = Failure::environment(error);
@@ -75,7 +75,7 @@ pub(crate) async fn start(args: &AgentArgs, setting: Setting) -> Result<Started,
     if let Some(objects) = &options.local_objects {
         objects.replace("", setting.objects);
     }
-    if let Some(application) = &setting.application {
+    if let Some(application) = &mut setting.application {
         application.prepare(&mut options);
     }
     let facts = options.facts.clone();

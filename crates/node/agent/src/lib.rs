@@ -46,7 +46,8 @@ pub use publish::feed::{Feed, FeedChange, PodEvent};
 pub use publish::lines::{FULL_BACKLOG, GUEST_BACKLOG, LineHub, Lines, PodLine};
 pub use publish::notify::ServiceManager;
 pub use pulselet_volume::{
-    LocalObject, LocalObjects, NoObjects, NodeFacts, ObjectSource, SourceError, Token, TokenRequest,
+    LocalObject, LocalObjects, NoObjects, NodeFacts, ObjectSource, ServiceFacts, ServicePortFacts,
+    SourceError, Token, TokenRequest,
 };
 pub use state::layout::{DataDir, Layout, LayoutError};
 pub use state::store::{EventRow, NodeStoreError};

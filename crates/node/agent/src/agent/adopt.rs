@@ -215,7 +215,8 @@ impl Agent {
             |sandbox: &&SandboxStatus| *sandbox.pod.uid == *uid && sandbox.state == SandboxState::Ready;
         let sandbox = listing.sandboxes.iter().filter(ready).max_by_key(|it| it.attempt);
         if let Some(sandbox) = sandbox {
-            entry.set_location(SandboxLocation::from(sandbox));
+            let host = self.jobs.host_address(&entry.spec.read());
+            entry.set_location(SandboxLocation::new(sandbox, host));
         }
         let expected: Vec<_> = entry
             .lives

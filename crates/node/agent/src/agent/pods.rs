@@ -23,7 +23,7 @@ use super::transitions::probe_name;
 use super::{Agent, LEAVE_PATIENCE};
 use crate::container_config::{abilities, log_path};
 use crate::pod::identity::{Origin, pod_name_of, uid_of};
-use crate::pod::status::{Surroundings, pod_status};
+use crate::pod::status::{KnownImage, Surroundings, pod_status};
 use crate::spans;
 
 impl Agent {
@@ -159,7 +159,7 @@ impl Agent {
         key
     }
 
-    /// Another manifest for a pod that stays. Nothing is restarted for it.
+    /// Another manifest for a pod that stays. Only another image restarts a container.
     fn update(&mut self, pod: &Pod) -> Result<(), UpdateError> {
         let blueprint = Arc::new(pulselet_plan::convert(pod, self.config.gates)?);
         let plan = Arc::clone(&blueprint.plan);
@@ -181,7 +181,9 @@ impl Agent {
             self.journal.forget_spec(&entry.identity.uid, before);
         }
         entry.spec = spec;
-        entry.image_ids.resize(plan.containers.len(), String::new());
+        entry
+            .images
+            .resize_with(plan.containers.len(), KnownImage::default);
         entry.blueprint = blueprint;
         entry.changed_visibly = true;
         self.journal.mark(key);
@@ -289,10 +291,9 @@ impl Agent {
         let pod = self.pods.get(key)?;
         let clock = self.jobs.clock;
         let around = Surroundings {
-            plan: entry.plan(),
             blueprints: &entry.blueprint.containers,
             qos_class: &entry.qos_class,
-            image_ids: &entry.image_ids,
+            images: &entry.images,
             pod_ips: entry
                 .location
                 .as_ref()

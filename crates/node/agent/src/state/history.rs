@@ -172,6 +172,7 @@ impl History {
             | KillReason::Evicted
             | KillReason::Deadline
             | KillReason::SandboxChanged
+            | KillReason::ImageChanged
             | KillReason::PostStartHook
             | KillReason::Completed => None,
         };
