@@ -26,7 +26,7 @@ use crate::{
     host_image::{self, HostImage},
     image::Images,
     network::{Network, NetworkOptions},
-    place,
+    oom_score, place,
     rootfs::UPPER,
     sandbox, shim_program,
     spec::ContainerSpec,
@@ -152,6 +152,7 @@ impl OciRuntime {
         if !rustix::process::geteuid().is_root() {
             return Err(OciOpenError::NotRoot);
         }
+        oom_score::protect_agent();
         let prepared = tokio::task::spawn_blocking(move || prepare(options));
         let Prepared {
             options,
