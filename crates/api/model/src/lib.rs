@@ -32,7 +32,6 @@ pub use decode::{
     DecodeError, Decoded, DecodedObject, Document, Documents, MAX_DOCUMENT_BYTES, ManifestObject, Position,
     decode_documents,
 };
-pub use decode::{DecodeError, Decoded, Document, Documents, MAX_DOCUMENT_BYTES, Position, decode_documents};
 pub use dropping::{gates_in_use, hide_disabled};
 pub use field::{CauseReason, FieldError};
 pub use gates::{Gate, GateError, GateSet};
