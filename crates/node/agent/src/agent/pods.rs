@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pulselet_engine::plan::{ProbeKind, Role};
+use pulselet_engine::status::ReportedState;
 use pulselet_engine::{Identity, Input, PodKey, PodPlan};
-use pulselet_model::{PROBES_ANNOTATION, Pod};
+use pulselet_model::{PROBES_ANNOTATION, Pod, gates_in_use};
 use pulselet_plan::{PodBlueprint, refusal_without};
 use pulselet_runtime::SandboxId;
 use pulselet_vocabulary::PodName;
@@ -15,8 +16,8 @@ use tracing::Instrument as _;
 
 use super::entry::{Manifest, PodEntry, Successor};
 use super::requests::{
-    AddError, Added, How, Located, LogError, LogPlace, MAX_PODS, NoSuchPod, PodView, Request, Shutdown,
-    StreamError, UpdateError,
+    AddError, Added, How, Located, LogError, LogPlace, MAX_PODS, NoSuchPod, PodView, ProbeView, Request,
+    Shutdown, StreamError, UpdateError,
 };
 use super::transitions::probe_name;
 use super::{Agent, LEAVE_PATIENCE};
@@ -144,6 +145,9 @@ impl Agent {
                 pulselet_engine::PodMachine::rejected(own, plan, settings, why, now, &mut self.out)
             }
         };
+        if origin.is_api() {
+            warn_of_long_grace(&identity, &blueprint.plan);
+        }
         let spec = Manifest::new(pod);
         self.journal.spec(&identity.uid, 0, &spec);
         let entry = PodEntry::new(identity, origin, pod, spec, Arc::new(blueprint), now);
@@ -155,13 +159,27 @@ impl Agent {
     }
 
     pub(super) fn insert(&mut self, engine: pulselet_engine::PodMachine, entry: PodEntry) -> PodKey {
-        for signal in &entry.signals {
-            self.metrics.signal_asked(*signal);
-        }
+        self.metrics.features_used(entry.gates_in_use);
         let key = self.pods.insert(engine);
         self.names.insert(entry.pod_name.clone(), key);
         self.entries.insert(key, entry);
+        self.count_signals(key);
         key
+    }
+
+    /// Counts the stop signals that a pod goes by now, which follows what runs.
+    pub(super) fn count_signals(&mut self, key: PodKey) {
+        let (Some(pod), Some(entry)) = (self.pods.get(key), self.entries.get_mut(&key)) else {
+            return;
+        };
+        let signals = pod.stop_signals();
+        for signal in signals.difference(&entry.signals) {
+            self.metrics.signal_asked(*signal);
+        }
+        for signal in entry.signals.difference(&signals) {
+            self.metrics.signal_gone(*signal);
+        }
+        entry.signals = signals;
     }
 
     /// Another manifest for a pod that stays. Only another image restarts a container.
@@ -193,12 +211,16 @@ impl Agent {
             .resize_with(plan.containers.len(), KnownImage::default);
         entry.blueprint = blueprint;
         entry.changed_visibly = true;
+        self.metrics.features_gone(entry.gates_in_use);
+        entry.gates_in_use = gates_in_use(pod);
+        self.metrics.features_used(entry.gates_in_use);
         self.journal.mark(key);
         let jobs = Arc::clone(&self.jobs);
         let pod = entry.reference(key);
         let work = async move { jobs.update_volumes(pod).await };
         self.tasks.spawn(work.instrument(entry.span()));
         self.feed(key, Input::Replan { plan, settings });
+        self.count_signals(key);
         if is_news {
             let message = format!(
                 "The annotation {PROBES_ANNOTATION} is read when the node accepts a pod: the change has no effect"
@@ -258,8 +280,10 @@ impl Agent {
             return;
         };
         let pod = entry.identity.clone();
+        // Who ran it looks for what it printed when it has failed; the next run removes it.
+        let keeps_logs = entry.origin == Origin::Run;
         let jobs = Arc::clone(&self.jobs);
-        let work = async move { jobs.clean_up(key, pod).await };
+        let work = async move { jobs.clean_up(key, pod, keeps_logs).await };
         self.tasks.spawn(work.instrument(entry.span()));
     }
 
@@ -278,6 +302,7 @@ impl Agent {
         for signal in &entry.signals {
             self.metrics.signal_gone(*signal);
         }
+        self.metrics.features_gone(entry.gates_in_use);
         for container in &entry.plan().containers {
             for kind in ProbeKind::ALL {
                 self.metrics
@@ -324,6 +349,7 @@ impl Agent {
             accepted_at: clock.wall(entry.accepted_at),
             deleting: pod.is_deleting(),
             status: pod_status(&pod.status(), &around),
+            probes: pod.probes().map(ProbeView::from).collect(),
         })
     }
 
@@ -361,6 +387,16 @@ impl Agent {
         location
             .map(|location| location.sandbox.clone())
             .ok_or(StreamError::NoSandbox { pod })
+    }
+
+    /// Whether a container will not run again.
+    fn has_finished(&self, key: PodKey, container: usize) -> bool {
+        let Some(pod) = self.pods.get(key) else {
+            return true;
+        };
+        let report = pod.status();
+        let container = report.containers.get(container);
+        container.is_none_or(|it| matches!(it.state, ReportedState::Terminated(_)))
     }
 
     fn log(&self, pod: &PodName, container: Option<&str>, previous: bool) -> Result<LogPlace, LogError> {
@@ -410,11 +446,31 @@ impl Agent {
             container,
             attempt,
             running: !previous && life.is_running(),
+            last: !life.is_running() && self.has_finished(key, index),
         })
     }
 }
 
 /// An API decides over its own pods only, and nobody else over those.
+/// Pods from files were admitted by this process, which said it then.
+fn warn_of_long_grace(identity: &Identity, plan: &PodPlan) {
+    for container in &plan.containers {
+        for kind in ProbeKind::ALL {
+            let Some(own) = container.probe(kind).and_then(|probe| probe.grace) else {
+                continue;
+            };
+            if let Some(pod) = plan.grace.filter(|pod| own > *pod) {
+                spans::container(&identity.pod_name(), &container.name, None).in_scope(|| {
+                    tracing::warn!(
+                        probe = kind.as_str(), grace = %own, pod_grace = %pod,
+                        "the probe's grace period is longer than the pod's"
+                    );
+                });
+            }
+        }
+    }
+}
+
 fn check_owner(entry: &PodEntry, origin: &Origin) -> Result<(), AddError> {
     let whose = match (entry.origin.is_api(), origin.is_api()) {
         (true, true) | (false, false) => return Ok(()),
