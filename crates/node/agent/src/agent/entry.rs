@@ -1,5 +1,6 @@
 //! What the agent knows about a pod besides the engine's state: its manifest, where its sandbox is, its lives.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -30,6 +31,8 @@ pub(super) struct PodEntry {
     /// What the next life is made from.
     pub(super) spec: Manifest,
     pub(super) qos_class: String,
+    /// Per container, the ports that the manifest names.
+    pub(super) ports: BTreeMap<String, Vec<String>>,
     pub(super) generation: u32,
     /// What was made of the manifest, once.
     pub(super) blueprint: Arc<PodBlueprint>,
@@ -164,6 +167,7 @@ impl PodEntry {
             accepted_at,
             spec,
             qos_class,
+            ports: super::pods::ports(pod),
             generation: 0,
             blueprint,
             location: None,
