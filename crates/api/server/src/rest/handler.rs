@@ -49,7 +49,7 @@ const MAX_WARNING_BYTES: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Handler {
     registry: Registry,
-    authenticator: Authenticator,
+    authenticator: Arc<Authenticator>,
     nodes: Nodes,
     room: Room,
     /// `None` if nobody wants to know.
@@ -71,7 +71,7 @@ struct Call<'a> {
 impl Handler {
     pub(crate) fn new(
         registry: Registry,
-        authenticator: Authenticator,
+        authenticator: Arc<Authenticator>,
         nodes: Nodes,
         audit: Option<Arc<AuditLog>>,
     ) -> Self {
