@@ -15,3 +15,4 @@ mod limits;
 mod network;
 mod security_fields;
 mod world;
+mod wounds;
