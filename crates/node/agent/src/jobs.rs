@@ -9,6 +9,7 @@ mod hook;
 mod image;
 mod life;
 mod sandbox;
+mod storage;
 mod volumes;
 
 use std::net::IpAddr;
@@ -27,11 +28,13 @@ pub(crate) use check::ProbeJob;
 pub(crate) use hook::HookJob;
 pub(crate) use image::ImageJob;
 pub(crate) use life::{CreateJob, RemoveJob, StopJob};
+pub(crate) use storage::{ContainerStorage, StorageMeasurement};
 pub(crate) use volumes::Measurement;
 
 use self::volumes::MountReports;
 use crate::container_config::Context;
 use crate::state::clock::Clock;
+use crate::state::health::StateHealth;
 use crate::state::layout::Layout;
 
 /// How long a runtime may take to make, start or remove something, as a kubelet waits.
@@ -67,6 +70,7 @@ pub(crate) struct JobContext {
     /// The volumes that are made from them.
     pub(crate) volumes: VolumeKeeper<PodKey>,
     pub(crate) clock: Clock,
+    pub(crate) state_health: StateHealth,
     answers: mpsc::Sender<JobAnswer>,
     limits: Limits,
 }
@@ -78,6 +82,7 @@ struct Limits {
     network_probes: Semaphore,
     exec_probes: Semaphore,
     measurements: Semaphore,
+    storage: Semaphore,
 }
 
 /// What a job found out about a pod.
@@ -177,6 +182,7 @@ impl JobContext {
             objects,
             volumes,
             clock,
+            state_health: StateHealth::default(),
             answers,
             limits: Limits {
                 operations,
@@ -184,6 +190,7 @@ impl JobContext {
                 network_probes: Semaphore::new(NETWORK_PROBES_AT_ONCE),
                 exec_probes: Semaphore::new(EXEC_PROBES_AT_ONCE),
                 measurements: Semaphore::new(MEASUREMENTS_AT_ONCE),
+                storage: Semaphore::new(MEASUREMENTS_AT_ONCE),
             },
         };
         (jobs, receiver)

@@ -129,6 +129,7 @@ impl Node {
             metrics,
             runtime: options.runtime,
             usage,
+            state: jobs.state_health.clone(),
         });
         let handle = NodeHandle {
             requests,

@@ -94,6 +94,11 @@ pub trait Runtime: fmt::Debug + Send + Sync {
 
     async fn container_stats(&self, id: &ContainerId) -> Result<ContainerStats>;
 
+    /// Bytes on the disk that a container has written to its own layer; `None` if the runtime does not know.
+    async fn writable_layer(&self, _id: &ContainerId) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
     /// Runs a command in a running container to its end or to the timeout, when its whole process tree is killed.
     /// [`Error::CannotRun`] when the command cannot be executed.
     async fn exec_sync(&self, id: &ContainerId, request: &ExecRequest) -> Result<ExecOutput>;
@@ -179,6 +184,8 @@ pub struct SecurityFeatures {
     pub sysctls: bool,
     /// [`PortMapping::host_ip`]
     pub host_ip: bool,
+    /// [`Namespaces::own_users`]
+    pub user_namespaces: bool,
 }
 
 impl SecurityFeatures {
@@ -191,6 +198,7 @@ impl SecurityFeatures {
         recursive_read_only: true,
         sysctls: true,
         host_ip: true,
+        user_namespaces: true,
     };
     pub const NONE: Self = Self {
         app_armor: false,
@@ -201,6 +209,7 @@ impl SecurityFeatures {
         recursive_read_only: false,
         sysctls: false,
         host_ip: false,
+        user_namespaces: false,
     };
 }
 

@@ -38,6 +38,7 @@ mod init_process;
 mod network;
 mod oom_score;
 mod pause_process;
+mod place;
 mod program;
 mod rootfs;
 mod runtime;
@@ -49,6 +50,7 @@ mod spec;
 mod spec_builder;
 mod start_report;
 mod user;
+mod user_ids;
 
 pub use cni::CniOptions;
 pub use host_image::{HOST_IMAGE, announce_data_dir};

@@ -18,16 +18,21 @@ use pulselet_runtime::{
 };
 use pulselet_shim_client::{ContainerKind, ContainerRecord, SandboxRecord, ShimCommand, Shims, detached};
 
+use pulselet_sys::Pid;
+
 use crate::{
     cgroup::{Cgroup, Hierarchies},
     cni::Cni,
     host_image::{self, HostImage},
     image::Images,
     network::{Network, NetworkOptions},
+    place,
+    rootfs::UPPER,
     sandbox, shim_program,
     spec::ContainerSpec,
     spec_builder::{SpecBuilder, stop_signal},
     user::{self, GROUP_FILE, PASSWD_FILE},
+    user_ids,
 };
 
 /// Where and how containers are run.
@@ -74,6 +79,10 @@ struct Inner {
     images: Images,
     network: Network,
     cni: Cni,
+    /// Whether pods can have users of their own.
+    user_namespaces: bool,
+    /// Where ranges of users are looked for first.
+    seed: u64,
 }
 
 /// The cgroups of one runtime: `pulselet-<tag>/<sandbox>/<container>`, the tag made from the root's path.
@@ -111,13 +120,28 @@ impl ContainerKind for Cgroups {
         self.container(record).kill() == 0
     }
 
+    fn kill_unrecorded(&self, id: &str, _dir: &Path) -> bool {
+        let sandboxes = self.all().children().into_iter();
+        let cgroups = sandboxes.map(|sandbox| {
+            let path = self.container_path(&SandboxId::new(sandbox), id);
+            self.hierarchies.cgroup(&path)
+        });
+        let left: usize = cgroups.map(|cgroup| cgroup.kill()).sum();
+        left == 0
+    }
+
+    fn processes(&self, record: &ContainerRecord, _dir: &Path) -> Vec<Pid> {
+        self.container(record).members().into_iter().collect()
+    }
+
     fn clean_up(&self, record: &ContainerRecord, _dir: &Path) {
         self.container(record).remove();
     }
 }
 
 impl OciRuntime {
-    /// Everything but `AppArmor`: no profile is applied.
+    /// Everything but `AppArmor`: no profile is applied. User namespaces need a kernel and file systems that can map the
+    /// owners of files; [`Runtime::version`] says whether they are there.
     pub const SECURITY: SecurityFeatures = SecurityFeatures {
         app_armor: false,
         ..SecurityFeatures::ALL
@@ -129,10 +153,16 @@ impl OciRuntime {
             return Err(OciOpenError::NotRoot);
         }
         let prepared = tokio::task::spawn_blocking(move || prepare(options));
-        let (options, shim, cgroups) = prepared.await.expect("preparing does not panic")?;
+        let Prepared {
+            options,
+            shim,
+            cgroups,
+            user_namespaces,
+        } = prepared.await.expect("preparing does not panic")?;
         let kind = Arc::new(cgroups.clone());
         let shims = Shims::open(&options.root, shim.clone(), kind).await?;
         let network = Network::new(&options.network);
+        let seed = tag(&options.root);
         let runtime = Self(Arc::new(Inner {
             images: Images {
                 store: options.images,
@@ -147,7 +177,10 @@ impl OciRuntime {
             cgroups,
             network,
             cni: Cni::new(options.network.cni),
+            user_namespaces,
+            seed,
         }));
+        runtime.check_pins().await;
         runtime.0.detach_forgotten().await;
         let inner = Arc::clone(&runtime.0);
         let cleaned = tokio::task::spawn_blocking(move || inner.clean_up()).await;
@@ -162,7 +195,14 @@ impl OciRuntime {
 }
 
 /// What has to be known before the records are read.
-fn prepare(mut options: OciOptions) -> std::result::Result<(OciOptions, ShimCommand, Cgroups), OciOpenError> {
+struct Prepared {
+    options: OciOptions,
+    shim: ShimCommand,
+    cgroups: Cgroups,
+    user_namespaces: bool,
+}
+
+fn prepare(mut options: OciOptions) -> std::result::Result<Prepared, OciOpenError> {
     let made = std::fs::create_dir_all(&options.root).and_then(|()| options.root.canonicalize());
     let path = options.root.clone();
     options.root = made.map_err(|source| OciOpenError::MakeRoot { path, source })?;
@@ -175,7 +215,9 @@ fn prepare(mut options: OciOptions) -> std::result::Result<(OciOptions, ShimComm
         tracing::warn!(%error, "other agents' containers may see this agent's data: it cannot be announced");
     }
     let hierarchies = Hierarchies::find().map_err(|error| OciOpenError::Cgroups(error.into()))?;
-    let base = PathBuf::from(format!("pulselet-{:016x}", tag(&options.root)));
+    let names = place::names(&options.root, &options.network.bridge, &hierarchies);
+    options.network.bridge = names.bridge;
+    let base = names.cgroup;
     let cgroups = Cgroups { hierarchies, base };
     let program = shim_program::read_only_view(&options.shim.program).map_err(|source| {
         OciOpenError::ProtectProgram {
@@ -188,7 +230,19 @@ fn prepare(mut options: OciOptions) -> std::result::Result<(OciOptions, ShimComm
         args: options.shim.args.clone(),
     };
     sandbox::unmount_forgotten(&options.root).map_err(|error| OciOpenError::CleanUp(error.into()))?;
-    Ok((options, shim, cgroups))
+    let checked = user_ids::check_machine(&options.root);
+    if let Err(error) = &checked {
+        tracing::info!(
+            %error,
+            "pods with hostUsers false are refused: this machine makes no user namespaces, or does not map the owners of files"
+        );
+    }
+    Ok(Prepared {
+        options,
+        shim,
+        cgroups,
+        user_namespaces: checked.is_ok(),
+    })
 }
 
 /// A number for a path that no other build computes differently (FNV-1a).
@@ -249,7 +303,10 @@ impl Runtime for OciRuntime {
     async fn version(&self) -> Result<Version> {
         let features = Features {
             images: true,
-            security: Self::SECURITY,
+            security: SecurityFeatures {
+                user_namespaces: self.0.user_namespaces,
+                ..Self::SECURITY
+            },
             ..Shims::FEATURES
         };
         Ok(Version {
@@ -298,10 +355,12 @@ impl Runtime for OciRuntime {
     }
 
     async fn sandbox_status(&self, id: &SandboxId) -> Result<SandboxStatus> {
+        self.check_pins_of(&self.0.shims.sandbox(id)?).await;
         Ok(self.0.shims.sandbox(id)?.status())
     }
 
     async fn list_sandboxes(&self) -> Result<Vec<SandboxStatus>> {
+        self.check_pins().await;
         let all = self.0.shims.sandboxes();
         Ok(all.iter().map(SandboxRecord::status).collect())
     }
@@ -319,6 +378,7 @@ impl Runtime for OciRuntime {
             image: &template,
             sandbox: &record.config,
             sandbox_dir: &self.0.shims.sandbox_dir(sandbox),
+            user_ids: record.user_ids,
             cgroup: self.0.cgroups.base.join(sandbox.as_str()),
         }
         .build()?;
@@ -363,6 +423,14 @@ impl Runtime for OciRuntime {
             id: id.to_string(),
             state: "not running",
         })
+    }
+
+    async fn writable_layer(&self, id: &ContainerId) -> Result<Option<u64>> {
+        let layer = self.0.shims.container_dir(id)?.join(UPPER);
+        let measured = tokio::task::spawn_blocking(move || pulselet_durable::disk_usage(&layer)).await;
+        measured
+            .map(Some)
+            .map_err(|error| Error::failed(Operation::ContainerStats, error))
     }
 
     async fn exec_sync(&self, id: &ContainerId, request: &ExecRequest) -> Result<ExecOutput> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use pulselet_engine::io::{Exit, ProbeReport, StopRecord};
 use pulselet_engine::plan::ProbeKind;
 use pulselet_engine::{Input, LifeKey, PodKey, Time};
-use pulselet_plan::MessagePolicy;
+use pulselet_plan::{MessagePolicy, VolumeKind};
 use pulselet_runtime::{
     ContainerEvent, ContainerId, ContainerState, ContainerStatus, EventKind, ExitCause, RuntimeEvent,
     SandboxId, SandboxState, SandboxStatus,
@@ -20,9 +20,10 @@ use super::Agent;
 use super::adopt::{Findings, Listing};
 use super::entry::{Life, LifeStage, PodEntry};
 use super::transitions::probe_name;
-use crate::jobs::{JobAnswer, JobResult, Measurement, SandboxLocation};
+use crate::jobs::{ContainerStorage, JobAnswer, JobResult, Measurement, SandboxLocation, StorageMeasurement};
 use crate::pod::termination;
 use crate::spans;
+use crate::state::layout::Layout;
 
 impl Agent {
     pub(super) fn answer(&mut self, answer: JobAnswer) {
@@ -291,7 +292,7 @@ impl Agent {
         });
     }
 
-    /// Looks how much room volumes take that may not take all.
+    /// Looks how much room volumes and containers take that may not take all.
     pub(super) fn measure_volumes(&mut self) {
         let mut volumes = Vec::new();
         for (&pod, entry) in self.entries.iter().filter(|(_, entry)| entry.location.is_some()) {
@@ -303,6 +304,14 @@ impl Agent {
         }
         if !volumes.is_empty() {
             self.tasks.spawn(Arc::clone(&self.jobs).measure(volumes));
+        }
+        let is_short = self.jobs.is_disk_short();
+        let pods = self.entries.iter().filter(|(_, entry)| entry.location.is_some());
+        let pods = pods.map(|(key, entry)| storage_of(*key, entry, &self.jobs.layout));
+        let pods: Vec<_> = pods.filter(|pod| is_short || pod.has_limit()).collect();
+        if !pods.is_empty() {
+            let jobs = Arc::clone(&self.jobs);
+            self.tasks.spawn(jobs.measure_storage(pods, is_short));
         }
     }
 
@@ -356,6 +365,31 @@ impl Agent {
         {
             self.feed(key, Input::SandboxLost);
         }
+    }
+}
+
+/// Where a pod's files on the disk are.
+fn storage_of(pod: PodKey, entry: &PodEntry, layout: &Layout) -> StorageMeasurement {
+    let uid = &entry.identity.uid;
+    let logs = layout.pod_logs(&entry.identity.namespace, &entry.identity.name, uid);
+    let on_disk = entry.blueprint.volumes.iter();
+    let on_disk = on_disk.filter(|volume| matches!(volume.kind, VolumeKind::Disk { .. }));
+    let containers = entry.plan().containers.iter().zip(&entry.blueprint.containers);
+    let containers = containers.enumerate().map(|(index, (plan, blueprint))| {
+        let lives = entry.lives.iter().filter(|life| life.key.container == index);
+        ContainerStorage {
+            name: Arc::clone(&plan.name),
+            ids: lives.map(|life| life.id.clone()).collect(),
+            logs: logs.join(&*plan.name),
+            limit: blueprint.storage_limit.as_deref().cloned(),
+        }
+    });
+    StorageMeasurement {
+        pod,
+        volumes: on_disk
+            .map(|volume| layout.volumes(uid).empty_dir(&volume.name))
+            .collect(),
+        containers: containers.collect(),
     }
 }
 

@@ -10,15 +10,16 @@ use pulselet_model::Pod;
 use pulselet_plan::{PodBlueprint, refusal_without};
 use pulselet_runtime::SandboxId;
 use pulselet_vocabulary::PodName;
+use tokio::time::Instant;
 use tracing::Instrument as _;
 
-use super::Agent;
 use super::entry::{Manifest, PodEntry, Successor};
 use super::requests::{
     AddError, Added, How, Located, LogError, LogPlace, MAX_PODS, NoSuchPod, PodView, Request, Shutdown,
     StreamError, UpdateError,
 };
 use super::transitions::probe_name;
+use super::{Agent, LEAVE_PATIENCE};
 use crate::container_config::{abilities, log_path};
 use crate::pod::identity::{Origin, pod_name_of, uid_of};
 use crate::pod::status::{Surroundings, pod_status};
@@ -216,7 +217,10 @@ impl Agent {
         key.ok_or_else(|| NoSuchPod { pod: pod.clone() })
     }
 
-    fn shut_down(&mut self, mode: Shutdown) {
+    pub(super) fn shut_down(&mut self, mode: Shutdown) {
+        if self.ending.is_none() {
+            self.leave_by = Instant::now() + LEAVE_PATIENCE;
+        }
         self.ending = self.ending.max(Some(mode));
         let grace = match mode {
             Shutdown::Leave => return,

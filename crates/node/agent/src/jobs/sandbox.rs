@@ -61,6 +61,17 @@ impl JobContext {
         self.send_input(pod, Input::SandboxStopped).await;
     }
 
+    /// Removes a stopped sandbox that belongs to no pod.
+    pub(crate) async fn remove_stopped_sandbox(&self, id: &SandboxId) {
+        let _permit = self.limits.operations.acquire().await;
+        match bounded(Operation::RemoveSandbox, self.runtime.remove_sandbox(id)).await {
+            Ok(()) => tracing::info!(sandbox = %id, "removed a stopped sandbox that an earlier agent left"),
+            Err(error) => {
+                tracing::warn!(sandbox = %id, %error, "a stopped sandbox that an earlier agent left cannot be removed");
+            }
+        }
+    }
+
     async fn remove_sandboxes(&self, uid: &str) -> Result<()> {
         let _permit = self.limits.operations.acquire().await;
         for sandbox in bounded(Operation::List, self.runtime.list_sandboxes()).await? {

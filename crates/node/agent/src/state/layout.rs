@@ -47,6 +47,16 @@ impl Layout {
         self.root.join("node.db")
     }
 
+    /// Room on the disk that is kept for the database.
+    pub(crate) fn reserve(&self) -> PathBuf {
+        self.root.join("node.reserve")
+    }
+
+    /// The directory with the logs of all pods.
+    pub(crate) fn logs(&self) -> PathBuf {
+        self.root.join("logs")
+    }
+
     fn lock(&self) -> PathBuf {
         self.root.join("agent.lock")
     }
@@ -81,7 +91,7 @@ impl Layout {
     }
 
     pub(crate) fn pod_logs(&self, namespace: &str, name: &str, uid: &str) -> PathBuf {
-        self.root.join("logs").join(format!("{namespace}_{name}_{uid}"))
+        self.logs().join(format!("{namespace}_{name}_{uid}"))
     }
 
     /// Makes the data directory if it is not there; only its owner may look inside. One that was open to others is closed,
@@ -90,7 +100,7 @@ impl Layout {
         if self.root.is_dir() && self.is_ours_alone() {
             close_to_others(&self.root, 0o700);
         }
-        for directory in [self.root.clone(), self.pods(), self.root.join("logs")] {
+        for directory in [self.root.clone(), self.pods(), self.logs()] {
             fs::DirBuilder::new()
                 .recursive(true)
                 .mode(0o700)
