@@ -23,6 +23,7 @@ pub fn look_up_user(bytes: &[u8]) {
             group: None,
             supplemental_groups: vec![1000],
             strict_groups,
+            id_count: None,
         };
         user::fuzz_look_up(&spec, passwd, group);
     }
