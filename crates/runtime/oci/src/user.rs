@@ -367,7 +367,8 @@ mod tests {
     /// Comparing them each with each would take minutes.
     #[test]
     fn very_many_groups_of_an_image_are_taken_up_to_the_kernels_bound() {
-        let lines: String = (0..300_000).map(|gid| format!("g:x:{gid}:web\n")).collect();
+        let lines: Vec<String> = (0..300_000).map(|gid| format!("g:x:{gid}:web\n")).collect();
+        let lines = lines.concat();
         let spec = UserSpec {
             user: "web".into(),
             ..UserSpec::default()

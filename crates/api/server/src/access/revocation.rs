@@ -8,6 +8,7 @@
 //! read stays, and the server does not start without one.
 
 use std::collections::HashSet;
+use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -145,7 +146,11 @@ impl Entries {
 }
 
 fn hex(serial: &[u8]) -> String {
-    let digits: String = serial.iter().map(|byte| format!("{byte:02x}")).collect();
+    let digits = serial.iter().fold(String::new(), |mut digits, byte| {
+        // Writing to a string does not fail.
+        let _ = write!(digits, "{byte:02x}");
+        digits
+    });
     normal(&digits)
 }
 

@@ -120,7 +120,8 @@ async fn an_image_with_very_many_groups_starts() {
     };
     let world = World::new().await;
     let mut tar = tar::Builder::new(Vec::new());
-    let lines: String = (0..300_000).map(|number| format!("g:x:{number}:web\n")).collect();
+    let lines: Vec<String> = (0..300_000).map(|number| format!("g:x:{number}:web\n")).collect();
+    let lines = lines.concat();
     let mut header = tar::Header::new_gnu();
     header.set_size(lines.len() as u64);
     header.set_mode(0o644);
