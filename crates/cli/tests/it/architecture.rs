@@ -124,12 +124,7 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
 #[test]
 fn the_documents_name_only_paths_that_exist() {
     let mut missing = Vec::new();
-    for name in [
-        "CONTRIBUTING.md",
-        "docs/ARCHITECTURE.md",
-        "SECURITY.md",
-        "docs/wounds.md",
-    ] {
+    for name in ["CONTRIBUTING.md", "docs/ARCHITECTURE.md", "SECURITY.md", "docs/wounds.md"] {
         let text = document(name);
         // Blocks of code have three backticks at each end, which leaves the pairs of the others as they are.
         let paths = quoted(&text).filter(|quoted| quoted.starts_with("crates/"));
@@ -142,13 +137,16 @@ fn the_documents_name_only_paths_that_exist() {
     );
 }
 
-/// The names of all tests of the workspace.
-fn tests() -> BTreeSet<String> {
+/// Every name that a test has: functions, and what the macros of scenarios and of end-to-end tests are given.
+fn names_of_tests() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     let mut folders = vec![Path::new(repository()).join("crates")];
     while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder).expect("the folder can be read") {
-            let path = entry.expect("the entry can be read").path();
+        for entry in std::fs::read_dir(&folder)
+            .expect("the folder can be read")
+            .flatten()
+        {
+            let path = entry.path();
             if path.is_dir() {
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
@@ -160,19 +158,63 @@ fn tests() -> BTreeSet<String> {
     names
 }
 
-/// A test is the first function after its attribute.
-fn tests_in(source: &str) -> Vec<String> {
+/// The names of the tests in a source.
+fn tests_in(text: &str) -> Vec<String> {
     let mut names = Vec::new();
-    let mut marked = false;
-    for line in source.lines().map(str::trim) {
-        marked |= line.starts_with("#[test]") || line.starts_with("#[tokio::test");
-        let function = line.split_once("fn ").and_then(|(_, rest)| rest.split_once('('));
-        if let Some((name, _)) = function.filter(|_| marked) {
-            names.push(name.to_owned());
-            marked = false;
+    // Between the mark of a test and its name are attributes, comments and the opening of a macro.
+    let mut is_awaited = false;
+    for line in text.lines().map(str::trim) {
+        let begins = line.starts_with("#[test]") || line.starts_with("#[tokio::test");
+        let of_macro = ["scenario!(", "e2e!("]
+            .iter()
+            .find_map(|open| line.strip_prefix(open));
+        is_awaited |= begins || of_macro.is_some();
+        let rest = of_macro
+            .unwrap_or(line)
+            .trim_start_matches("async ")
+            .trim_start_matches("fn ");
+        if is_awaited && !rest.is_empty() && !rest.starts_with(['#', '/']) {
+            let name = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next();
+            names.extend(name.map(str::to_owned));
+            is_awaited = false;
         }
     }
     names
+}
+
+/// Rows of docs/proposals.md are `id | statement | where | proof`.
+#[test]
+fn every_statement_of_the_proposals_is_proved_by_a_test_that_exists() {
+    let text = document("docs/proposals.md");
+    let tests = names_of_tests();
+    let (mut ids, mut wrong) = (BTreeSet::new(), Vec::new());
+    for row in text
+        .lines()
+        .filter(|line| line.starts_with("| ") && line.contains(". | `"))
+    {
+        let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+        let [id, _, place, proof] = cells[..] else {
+            wrong.push(format!("not four cells: {row}"));
+            continue;
+        };
+        if !ids.insert(id) {
+            wrong.push(format!("{id} is there twice"));
+        }
+        let missing = quoted(place).filter(|path| !Path::new(repository()).join(path).exists());
+        wrong.extend(missing.map(|path| format!("{id}: no file {path}")));
+        let proofs: Vec<&str> = quoted(proof).collect();
+        if proofs.is_empty() || quoted(place).next().is_none() {
+            wrong.push(format!("{id} names no file or no test"));
+        }
+        let absent = proofs.into_iter().filter(|name| !tests.contains(*name));
+        wrong.extend(absent.map(|name| format!("{id}: no test {name}")));
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    for proposal in ["G", "M", "S", "U", "I"] {
+        let prefix = format!("{proposal}.");
+        let count = ids.iter().filter(|id| id.starts_with(&prefix)).count();
+        assert!(count >= 20, "only {count} statements of {proposal}");
+    }
 }
 
 /// Between backticks, words joined by lines below: no option, path or field of Kubernetes looks like this.
@@ -221,7 +263,7 @@ fn every_promise_about_security_has_its_test() {
     assert!(rows.len() > 20, "only {} classes were found", rows.len());
     let untried: Vec<_> = rows.iter().filter(|row| test_names(row).is_empty()).collect();
     assert!(untried.is_empty(), "classes that name no test: {untried:#?}");
-    let tests = tests();
+    let tests = names_of_tests();
     let missing: Vec<_> = test_names(&text)
         .into_iter()
         .chain(test_names(&wounds))

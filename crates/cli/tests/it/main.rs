@@ -7,6 +7,7 @@ mod command;
 mod corpora;
 mod e2e;
 mod explain;
+mod floors;
 mod image;
 mod recorded;
 mod serve;

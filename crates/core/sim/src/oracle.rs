@@ -282,6 +282,7 @@ impl Oracles {
             | KillReason::Evicted
             | KillReason::Deadline
             | KillReason::SandboxChanged
+            | KillReason::ImageChanged
             | KillReason::PostStartHook
             | KillReason::Completed => return Ok(()),
         };
@@ -498,6 +499,7 @@ const fn pod_wide(reason: KillReason) -> bool {
         | KillReason::StartupProbe
         | KillReason::LivenessProbe
         | KillReason::SandboxChanged
+        | KillReason::ImageChanged
         | KillReason::PostStartHook => false,
     }
 }

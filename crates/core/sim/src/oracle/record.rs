@@ -161,6 +161,7 @@ impl Record {
             | KillReason::Evicted
             | KillReason::Deadline
             | KillReason::SandboxChanged
+            | KillReason::ImageChanged
             | KillReason::PostStartHook
             | KillReason::Completed => None,
         };

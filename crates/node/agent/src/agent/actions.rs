@@ -12,7 +12,7 @@ use tracing::Instrument as _;
 
 use super::Agent;
 use super::entry::{DueAction, PodEntry};
-use crate::jobs::{CreateJob, HookJob, ImageJob, JobContext, ProbeJob, RemoveJob, StopJob};
+use crate::jobs::{CreateJob, HookJob, ImageJob, JobContext, ProbeJob, RemoveJob, SignalsJob, StopJob};
 use crate::spans;
 
 /// The runtime counts a grace period from the signal itself, which comes a moment after we asked for it. Our SIGKILL
@@ -168,6 +168,30 @@ impl Agent {
             .spawn(async move { jobs.stop(job).await }.instrument(span));
     }
 
+    /// Has the main process of a life looked at after a while. A signal that the runtime does not tell is not guessed.
+    pub(super) fn read_signals(&mut self, key: PodKey, life: LifeKey, delay: Duration) {
+        let Some(entry) = self.entries.get(&key) else {
+            return;
+        };
+        let known = entry
+            .life(life)
+            .and_then(|known| Some((known.id.clone(), known.stop_signal?)));
+        let Some((id, signal)) = known.filter(|(_, signal)| !signal.is_kill()) else {
+            return;
+        };
+        let job = SignalsJob {
+            pod: key,
+            life,
+            id,
+            signal,
+            delay,
+        };
+        let jobs = Arc::clone(&self.jobs);
+        let span = entry.life_span(life);
+        self.tasks
+            .spawn(async move { jobs.read_signals(job).await }.instrument(span));
+    }
+
     fn remove(&mut self, key: PodKey, life: LifeKey) {
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
@@ -237,7 +261,12 @@ fn create_job(entry: &PodEntry, key: PodKey, life: LifeKey) -> CreateJob {
         pod: entry.reference(key),
         life,
         name: plan.map(|plan| Arc::clone(&plan.name)).unwrap_or_default(),
-        image_id: entry.image_ids.get(life.container).cloned().unwrap_or_default(),
+        image_id: entry
+            .images
+            .get(life.container)
+            .filter(|known| plan.is_some_and(|plan| plan.image == known.name))
+            .map(|known| known.id.clone())
+            .unwrap_or_default(),
         stop_signal: plan.and_then(|plan| plan.stop_signal),
     }
 }

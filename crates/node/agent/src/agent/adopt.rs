@@ -18,6 +18,7 @@ use tracing::Instrument as _;
 use super::Agent;
 use super::entry::{LifeStage, Manifest, PodEntry, Record};
 use super::observe::Known;
+use super::transitions::SIGNALS_READ_AFTER;
 use crate::jobs::{PodRef, SandboxLocation};
 use crate::spans;
 use crate::state::store::{self, StoredPod};
@@ -112,7 +113,7 @@ impl Agent {
         }
         // What the runtime still has keeps its files, whether or not anybody knows why it is there.
         uids.extend(listing.running_uids().into_iter().map(str::to_owned));
-        self.remove_stale_directories(uids);
+        self.remove_stale_directories(uids).await;
         Ok(())
     }
 
@@ -215,12 +216,19 @@ impl Agent {
             |sandbox: &&SandboxStatus| *sandbox.pod.uid == *uid && sandbox.state == SandboxState::Ready;
         let sandbox = listing.sandboxes.iter().filter(ready).max_by_key(|it| it.attempt);
         if let Some(sandbox) = sandbox {
-            entry.set_location(SandboxLocation::from(sandbox));
+            let host = self.jobs.host_address(&entry.spec.read());
+            entry.set_location(SandboxLocation::new(sandbox, host));
         }
         let expected: Vec<_> = entry
             .lives
             .iter()
             .map(|life| (life.id.clone(), life.key))
+            .collect();
+        let running: Vec<_> = entry
+            .lives
+            .iter()
+            .filter(|life| life.is_running())
+            .map(|life| life.key)
             .collect();
         let mut found: Vec<_> = listing
             .containers
@@ -240,6 +248,9 @@ impl Agent {
             self.feed(key, Input::SandboxLost);
         }
         self.feed(key, Input::AgentRestarted);
+        for life in running {
+            self.read_signals(key, life, SIGNALS_READ_AFTER);
+        }
         // Last: what was begun under the old plan goes on under it.
         self.feed(key, Input::Replan { plan, settings });
     }
@@ -255,10 +266,11 @@ impl Agent {
         self.warn_all(&message);
     }
 
-    /// Removes the directories and logs of pods that were forgotten while their removal was under way.
-    fn remove_stale_directories(&mut self, known: HashSet<String>) {
+    /// Removes the directories and logs of pods that were forgotten while their removal was under way, and the logs that
+    /// an earlier run has kept. Done before any pod is taken: the same manifest has the same uid, and its directory again.
+    async fn remove_stale_directories(&self, known: HashSet<String>) {
         let layout = self.jobs.layout.clone();
-        self.tasks.spawn_blocking(move || {
+        let removed = tokio::task::spawn_blocking(move || {
             let is_stale = |uid: &str| !known.contains(uid);
             remove_below(&layout.pods(), |name| is_stale(name));
             // Namespace, name and uid; neither of them has an underscore. What is named otherwise is not ours.
@@ -269,6 +281,7 @@ impl Agent {
                 }
             });
         });
+        removed.await.expect("removing does not panic");
     }
 }
 

@@ -21,6 +21,7 @@ use super::adopt::{Findings, Listing};
 use super::entry::{Life, LifeStage, PodEntry};
 use super::transitions::probe_name;
 use crate::jobs::{ContainerStorage, JobAnswer, JobResult, Measurement, SandboxLocation, StorageMeasurement};
+use crate::pod::status::KnownImage;
 use crate::pod::termination;
 use crate::spans;
 use crate::state::layout::Layout;
@@ -33,13 +34,28 @@ impl Agent {
             JobResult::Sandbox(location) => self.sandbox_is(key, location),
             JobResult::Image {
                 container,
-                image_id,
+                image,
                 pulled,
                 bad_signal,
-            } => {
-                self.image_is(key, container, image_id, bad_signal);
+            } if self.is_wanted(key, container, &image.name) => {
+                self.image_is(key, container, image, bad_signal);
                 self.feed(key, Input::ImageReady { container, pulled });
             }
+            JobResult::ImageFailed {
+                container,
+                image,
+                error,
+                message,
+            } if self.is_wanted(key, container, &image) => {
+                let failed = Input::ImageFailed {
+                    container,
+                    error,
+                    message,
+                };
+                self.feed(key, failed);
+            }
+            // The manifest has named another image since; that one was asked for, too.
+            JobResult::Image { .. } | JobResult::ImageFailed { .. } => {}
             JobResult::Container(status) => self.observe(key, &status),
             JobResult::ProbeDone {
                 life,
@@ -75,12 +91,17 @@ impl Agent {
         self.feed(key, Input::SandboxReady);
     }
 
-    fn image_is(&mut self, key: PodKey, container: usize, image_id: String, bad_signal: Option<String>) {
+    fn is_wanted(&self, key: PodKey, container: usize, image: &Arc<str>) -> bool {
+        let entry = self.entries.get(&key);
+        entry.and_then(|entry| entry.wanted_image(container)) == Some(image)
+    }
+
+    fn image_is(&mut self, key: PodKey, container: usize, image: KnownImage, bad_signal: Option<String>) {
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
         };
-        if let Some(slot) = entry.image_ids.get_mut(container) {
-            *slot = image_id;
+        if let Some(slot) = entry.images.get_mut(container) {
+            *slot = image;
         }
         let plan = entry.plan().containers.get(container);
         if let (Some(why), Some(plan)) = (bad_signal, plan.filter(|plan| plan.stop_signal.is_none())) {
@@ -198,7 +219,11 @@ impl Agent {
             return None;
         }
         if !status.image_id.is_empty() {
-            entry.image_ids[container].clone_from(&status.image_id);
+            let of_life = entry.life(life).and_then(Life::image).cloned();
+            entry.images[container] = KnownImage {
+                name: of_life.unwrap_or_default(),
+                id: status.image_id.clone(),
+            };
         }
         Some(life)
     }

@@ -38,6 +38,16 @@ pub(crate) struct StopJob {
 }
 
 #[derive(Debug)]
+pub(crate) struct SignalsJob {
+    pub(crate) pod: PodKey,
+    pub(crate) life: LifeKey,
+    pub(crate) id: ContainerId,
+    /// The effective stop signal.
+    pub(crate) signal: Signal,
+    pub(crate) delay: Duration,
+}
+
+#[derive(Debug)]
 pub(crate) struct RemoveJob {
     pub(crate) pod: Identity,
     pub(crate) name: Arc<str>,
@@ -203,6 +213,25 @@ impl JobContext {
         }
     }
 
+    /// Looks what the container's main process does about its stop signal. What cannot be seen is not reported.
+    pub(crate) async fn read_signals(&self, job: SignalsJob) {
+        let SignalsJob {
+            pod,
+            life,
+            id,
+            signal,
+            delay,
+        } = job;
+        tokio::time::sleep(delay).await;
+        let masks = bounded(Operation::ContainerStatus, self.runtime.signal_masks(&id)).await;
+        if let Ok(Some(masks)) = masks
+            && !masks.handles(signal)
+        {
+            self.send_input(pod, Input::StopSignalUnhandled { life, signal })
+                .await;
+        }
+    }
+
     /// Asks how a container is.
     pub(crate) async fn describe(&self, pod: PodKey, id: ContainerId) {
         // One that cannot be described now is found by the next listing.
@@ -224,10 +253,11 @@ impl JobContext {
     }
 
     /// Removes the files of a pod that is over.
-    pub(crate) async fn clean_up(&self, key: PodKey, pod: Identity) {
+    pub(crate) async fn clean_up(&self, key: PodKey, pod: Identity, keeps_logs: bool) {
         let logs = self.layout.pod_logs(&pod.namespace, &pod.name, &pod.uid);
         self.volumes.forget(&pod.uid).await;
-        for path in [self.layout.pod(&pod.uid), logs] {
+        let logs = (!keeps_logs).then_some(logs);
+        for path in [Some(self.layout.pod(&pod.uid)), logs].into_iter().flatten() {
             let span = tracing::Span::current();
             let removed = tokio::task::spawn_blocking(move || {
                 let _entered = span.entered();

@@ -6,6 +6,7 @@ mod harness;
 mod lifecycle;
 mod manifests;
 mod objects;
+mod observed;
 mod owned;
 mod refusals;
 mod security_fields;
