@@ -124,7 +124,12 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
 #[test]
 fn the_documents_name_only_paths_that_exist() {
     let mut missing = Vec::new();
-    for name in ["CONTRIBUTING.md", "docs/ARCHITECTURE.md", "SECURITY.md", "docs/wounds.md"] {
+    for name in [
+        "CONTRIBUTING.md",
+        "docs/ARCHITECTURE.md",
+        "SECURITY.md",
+        "docs/wounds.md",
+    ] {
         let text = document(name);
         // Blocks of code have three backticks at each end, which leaves the pairs of the others as they are.
         let paths = quoted(&text).filter(|quoted| quoted.starts_with("crates/"));
