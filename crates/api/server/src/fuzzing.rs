@@ -9,8 +9,10 @@ use crate::registry::resource::ResourceKind;
 use crate::rest::body::{self, Encoding};
 use crate::rest::query::{Query, WriteOptions};
 
-/// Each function with its name, by which fuzzers and their corpora know it.
-pub const TARGETS: &[(&str, fn(&[u8]))] = &[("body", read_body), ("patch", patch_pod)];
+/// A function with its name, by which fuzzers and their corpora know it.
+type FuzzTarget = (&'static str, fn(&[u8]));
+
+pub const TARGETS: &[FuzzTarget] = &[("body", read_body), ("patch", patch_pod)];
 
 /// Reads a body in each of the encodings a client may choose.
 pub fn read_body(bytes: &[u8]) {

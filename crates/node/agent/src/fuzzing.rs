@@ -9,8 +9,10 @@ use crate::container_config::fuzz_hosts_file;
 use crate::log_file::LogFile;
 use crate::pod::termination;
 
-/// Each function with its name, by which fuzzers and their corpora know it.
-pub const TARGETS: &[(&str, fn(&[u8]))] = &[
+/// A function with its name, by which fuzzers and their corpora know it.
+type FuzzTarget = (&'static str, fn(&[u8]));
+
+pub const TARGETS: &[FuzzTarget] = &[
     ("hosts_file", read_hosts_file),
     ("log_file", read_log_file),
     ("termination_message", read_termination_message),

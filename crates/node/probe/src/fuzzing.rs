@@ -2,8 +2,10 @@
 
 use crate::{grpc, http};
 
-/// Each function with its name, by which fuzzers and their corpora know it.
-pub const TARGETS: &[(&str, fn(&[u8]))] = &[("grpc_answer", read_grpc), ("http_answer", read_http)];
+/// A function with its name, by which fuzzers and their corpora know it.
+type FuzzTarget = (&'static str, fn(&[u8]));
+
+pub const TARGETS: &[FuzzTarget] = &[("grpc_answer", read_grpc), ("http_answer", read_http)];
 
 /// Reads an HTTP answer; the pieces it arrives in do not change what it says. The first byte says how long they are.
 pub fn read_http(bytes: &[u8]) {

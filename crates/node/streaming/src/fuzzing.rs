@@ -6,8 +6,10 @@ use crate::protocol::StreamProtocol;
 use crate::spdy::Spdy;
 use crate::websocket::{Channels, Closing, Coding, Tunnel};
 
-/// Each function with its name, by which fuzzers and their corpora know it.
-pub const TARGETS: &[(&str, fn(&[u8]))] = &[("spdy_frames", read_spdy), ("websocket_frames", read_websocket)];
+/// A function with its name, by which fuzzers and their corpora know it.
+type FuzzTarget = (&'static str, fn(&[u8]));
+
+pub const TARGETS: &[FuzzTarget] = &[("spdy_frames", read_spdy), ("websocket_frames", read_websocket)];
 
 /// Takes the bytes as SPDY, as a server does.
 pub fn read_spdy(bytes: &[u8]) {

@@ -19,8 +19,10 @@ use crate::store::ImageStore;
 use crate::tarball::Tarball;
 use crate::unpack::{self, Limits};
 
-/// Each function with its name, by which fuzzers and their corpora know it.
-pub const TARGETS: &[(&str, fn(&[u8]))] = &[
+/// A function with its name, by which fuzzers and their corpora know it.
+type FuzzTarget = (&'static str, fn(&[u8]));
+
+pub const TARGETS: &[FuzzTarget] = &[
     ("image_archive", load_archive),
     ("image_documents", read_documents),
     ("image_reference", parse_reference),

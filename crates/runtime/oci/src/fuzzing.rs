@@ -3,8 +3,10 @@
 use crate::spec::{ContainerSpec, UserSpec};
 use crate::{cni, seccomp, user};
 
-/// Each function with its name, by which fuzzers and their corpora know it.
-pub const TARGETS: &[(&str, fn(&[u8]))] = &[
+/// A function with its name, by which fuzzers and their corpora know it.
+type FuzzTarget = (&'static str, fn(&[u8]));
+
+pub const TARGETS: &[FuzzTarget] = &[
     ("cni_result", read_cni_result),
     ("container_spec", read_spec),
     ("image_users", look_up_user),

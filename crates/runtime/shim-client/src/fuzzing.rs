@@ -2,8 +2,10 @@
 
 use crate::store::{ContainerRecord, SandboxRecord};
 
-/// Each function with its name, by which fuzzers and their corpora know it.
-pub const TARGETS: &[(&str, fn(&[u8]))] = &[("container_records", read_records)];
+/// A function with its name, by which fuzzers and their corpora know it.
+type FuzzTarget = (&'static str, fn(&[u8]));
+
+pub const TARGETS: &[FuzzTarget] = &[("container_records", read_records)];
 
 /// Reads `container.json` and `sandbox.json`.
 pub fn read_records(bytes: &[u8]) {

@@ -14,8 +14,10 @@ use crate::log_file::LineCutter;
 use crate::protocol::{Channel, Reply, Request, to_json};
 use crate::record::LifeRecord;
 
-/// Each function with its name, by which fuzzers and their corpora know it.
-pub const TARGETS: &[(&str, fn(&[u8]))] = &[
+/// A function with its name, by which fuzzers and their corpora know it.
+type FuzzTarget = (&'static str, fn(&[u8]));
+
+pub const TARGETS: &[FuzzTarget] = &[
     ("log_lines", cut_log_lines),
     ("shim_frames", read_frames),
     ("shim_records", read_records),
