@@ -130,7 +130,7 @@ pub fn unpack_entries(bytes: &[u8]) {
 pub fn load_archive(bytes: &[u8]) {
     for archive in [with_checksums(bytes), layout_of(bytes)] {
         let Ok(scratch) = Scratch::new() else { return };
-        if let Ok(store) = ImageStore::open_with(&scratch.layer(0), LIMITS) {
+        if let Ok(store) = ImageStore::open_with(scratch.layer(0), LIMITS) {
             let _ = store.load(archive.as_slice(), None);
         }
         scratch.check(1);
@@ -224,7 +224,7 @@ impl Choices<'_> {
             path.push_str(&part);
             path.push('/');
         }
-        if self.next() % 4 != 0 {
+        if !self.next().is_multiple_of(4) {
             path.pop();
         }
         path.into_bytes()
