@@ -7,7 +7,7 @@ use std::time::Duration;
 use pulselet_engine::plan::{ProbeKind, Role};
 use pulselet_engine::status::ReportedState;
 use pulselet_engine::{Identity, Input, PodKey, PodPlan};
-use pulselet_model::{Pod, gates_in_use};
+use pulselet_model::{PROBES_ANNOTATION, Pod, gates_in_use};
 use pulselet_plan::{PodBlueprint, refusal_without};
 use pulselet_runtime::SandboxId;
 use pulselet_vocabulary::PodName;
@@ -22,6 +22,7 @@ use super::requests::{
 use super::transitions::probe_name;
 use super::{Agent, LEAVE_PATIENCE};
 use crate::container_config::{abilities, log_path};
+use crate::pod::annotation::annotated;
 use crate::pod::identity::{Origin, pod_name_of, uid_of};
 use crate::pod::status::{KnownImage, Surroundings, pod_status};
 use crate::spans;
@@ -85,7 +86,7 @@ impl Agent {
         if self.ending.is_some() {
             return Err(AddError::ShuttingDown);
         }
-        let blueprint = pulselet_plan::convert(&pod, self.config.gates)?;
+        let blueprint = pulselet_plan::convert(&annotated(&pod).0, self.config.gates)?;
         let name = pod_name_of(&pod);
         let uid = uid_of(&pod);
         let added = |how| Added {
@@ -121,6 +122,8 @@ impl Agent {
 
     /// Takes a pod, to run it or to refuse it: for what no node does, or for what this one's runtime does not.
     fn accept(&mut self, pod: &Pod, mut blueprint: PodBlueprint, origin: Origin) {
+        let (pod, bad_annotation) = annotated(pod);
+        let pod = &*pod;
         let has = abilities(self.jobs.version.features.security);
         let refusal = blueprint.refusal.take();
         blueprint.refusal = refusal.or_else(|| refusal_without(pod, has).map(Box::new));
@@ -150,6 +153,9 @@ impl Agent {
         let entry = PodEntry::new(identity, origin, pod, spec, Arc::new(blueprint), now);
         let key = self.insert(engine, entry);
         self.digest(key, now);
+        if let Some(why) = bad_annotation {
+            self.warn_of_pod(key, "InvalidProbesAnnotation", why);
+        }
     }
 
     pub(super) fn insert(&mut self, engine: pulselet_engine::PodMachine, entry: PodEntry) -> PodKey {
@@ -178,8 +184,6 @@ impl Agent {
 
     /// Another manifest for a pod that stays. Only another image restarts a container.
     fn update(&mut self, pod: &Pod) -> Result<(), UpdateError> {
-        let blueprint = Arc::new(pulselet_plan::convert(pod, self.config.gates)?);
-        let plan = Arc::clone(&blueprint.plan);
         let name = pod_name_of(pod);
         let key = self.find(&name)?;
         let settings = self.config.settings;
@@ -187,6 +191,10 @@ impl Agent {
         if *entry.identity.uid != *uid_of(pod) {
             return Err(NoSuchPod { pod: name }.into());
         }
+        let is_news = entry.annotation.is_news(pod);
+        let pod = &entry.annotation.apply_accepted(pod);
+        let blueprint = Arc::new(pulselet_plan::convert(pod, self.config.gates)?);
+        let plan = Arc::clone(&blueprint.plan);
         if !only_adds_ephemeral(&plan, entry.plan()) {
             return Err(UpdateError::Containers);
         }
@@ -213,6 +221,12 @@ impl Agent {
         self.tasks.spawn(work.instrument(entry.span()));
         self.feed(key, Input::Replan { plan, settings });
         self.count_signals(key);
+        if is_news {
+            let message = format!(
+                "The annotation {PROBES_ANNOTATION} is read when the node accepts a pod: the change has no effect"
+            );
+            self.warn_of_pod(key, "ProbesAnnotationIgnored", message);
+        }
         Ok(())
     }
 
@@ -298,7 +312,7 @@ impl Agent {
         let Some(Successor { pod, origin }) = entry.successor.filter(|_| self.ending.is_none()) else {
             return;
         };
-        match pulselet_plan::convert(&pod, self.config.gates) {
+        match pulselet_plan::convert(&annotated(&pod).0, self.config.gates) {
             Ok(blueprint) => self.accept(&pod, blueprint, origin),
             Err(error) => {
                 spans::pod(&entry.pod_name)
