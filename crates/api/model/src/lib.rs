@@ -8,6 +8,7 @@
 //! serving Pods, and reading files.
 
 mod admission;
+mod annotation;
 mod decode;
 mod defaults;
 mod dropping;
@@ -28,11 +29,12 @@ mod warning;
 pub use k8s_openapi as openapi;
 
 pub use admission::{Admission, admit_create, admit_ephemeral_containers, admit_update};
+pub use annotation::{PROBES_ANNOTATION, ProbesAnnotationError, apply_probes_annotation, probes_annotation};
 pub use decode::{
     DecodeError, Decoded, DecodedObject, Document, Documents, MAX_DOCUMENT_BYTES, ManifestObject, Position,
     decode_documents,
 };
-pub use dropping::hide_disabled;
+pub use dropping::{gates_in_use, hide_disabled};
 pub use field::{CauseReason, FieldError};
 pub use gates::{Gate, GateError, GateSet};
 pub use objects::{MAX_DATA_BYTES, admit_config_map, admit_secret, data_key_error, data_size_error};

@@ -322,6 +322,7 @@ impl Dice {
             agent_restarts,
             deletes,
             evict,
+            shares_processes: false,
         }
     }
 
@@ -378,6 +379,7 @@ impl Dice {
                 Span::ZERO
             },
             handles: self.sometimes(5, |_| Vec::new()),
+            image_stop_signal: None,
             hooks: Hooks {
                 post_start: self.hook_script(),
                 pre_stop: self.hook_script(),

@@ -47,6 +47,7 @@ impl Setup {
         mut scenario: Scenario,
     ) -> Self {
         scenario.fail_impossible_hooks(blueprint);
+        scenario.shares_processes = blueprint.shares_processes;
         Self {
             identity: Identity {
                 namespace: pod.namespace().into(),

@@ -35,7 +35,8 @@ pub use adopt::AdoptError;
 pub(crate) use adopt::Findings;
 pub(crate) use pods::ports;
 pub use requests::{
-    AddError, Added, How, Located, LogError, LogPlace, NoSuchPod, PodView, Shutdown, StreamError, UpdateError,
+    AddError, Added, How, Located, LogError, LogPlace, NoSuchPod, PodView, ProbeView, Shutdown, StreamError,
+    UpdateError,
 };
 pub(crate) use requests::{REQUESTS, Request};
 

@@ -133,6 +133,7 @@ mod tests {
             ports: std::collections::BTreeMap::new(),
             deleting: false,
             status: PodStatus::default(),
+            probes: Vec::new(),
         }
     }
 

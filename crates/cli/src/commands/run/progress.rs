@@ -258,6 +258,7 @@ mod tests {
             stopped: false,
             ports: std::collections::BTreeMap::new(),
             status: serde_json::from_value(status).unwrap(),
+            probes: Vec::new(),
         }
     }
 

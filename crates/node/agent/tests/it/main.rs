@@ -1,11 +1,13 @@
 //! A node on a scripted runtime: what the agent does around the engine.
 
 mod adoption;
+mod annotation;
 mod faults;
 mod harness;
 mod lifecycle;
 mod manifests;
 mod objects;
+mod observed;
 mod owned;
 mod refusals;
 mod security_fields;
