@@ -182,6 +182,7 @@ impl Control {
                     deleting: false,
                     stopped: true,
                     ports: ports(&pod),
+                    probes: Vec::new(),
                     status: pulselet_model::PodStatus::default(),
                 });
             }
