@@ -190,6 +190,8 @@ pub struct ProbeReport {
     /// That of a command that failed.
     pub exit_code: Option<i32>,
     pub latency: Span,
+    /// The program has seen something of it: a connection was made, or the command was to run in its container.
+    pub reached: bool,
     /// The outcome is a time-out of the handler.
     pub timed_out: bool,
     /// The driver was itself kept from running while this probe was under way.
@@ -241,6 +243,9 @@ pub enum Action {
         life: LifeKey,
         kind: ProbeKind,
         timeout: Span,
+        /// A look gives up after this long unless it is connected by then. The program sees one request of it at most:
+        /// it is not tried again and follows no redirect.
+        look: Option<Span>,
     },
     Hook {
         life: LifeKey,

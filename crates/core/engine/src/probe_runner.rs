@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::io::{ProbeOutcome, ProbeReport};
 use crate::plan::{Handler, ProbeKind, ProbePlan, Settings, SubSecondPolicy};
-use crate::schedule::{Due, LookPolicy, Schedule, Turn};
+use crate::schedule::{Contact, Due, LookLimits, LookPolicy, Schedule, Turn};
 use crate::time::{Span, Time};
 use crate::worker::{LifeState, Next, Published, View, Worker};
 
@@ -22,12 +22,21 @@ pub struct ProbeRunner {
     late: bool,
 }
 
+/// A probe that is to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    pub timeout: Span,
+    /// How long a look may take until it is connected; `None` for a counted tick.
+    pub look: Option<Span>,
+}
+
 /// What a report came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finding {
     pub outcome: ProbeOutcome,
     pub run: u32,
     pub counted: bool,
+    pub look: bool,
     pub published: Option<Published>,
     /// The time-out was forgiven: the agent itself had been late.
     pub forgiven: bool,
@@ -92,19 +101,25 @@ impl ProbeRunner {
     }
 
     /// Begins the probe that is due at `now`, if there is one.
-    pub fn begin(&mut self, now: Time, view: &View) -> bool {
-        let Some(schedule) = &mut self.schedule else {
-            return false;
-        };
-        let Some(due) = schedule.begin(now) else {
-            return false;
-        };
+    pub fn begin(&mut self, now: Time, view: &View) -> Option<Asked> {
+        let schedule = self.schedule.as_mut()?;
+        let due = schedule.begin(now)?;
         self.late = now.since(due.at) > schedule.period();
-        if self.worker.tick(view) == Next::Probe {
-            return true;
+        if self.worker.tick(view) != Next::Probe {
+            schedule.complete(now, Contact::None);
+            return None;
         }
-        schedule.complete(now, false);
-        false
+        let timeout = self.worker.plan().timeout;
+        Some(match due.turn {
+            Turn::Tick => Asked { timeout, look: None },
+            Turn::Look => {
+                let LookLimits { connect, answer } = schedule.look_limits(now);
+                Asked {
+                    timeout: timeout.min(answer),
+                    look: Some(connect),
+                }
+            }
+        })
     }
 
     /// Takes the report of the probe under way; none if there is no such probe any more.
@@ -116,16 +131,23 @@ impl ProbeRunner {
             outcome => outcome,
         };
         let succeeded = outcome.is_success();
-        let due = self.schedule.as_mut()?.complete(now, succeeded)?;
+        let contact = match (succeeded, report.reached) {
+            (true, _) => Contact::Success,
+            (false, true) => Contact::Failure,
+            (false, false) => Contact::None,
+        };
+        let due = self.schedule.as_mut()?.complete(now, contact)?;
+        let look = due.turn == Turn::Look;
         let forgiven = settings.overload_guard
             && self.kind() == ProbeKind::Liveness
             && report.timed_out
             && (report.starved || self.late);
-        if forgiven || (due.turn == Turn::Look && !succeeded) {
+        if forgiven || (look && !succeeded) {
             return Some(Finding {
                 outcome,
                 run: 0,
                 counted: false,
+                look,
                 published: None,
                 forgiven,
                 routine: false,
@@ -140,6 +162,7 @@ impl ProbeRunner {
             outcome,
             run: judgement.run,
             counted: true,
+            look,
             published: judgement.published,
             forgiven: false,
             routine: had_initialized && judgement.run > self.plan().success_threshold && succeeded,

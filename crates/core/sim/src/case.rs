@@ -348,18 +348,22 @@ impl Dice {
             let kind = self.pick(&ProbeKind::ALL);
             let script = ProbeScript {
                 starts_after: self.sometimes(3, |dice| dice.moment(40)),
+                listens_after: None,
                 fails: self.sometimes(2, Self::window),
                 latency: self.sometimes(3, Self::latency),
             };
             probes.insert(kind, script);
         }
+        let starts_after = if self.one_in(2) {
+            self.moment(40)
+        } else {
+            Span::ZERO
+        };
+        let listens = self.sometimes(3, |dice| dice.moment(40));
         ScriptedLife {
             health: ScriptedHealth {
-                starts_after: if self.one_in(2) {
-                    self.moment(40)
-                } else {
-                    Span::ZERO
-                },
+                starts_after,
+                listens_after: listens.filter(|listens| *listens <= starts_after),
                 fails: self.sometimes(3, Self::window),
                 latency: if self.one_in(3) {
                     self.latency()

@@ -22,7 +22,7 @@ use pulselet_vocabulary::Signal;
 use crate::scenario::Scenario;
 use crate::simulation::{Simulation, Step};
 pub use convergence::SETTLED_AFTER;
-use record::{Kill, Record};
+use record::{Kill, LookSeen, Record};
 
 /// Steps at one moment of virtual time; a pod that needs more is going round in circles.
 const MAX_STEPS_AT_ONCE: u32 = 20_000;
@@ -165,6 +165,12 @@ impl Oracles {
     fn note_input(&mut self, input: &Input) {
         match input {
             Input::Running { life, at } => self.containers[life.container].seen_running(life.attempt, *at),
+            Input::ProbeDone { life, kind, report } => {
+                let record = &mut self.containers[life.container];
+                if record.lives == life.attempt + 1 {
+                    record.probes[*kind as usize].look_done(report.reached);
+                }
+            }
             Input::Delete { .. } | Input::Evict { .. } => {
                 self.ending.get_or_insert(self.now);
             }
@@ -338,9 +344,16 @@ impl Oracles {
 
     fn check_action(&mut self, action: &Action) -> Verdict {
         match action {
-            Action::Probe { life, kind, .. } => {
+            Action::Probe { life, kind, look, .. } => {
                 self.no_probe_while_its_gate_is_closed(life.container, *kind)?;
-                self.containers[life.container].probes[*kind as usize].under_way = true;
+                if look.is_some() {
+                    self.no_look_after_one_was_seen(life.container, *kind)?;
+                }
+                let seen = &mut self.containers[life.container].probes[*kind as usize];
+                seen.under_way = true;
+                if look.is_some() {
+                    seen.look = LookSeen::UnderWay;
+                }
                 Ok(())
             }
             Action::Kill { life } if self.containers[life.container].running => {
@@ -395,6 +408,15 @@ impl Oracles {
                     self.ending
                 )
             },
+        )
+    }
+
+    fn no_look_after_one_was_seen(&self, ix: usize, kind: ProbeKind) -> Verdict {
+        let record = &self.containers[ix];
+        self.ensure(
+            record.probes[kind as usize].look == LookSeen::ByNobody,
+            "a program sees at most one uncounted request",
+            || format!("{} {} looks again", record.plan.name, kind.as_str()),
         )
     }
 

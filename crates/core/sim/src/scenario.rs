@@ -53,6 +53,9 @@ pub struct ScriptedLife {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ScriptedHealth {
     pub starts_after: Span,
+    /// From here on to `starts_after` connections are accepted and answers are failures; `None` if it begins to listen
+    /// when it works.
+    pub listens_after: Option<Span>,
     pub fails: Option<Window>,
     pub latency: Span,
 }
@@ -74,6 +77,7 @@ impl Window {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ProbeScript {
     pub starts_after: Option<Span>,
+    pub listens_after: Option<Span>,
     pub fails: Option<Window>,
     pub latency: Option<Span>,
 }
@@ -140,6 +144,7 @@ impl ScriptedLife {
         };
         ScriptedHealth {
             starts_after: own.starts_after.unwrap_or(self.health.starts_after),
+            listens_after: own.listens_after.or(self.health.listens_after),
             fails: own.fails.or(self.health.fails),
             latency: own.latency.unwrap_or(self.health.latency),
         }
@@ -151,14 +156,21 @@ impl ScriptedLife {
 pub enum Ailment {
     /// It does not listen yet.
     NotUpYet,
-    /// It listens, and answers wrongly.
+    /// It listens, and is not ready to work.
+    NotServing,
+    /// It has worked, and answers wrongly.
     Deadlocked,
 }
 
 impl ScriptedHealth {
     pub fn ailment(&self, age: Span) -> Option<Ailment> {
         if age < self.starts_after {
-            Some(Ailment::NotUpYet)
+            let listens = self.listens_after.is_some_and(|from| age >= from);
+            Some(if listens {
+                Ailment::NotServing
+            } else {
+                Ailment::NotUpYet
+            })
         } else if self.fails.is_some_and(|window| window.contains(age)) {
             Some(Ailment::Deadlocked)
         } else {

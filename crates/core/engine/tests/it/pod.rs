@@ -148,6 +148,7 @@ fn reported(outcome: ProbeOutcome) -> ProbeReport {
         detail: String::new(),
         exit_code: None,
         latency: Span::ZERO,
+        reached: true,
         timed_out: false,
         starved: false,
     }

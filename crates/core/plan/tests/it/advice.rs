@@ -129,7 +129,7 @@ fn a_timeout_may_reach_beyond_the_period() {
 #[test]
 fn a_long_grace_is_not_for_a_wedged_container() {
     insta::assert_snapshot!(advice_under(GateSet::ALL, 3600, &sound()), @r#"
-    startup: a container that never comes up is gone after 4201.4 s at the latest; with terminationGracePeriodSeconds: 60 on the startup probe after 661.4 s
+    startup: a container that never comes up is gone after 4200.5 s at the latest; with terminationGracePeriodSeconds: 60 on the startup probe after 660.5 s
     liveness: a wedged container is gone after 3631 s at the latest; with terminationGracePeriodSeconds: 60 on the liveness probe after 91 s
     "#);
     let gates = GateSet::ALL.with(Gate::ProbeTerminationGracePeriod, false);

@@ -53,6 +53,17 @@ pub(super) struct Seen {
     /// When the last good probe was asked.
     pub(super) last_success: Option<Time>,
     pub(super) under_way: bool,
+    pub(super) look: LookSeen,
+}
+
+/// What became of the looks of one probe in this life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum LookSeen {
+    #[default]
+    ByNobody,
+    UnderWay,
+    /// The program has seen it, or may have.
+    ByTheProgram,
 }
 
 impl Record {
@@ -175,11 +186,21 @@ impl Record {
     pub(super) fn forget_probes_under_way(&mut self) {
         for seen in &mut self.probes {
             seen.under_way = false;
+            seen.look_done(true);
         }
     }
 }
 
 impl Seen {
+    /// A probe has ended; `reached` says whether the program has seen it.
+    pub(super) fn look_done(&mut self, reached: bool) {
+        self.look = match (self.look, reached) {
+            (LookSeen::UnderWay, false) => LookSeen::ByNobody,
+            (LookSeen::UnderWay, true) => LookSeen::ByTheProgram,
+            (seen @ (LookSeen::ByNobody | LookSeen::ByTheProgram), _) => seen,
+        };
+    }
+
     fn note(&mut self, asked_at: Time, good: Option<bool>, counted: bool) {
         self.under_way = false;
         match good {

@@ -99,6 +99,7 @@ struct ContainerFile {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct LifeFile {
     starts_after: Option<Text>,
+    listens_after: Option<Text>,
     fails_at: Option<Text>,
     recovers_at: Option<Text>,
     exits_at: Option<Text>,
@@ -113,6 +114,7 @@ struct LifeFile {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ProbeFile {
     starts_after: Option<Text>,
+    listens_after: Option<Text>,
     fails_at: Option<Text>,
     recovers_at: Option<Text>,
     probe_latency: Option<Text>,
@@ -221,9 +223,11 @@ impl LifeFile {
         for (kind, script) in self.probes.map(|entries| entries.0).unwrap_or_default() {
             probes.insert(probe_kind(&kind)?, script.unwrap_or_default().resolve(fails)?);
         }
+        let starts_after = span_or_zero(self.starts_after.as_ref())?;
         Ok(ScriptedLife {
             health: ScriptedHealth {
-                starts_after: span_or_zero(self.starts_after.as_ref())?,
+                starts_after,
+                listens_after: listening(self.listens_after.as_ref(), Some(starts_after))?,
                 fails,
                 latency: span_or_zero(self.probe_latency.as_ref())?,
             },
@@ -242,8 +246,10 @@ impl LifeFile {
 impl ProbeFile {
     /// `own` is the window of the container itself, which a `recoversAt` alone cuts short.
     fn resolve(self, own: Option<Window>) -> Result<ProbeScript, ScenarioError> {
+        let starts_after = self.starts_after.as_ref().map(span).transpose()?;
         Ok(ProbeScript {
-            starts_after: self.starts_after.as_ref().map(span).transpose()?,
+            starts_after,
+            listens_after: listening(self.listens_after.as_ref(), starts_after)?,
             fails: window(self.fails_at.as_ref(), self.recovers_at.as_ref(), own)?,
             latency: self.probe_latency.as_ref().map(span).transpose()?,
         })
@@ -280,6 +286,25 @@ fn window(
             until: Some(until),
         })),
     }
+}
+
+/// A program listens before it works, or as soon as it does. `starts_after` is `None` where another entry may say it.
+fn listening(listens: Option<&Text>, starts_after: Option<Span>) -> Result<Option<Span>, ScenarioError> {
+    let Some(text) = listens else { return Ok(None) };
+    let listens_after = span(text)?;
+    if let Some(starts_after) = starts_after
+        && listens_after > starts_after
+    {
+        let message = format!(
+            "listensAfter {} is later than startsAfter {starts_after}: it cannot work before it listens",
+            text.value.trim()
+        );
+        return Err(ScenarioError::Contradiction {
+            at: place(text),
+            message,
+        });
+    }
+    Ok(Some(listens_after))
 }
 
 fn own_exit(at: Option<&Text>, code: Option<Spanned<i64>>) -> Result<Option<OwnExit>, ScenarioError> {
@@ -425,6 +450,7 @@ containers:
   app:
     lives:
     - startsAfter: 42s
+      listensAfter: 2s
       failsAt: 300s
       recoversAt: 1.5h
       exitsAt: 900s
@@ -467,6 +493,10 @@ evictionGracePeriodSeconds: 0
         );
         assert_eq!(
             life.health(ProbeKind::Liveness).ailment(Span::from_secs(41)),
+            Some(Ailment::NotServing)
+        );
+        assert_eq!(
+            life.health(ProbeKind::Liveness).ailment(Span::from_secs(1)),
             Some(Ailment::NotUpYet)
         );
         assert_eq!(life.health(ProbeKind::Startup).ailment(Span::from_secs(41)), None);
@@ -517,6 +547,11 @@ evictionGracePeriodSeconds: 0
             (life("startsAfter: -3s"), "line 4, column 20", "negative"),
             (life("startsAfter: soon"), "line 4, column 20", "number"),
             (life("startsAfter: 12"), "line 4, column 20", "no unit"),
+            (
+                life("{startsAfter: 2s, listensAfter: 3s}"),
+                "line 4, column 39",
+                "later than startsAfter",
+            ),
             (
                 life("{failsAt: 10s, recoversAt: 10s}"),
                 "line 4, column 34",

@@ -1,9 +1,10 @@
 //! A manifest and a scenario in, event lines out.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pulselet_engine::line::{Line, LineBody, LineRecord};
-use pulselet_engine::plan::Settings;
+use pulselet_engine::plan::{ProbeKind, Settings};
 use pulselet_engine::time::{Span, Time};
 use pulselet_model::{GateSet, Pod, Profile, admit_create, decode_documents};
 use pulselet_plan::PodBlueprint;
@@ -94,11 +95,14 @@ impl Stage {
         lines
     }
 
-    /// The lines, after making sure that a restart of the agent at any moment changes none of them.
+    /// The lines, after making sure that a restart of the agent changes none of them, at whatever moment but those at
+    /// which it looks: a clock that was running takes no more looks.
     pub(crate) fn steadfast_trace(&self, limit: &str) -> String {
         let lines = self.lines(limit);
         let undisturbed = trace(&lines);
-        for at in moments(&lines) {
+        let looking = looking(&lines);
+        let is_calm = |at: &Time| looking.iter().all(|(from, to)| at < from || at > to);
+        for at in moments(&lines).into_iter().filter(is_calm) {
             let restarted = self
                 .clone()
                 .with(|scenario| scenario.agent_restarts = vec![at])
@@ -115,6 +119,38 @@ impl Stage {
         }
         undisturbed
     }
+}
+
+/// When each probe of each life looks, from its first look to its last.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "times of a scenario are small"
+)]
+fn looking(lines: &[Line]) -> Vec<(Time, Time)> {
+    let mut open: BTreeMap<(Option<Arc<str>>, ProbeKind), usize> = BTreeMap::new();
+    let mut spans: Vec<(Time, Time)> = Vec::new();
+    for line in lines {
+        match line.body {
+            LineBody::Probe {
+                kind,
+                look: true,
+                latency_ms,
+                ..
+            } => {
+                let index = *open.entry((line.container.clone(), kind)).or_insert_with(|| {
+                    let began = line.at.as_micros() as f64 - latency_ms * 1e3;
+                    spans.push((Time::from_micros(began.round() as u64), line.at));
+                    spans.len() - 1
+                });
+                spans[index].1 = line.at;
+            }
+            LineBody::Created { .. } => open.retain(|(container, _), _| *container != line.container),
+            _ => {}
+        }
+    }
+    spans
 }
 
 /// Restarts that are tried with one scenario: enough to hit everything that happens in it.
@@ -168,7 +204,10 @@ fn terse(value: &Value) -> String {
     let time = object["t"].to_string();
     let mut out = format!("{time:>8} {:6} {}", text("container"), text("type"));
     for (key, value) in object {
-        if !["t", "pod", "container", "type", "detail", "latencyMs", "id"].contains(&key.as_str()) {
+        let is_no_look = key == "look" && *value == Value::Bool(false);
+        if !is_no_look
+            && !["t", "pod", "container", "type", "detail", "latencyMs", "id"].contains(&key.as_str())
+        {
             let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             out = format!("{out} {key}={shown}");
         }

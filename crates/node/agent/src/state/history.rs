@@ -24,6 +24,8 @@ struct Attempt {
     run: u16,
     outcome: AttemptOutcome,
     counted: bool,
+    #[serde(default)]
+    look: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -209,6 +211,7 @@ impl Attempts {
             latency_ms,
             run,
             counted,
+            look,
             ..
         } = &line.body
         else {
@@ -229,6 +232,7 @@ impl Attempts {
             run: u16::try_from(*run).unwrap_or(u16::MAX),
             outcome,
             counted: *counted,
+            look: *look,
         });
         if outcome != AttemptOutcome::Success {
             self.details.push_back((line.at, cut(detail)));
@@ -263,6 +267,7 @@ impl Attempts {
                     latency_ms: Span::from_micros(attempt.latency_micros.into()).as_secs_f64() * 1_000.0,
                     run: attempt.run.into(),
                     counted: attempt.counted,
+                    look: attempt.look,
                 },
             }
         })
@@ -320,6 +325,7 @@ mod tests {
                 latency_ms: 1.5,
                 run,
                 counted: true,
+                look: false,
             },
         )
     }

@@ -3,6 +3,7 @@
 mod adoption;
 mod harness;
 mod lifecycle;
+mod looks;
 mod manifests;
 mod objects;
 mod owned;
