@@ -119,6 +119,9 @@ fn strip(container: &mut Container, gate: Gate, report: &mut dyn FnMut(String)) 
                 if probe.period_milliseconds.take().is_some() {
                     report(format!("{name}.periodMilliseconds"));
                 }
+                if probe.timeout_milliseconds.take().is_some() {
+                    report(format!("{name}.timeoutMilliseconds"));
+                }
             }
         }
         Gate::ProbeInitializationFailureThreshold => {
@@ -161,6 +164,7 @@ fn restore(container: &mut Container, old: &Container, gate: Gate) {
                 let old = old_probe(name);
                 probe.initial_delay_milliseconds = old.and_then(|old| old.initial_delay_milliseconds);
                 probe.period_milliseconds = old.and_then(|old| old.period_milliseconds);
+                probe.timeout_milliseconds = old.and_then(|old| old.timeout_milliseconds);
             }
         }
         Gate::ProbeInitializationFailureThreshold => {

@@ -28,6 +28,8 @@ const DEFAULT_FAILURE_THRESHOLD: i32 = 3;
 const MIN_EXEC_PERIOD_MS: i64 = 500;
 /// The shortest period of a probe over the network.
 const MIN_NETWORK_PERIOD_MS: i64 = 200;
+/// The shortest timeout of any probe.
+const MIN_TIMEOUT_MS: i64 = 100;
 /// A negative grace period means this many seconds, as it does upstream.
 const NEGATIVE_GRACE_SECONDS: u64 = 1;
 
@@ -192,7 +194,7 @@ fn probe_plan(probe: &Probe, kind: ProbeKind, handler: Handler, gates: GateSet) 
         initial_delay: initial_delay(probe, gates),
         period,
         period_after,
-        timeout: millis(whole_seconds(probe.timeout_seconds, DEFAULT_TIMEOUT_SECONDS)),
+        timeout: timeout(probe, kind, gates),
         success_threshold: threshold(probe.success_threshold, DEFAULT_SUCCESS_THRESHOLD),
         failure_threshold,
         initial_failure_threshold: u32::try_from(initial).unwrap_or(0).max(failure_threshold),
@@ -203,14 +205,30 @@ fn probe_plan(probe: &Probe, kind: ProbeKind, handler: Handler, gates: GateSet) 
     }
 }
 
+/// Whether the period and the timeout of a probe may have an offset.
+fn has_offsets(kind: ProbeKind, gates: GateSet) -> bool {
+    match kind {
+        ProbeKind::Startup | ProbeKind::Readiness => gates.enabled(Gate::SubSecondProbes),
+        ProbeKind::Liveness => false,
+    }
+}
+
+fn timeout(probe: &Probe, kind: ProbeKind, gates: GateSet) -> Span {
+    let seconds = whole_seconds(probe.timeout_seconds, DEFAULT_TIMEOUT_SECONDS);
+    let offset = probe
+        .timeout_milliseconds
+        .filter(|_| has_offsets(kind, gates))
+        .unwrap_or(0);
+    millis((seconds + i64::from(offset)).max(MIN_TIMEOUT_MS))
+}
+
 /// The period before the first success and the one after it.
 fn periods(probe: &Probe, kind: ProbeKind, handler: Handler, gates: GateSet) -> (Span, Span) {
     let seconds = whole_seconds(probe.period_seconds, DEFAULT_PERIOD_SECONDS);
-    let has_offset = match kind {
-        ProbeKind::Startup | ProbeKind::Readiness => gates.enabled(Gate::SubSecondProbes),
-        ProbeKind::Liveness => false,
-    };
-    let offset = probe.period_milliseconds.filter(|_| has_offset).unwrap_or(0);
+    let offset = probe
+        .period_milliseconds
+        .filter(|_| has_offsets(kind, gates))
+        .unwrap_or(0);
     let minimum = match handler {
         Handler::Exec => MIN_EXEC_PERIOD_MS,
         Handler::Http | Handler::Tcp | Handler::Grpc => MIN_NETWORK_PERIOD_MS,

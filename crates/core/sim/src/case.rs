@@ -261,6 +261,9 @@ impl Dice {
         if kind != ProbeKind::Liveness && self.one_in(3) {
             probe.period_milliseconds = Some(self.pick(&[-500, -250, 250, 500]));
         }
+        if kind != ProbeKind::Liveness && self.one_in(4) {
+            probe.timeout_milliseconds = Some(self.pick(&[-900, -500, 250]));
+        }
         if self.one_in(5) && probe.initial_delay_seconds > 0 {
             probe.initial_delay_milliseconds = Some(self.pick(&[-300, 300]));
         }

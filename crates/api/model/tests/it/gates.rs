@@ -11,6 +11,7 @@ const EVERYTHING: &str = "startupProbe: {tcpSocket: {port: 80}, terminationGrace
                           livenessProbe: {tcpSocket: {port: 80}, terminationGracePeriodSeconds: 7, \
                           initialDelayMilliseconds: 100, initializationFailureThreshold: 9}, \
                           readinessProbe: {tcpSocket: {port: 80}, periodMilliseconds: 250, \
+                          timeoutMilliseconds: -500, \
                           initializationFailureThreshold: 4}, \
                           lifecycle: {stopSignal: SIGUSR1}";
 
@@ -39,6 +40,7 @@ fn fields(gate: Gate) -> &'static [&'static str] {
             "/startupProbe/periodMilliseconds",
             "/livenessProbe/initialDelayMilliseconds",
             "/readinessProbe/periodMilliseconds",
+            "/readinessProbe/timeoutMilliseconds",
         ],
         Gate::ContainerStopSignals => &["/lifecycle/stopSignal"],
         Gate::ProbeInitializationFailureThreshold => &[

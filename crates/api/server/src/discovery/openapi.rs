@@ -130,6 +130,11 @@ fn add_probe_fields(properties: &mut Value) {
              second holds until the probe has succeeded; the least is 500 ms for exec and 200 ms otherwise.",
         ),
         (
+            "timeoutMilliseconds",
+            "Milliseconds added to timeoutSeconds, -999 to 999, for startup and readiness probes; the sum is at least \
+             100 ms and holds before and after the first success.",
+        ),
+        (
             "initializationFailureThreshold",
             "Failures in a row that count as a failure until the probe has succeeded once, for liveness and readiness \
              probes. The larger of this and failureThreshold holds.",

@@ -96,6 +96,15 @@ impl fmt::Display for Advice {
                 "a probe may take {timeout} but the next is due after {period}: those that hang hold up the others, \
                  and the decision can take {decision}; with timeoutSeconds: {shorter} it takes {decision_then} at most"
             ),
+            Self::HangsSlowDown {
+                period,
+                timeout,
+                offset,
+            } => write!(
+                f,
+                "against a server that accepts and hangs it asks every {timeout}, not every {period}: an attempt that hangs \
+                 holds up the next; timeoutSeconds: 1, timeoutMilliseconds: {offset} keeps the period"
+            ),
             Self::LongGrace {
                 kind,
                 gone_by,

@@ -139,6 +139,23 @@ scenario!(
     &readiness("httpGet: {port: 80}, periodSeconds: 1"),
     "containers: {app: {lives: [{listensAfter: 60ms, startsAfter: 700ms}]}}"
 );
+/// "Every 200 ms" is every 200 ms also against a server that accepts and hangs.
+#[test]
+fn a_short_timeout_keeps_a_fast_probe_fast() {
+    let asked = |timeout: &str| {
+        let spec = readiness(&format!(
+            "httpGet: {{port: 80}}, periodSeconds: 1, periodMilliseconds: -800{timeout}"
+        ));
+        let lines = Stage::new(&spec, "containers: {app: {lives: [{probeLatency: 10s}]}}").lines("3s");
+        let ticks = lines
+            .iter()
+            .filter(|line| matches!(line.body, LineBody::Probe { look: false, .. }));
+        ticks.count()
+    };
+    assert_eq!(asked(""), 2, "a second each, from 0.2 s on");
+    assert_eq!(asked(", timeoutMilliseconds: -800"), 14);
+}
+
 scenario!(
     a_command_looks_once,
     "3s",

@@ -40,6 +40,24 @@ fn failed(line: &PodLine, counted: bool) -> bool {
     )
 }
 
+/// Connections are made by the kernel and never answered.
+#[tokio::test]
+async fn a_short_timeout_ends_a_probe_that_hangs() {
+    let mut bench = Bench::new().await;
+    let silent = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let port = silent.local_addr().expect("address").port();
+    let http = json!({"host": "127.0.0.1", "port": port, "path": "/"});
+    let readiness = json!({"httpGet": http, "periodSeconds": 1, "timeoutMilliseconds": -900});
+    bench.add(pod("web", &json!({"readinessProbe": readiness}))).await;
+    for _ in 0..5 {
+        let line = bench.until("counted failure", |line| failed(line, true)).await;
+        if matches!(line.line.body, LineBody::Probe { latency_ms, .. } if latency_ms < 900.0) {
+            return;
+        }
+    }
+    panic!("none took less than its second: {}", bench.transcript());
+}
+
 #[tokio::test]
 async fn a_program_sees_one_request_that_does_not_count_and_nobody_counts_it() {
     let mut bench = Bench::new().await;
