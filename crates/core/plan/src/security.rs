@@ -28,6 +28,7 @@ pub enum Ability {
     RecursiveReadOnly,
     Sysctls,
     HostIp,
+    UserNamespaces,
 }
 
 /// How a volume's mount wants what is mounted below it: `recursiveReadOnly`.
@@ -100,7 +101,11 @@ pub fn app_armor_profile(pod: &Pod, path: &str, container: &Container) -> Option
 
 /// The first setting that no runtime of ours honours.
 pub(crate) fn impossible(pod: &Pod) -> Option<PodRefusal> {
-    impossible_of_pod(&pod.spec).or_else(|| first_of_containers(pod, impossible_of_container))
+    impossible_of_pod(&pod.spec).or_else(|| {
+        first_of_containers(pod, |path, container| {
+            impossible_of_container(&pod.spec, path, container)
+        })
+    })
 }
 
 /// The first setting of a pod that needs an ability its node does not have; `None` if all of it can be honoured.
@@ -120,7 +125,7 @@ pub fn container_refusal(pod: &Pod, name: &str, has: impl Fn(Ability) -> bool) -
             if container.name != name {
                 return None;
             }
-            impossible_of_container(path, container)
+            impossible_of_container(&pod.spec, path, container)
                 .or_else(|| unmet(demands_of_container(pod, path, container), &has))
         })
     })
@@ -169,9 +174,15 @@ const NO_WINDOWS: &str = "the node runs Linux, where Windows options mean nothin
 
 fn impossible_of_pod(spec: &PodSpec) -> Option<PodRefusal> {
     if spec.host_users == Some(false) {
-        let message =
-            "this node makes no user namespaces; leave hostUsers out, or run the pod on a node that does";
-        return Some(unsupported("spec.hostUsers".to_owned(), message));
+        let of_host = [
+            ("spec.hostNetwork", spec.host_network),
+            ("spec.hostPID", spec.host_pid),
+            ("spec.hostIPC", spec.host_ipc),
+        ];
+        if let Some((field, _)) = of_host.into_iter().find(|(_, set)| *set) {
+            let message = "a pod with hostUsers false has namespaces of its own; leave one of the two out";
+            return Some(unsupported(field.to_owned(), message));
+        }
     }
     let security = spec.security_context.as_ref()?;
     let path = |field: &str| format!("spec.securityContext.{field}");
@@ -187,7 +198,7 @@ fn impossible_of_pod(spec: &PodSpec) -> Option<PodRefusal> {
     None
 }
 
-fn impossible_of_container(owner: &str, container: &Container) -> Option<PodRefusal> {
+fn impossible_of_container(spec: &PodSpec, owner: &str, container: &Container) -> Option<PodRefusal> {
     let security = container.security_context.as_ref()?;
     let path = |field: &str| format!("{owner}.securityContext.{field}");
     if security.se_linux_options.is_some() {
@@ -196,15 +207,14 @@ fn impossible_of_container(owner: &str, container: &Container) -> Option<PodRefu
     if security.windows_options.is_some() {
         return Some(unsupported(path("windowsOptions"), NO_WINDOWS));
     }
-    if security
-        .proc_mount
-        .as_deref()
-        .is_some_and(|kind| kind != "Default")
-    {
-        let message = "an unmasked /proc needs a user namespace, which this node does not make; use Default";
-        return Some(unsupported(path("procMount"), message));
-    }
-    None
+    let message = match (security.proc_mount.as_deref(), spec.host_users) {
+        (None | Some("Default"), _) | (Some("Unmasked"), Some(false)) => return None,
+        (Some("Unmasked"), _) => {
+            "an unmasked /proc needs a user namespace; set hostUsers to false, or use Default"
+        }
+        (Some(_), _) => "there is no such way to mount /proc; use Default",
+    };
+    Some(unsupported(path("procMount"), message))
 }
 
 /// Abilities and the fields that ask for them, in the order in which they are looked at.
@@ -222,10 +232,13 @@ fn unmet(demands: Demands, has: &impl Fn(Ability) -> bool) -> Option<PodRefusal>
 }
 
 fn demands_of_pod(spec: &PodSpec) -> Demands {
-    let Some(security) = &spec.security_context else {
-        return Vec::new();
-    };
     let mut demands = Vec::new();
+    if spec.host_users == Some(false) {
+        demands.push((Ability::UserNamespaces, "spec.hostUsers".to_owned()));
+    }
+    let Some(security) = &spec.security_context else {
+        return demands;
+    };
     let mut ask = |ability, field: &str| demands.push((ability, format!("spec.securityContext.{field}")));
     if security.sysctls.as_ref().is_some_and(|list| !list.is_empty()) {
         ask(Ability::Sysctls, "sysctls");
@@ -320,6 +333,10 @@ impl Ability {
                 "the node's runtime has no namespaces whose settings could be changed; leave the field out, or use \
                  --runtime oci"
             }
+            Self::UserNamespaces => {
+                "this node makes no user namespaces, because its kernel, the file system of its data directory or its \
+                 runtime does not; leave hostUsers out, or use --runtime oci on Linux 6.3 or newer"
+            }
             Self::HostIp => {
                 "the node's runtime does not choose the addresses that containers listen on; leave the field out, or \
                  use --runtime oci"
@@ -383,6 +400,38 @@ mod tests {
         );
         let policy = "spec.securityContext.supplementalGroupsPolicy";
         assert_eq!(field(&strict, "app").as_deref(), Some(policy));
+    }
+
+    #[test]
+    fn an_unmasked_proc_and_the_hosts_namespaces_depend_on_the_pods_users() {
+        let refused = |spec: &Value| {
+            let mut spec = spec.clone();
+            spec["containers"] =
+                json!([{"name": "app", "securityContext": {"procMount": spec["procMount"]}}]);
+            spec.as_object_mut().expect("an object").remove("procMount");
+            let pod =
+                serde_json::from_value(json!({"metadata": {"name": "web"}, "spec": spec})).expect("a pod");
+            impossible(&pod).map(|refusal| refusal.field)
+        };
+        let proc_mount = Some("spec.containers[0].securityContext.procMount".to_owned());
+        assert_eq!(refused(&json!({"procMount": "Unmasked"})), proc_mount);
+        assert_eq!(
+            refused(&json!({"procMount": "Unmasked", "hostUsers": true})),
+            proc_mount
+        );
+        assert_eq!(
+            refused(&json!({"procMount": "Weird", "hostUsers": false})),
+            proc_mount
+        );
+        assert_eq!(
+            refused(&json!({"procMount": "Unmasked", "hostUsers": false})),
+            None
+        );
+        for field in ["hostNetwork", "hostPID", "hostIPC"] {
+            assert_eq!(refused(&json!({"hostUsers": true, field: true})), None);
+            let found = refused(&json!({"hostUsers": false, field: true}));
+            assert_eq!(found, Some(format!("spec.{field}")));
+        }
     }
 
     #[test]

@@ -83,6 +83,7 @@ pub(crate) fn sandbox_config(context: Context<'_>, attempt: u32) -> SandboxConfi
                 (false, Some(true)) => PidNamespace::Pod,
                 (false, _) => PidNamespace::Container,
             },
+            own_users: spec.host_users == Some(false),
         },
         sysctls: security
             .sysctls

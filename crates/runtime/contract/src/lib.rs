@@ -179,6 +179,8 @@ pub struct SecurityFeatures {
     pub sysctls: bool,
     /// [`PortMapping::host_ip`]
     pub host_ip: bool,
+    /// [`Namespaces::own_users`]
+    pub user_namespaces: bool,
 }
 
 impl SecurityFeatures {
@@ -191,6 +193,7 @@ impl SecurityFeatures {
         recursive_read_only: true,
         sysctls: true,
         host_ip: true,
+        user_namespaces: true,
     };
     pub const NONE: Self = Self {
         app_armor: false,
@@ -201,6 +204,7 @@ impl SecurityFeatures {
         recursive_read_only: false,
         sysctls: false,
         host_ip: false,
+        user_namespaces: false,
     };
 }
 

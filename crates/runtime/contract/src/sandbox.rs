@@ -77,6 +77,9 @@ pub struct Namespaces {
     pub host_network: bool,
     pub host_ipc: bool,
     pub pid: PidNamespace,
+    /// hostUsers false: the pod has users of its own, none of which is one of the host's.
+    #[serde(default)]
+    pub own_users: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -217,6 +217,7 @@ mod tests {
                 host_network: true,
                 host_ipc: false,
                 pid: PidNamespace::Pod,
+                own_users: false,
             },
             run_as_group: Some(7),
             sysctls: BTreeMap::from([("net.ipv4.tcp_syncookies".into(), "1".into())]),
@@ -263,6 +264,7 @@ mod tests {
             host_network: false,
             host_ipc: true,
             pid: PidNamespace::Host,
+            own_users: false,
         });
         assert_eq!(
             (of_host.network(), of_host.pid(), of_host.ipc()),

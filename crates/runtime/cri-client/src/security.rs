@@ -17,6 +17,7 @@ pub const SECURITY: SecurityFeatures = SecurityFeatures {
     app_armor: false,
     strict_groups: false,
     recursive_read_only: false,
+    user_namespaces: false,
     ..SecurityFeatures::ALL
 };
 

@@ -5,7 +5,8 @@
 //! 2. the namespaces ([`Entry`]: made from the sandbox's, or those of the init process);
 //! 3. the root file system (the init process makes it; an exec process has entered it with the mount namespace) and
 //!    the user, looked up in it;
-//! 4. the container's own session keyring, and no descriptor of the shim's beyond the three streams and the report;
+//! 4. the container's own session keyring, the pod's user namespace if it has one, and no descriptor of the shim's
+//!    beyond the three streams and the report;
 //! 5. the identity: bounding set of capabilities, user and groups, capabilities;
 //! 6. the working directory, entered with the rights of the container and inside its root, or not at all;
 //! 7. `no_new_privs` and the seccomp filter (which comes before 5 if the rights to install it end there);
@@ -29,9 +30,10 @@ use std::{
 };
 
 use pulselet_shim::{ChildStreams, reason};
+use pulselet_shim_client::IdRange;
 use pulselet_sys::{
-    Fork, SoleThread, become_user, erase_arguments, exit_at_once, install_filter, join_session_keyring,
-    unshare_namespaces,
+    Fork, ProcessCredentials, SoleThread, become_user, erase_arguments, exit_at_once, install_filter,
+    join_session_keyring, unshare_namespaces,
 };
 use rustix::{
     fs::{Gid, Uid, fchown},
@@ -105,13 +107,66 @@ pub(crate) fn run(
     let streams = process.streams;
     erase_arguments(process.sole).map_err(StartFailure::machine("hide the agent's arguments"))?;
     take_streams(streams).map_err(StartFailure::machine("take the streams"))?;
+    let users = PodUsers::open(&process.spec.namespaces)?;
     enter_namespaces(entry, process.spec)?;
-    let user = enter_rootfs(entry, streams)?;
+    let user = enter_rootfs(entry, streams, users.as_ref())?;
     join_keyring(process.spec)?;
+    give_streams_to(&user, users.as_ref());
+    if let Some(users) = &users {
+        users.enter(entry)?;
+    }
     if entry.succession() == Succession::Itself {
         begin_session(streams)?;
     }
     start_report::run_with_report_only(report, |report| run_confined(process, entry, user, report))
+}
+
+/// The user namespace of a pod that has users of its own.
+#[derive(Debug)]
+pub(crate) struct PodUsers {
+    pub(crate) namespace: File,
+    pub(crate) ids: IdRange,
+}
+
+impl PodUsers {
+    /// Returns `None` if the pod's users are the host's. The path is the host's.
+    fn open(namespaces: &NamespaceSpec) -> Result<Option<Self>, StartFailure> {
+        let Some(users) = &namespaces.users else {
+            return Ok(None);
+        };
+        let namespace = File::open(&users.pin).map_err(StartFailure::machine("open the pod's users"))?;
+        Ok(Some(Self {
+            namespace,
+            ids: users.ids,
+        }))
+    }
+
+    /// Becomes root among the pod's users, with no rights on the host any more. The init process gets a mount namespace
+    /// that belongs to them: in it nothing that was mounted before can be taken away or made writable.
+    fn enter(&self, entry: Entry<'_>) -> Result<(), StartFailure> {
+        enter_user_namespace(&self.namespace).map_err(StartFailure::machine("become the pod's user"))?;
+        if let Entry::Init(_) = entry {
+            unshare_namespaces(UnshareFlags::NEWNS).map_err(StartFailure::machine("make namespaces"))?;
+        }
+        // Changing the user made the kernel forget it.
+        start_report::die_with_parent()
+    }
+
+    /// The host's number of the pod's root.
+    pub(crate) fn root(&self) -> u32 {
+        self.ids.first
+    }
+}
+
+/// Enters a user namespace and becomes root in it. From 0 to another user there is a step at which the kernel takes the
+/// capabilities away; from a user that the namespace does not know there is none.
+pub(crate) fn enter_user_namespace(namespace: &File) -> io::Result<()> {
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::User))?;
+    become_user(&ProcessCredentials {
+        uid: 0,
+        gid: 0,
+        groups: Vec::new(),
+    })
 }
 
 /// Leaves the agent's keys behind. The name is the container's cgroup, which no other container of the machine has.
@@ -234,7 +289,11 @@ fn begin_session(streams: &ChildStreams) -> Result<(), StartFailure> {
 }
 
 /// Makes the root file system, or finds it made, and returns the user to run as.
-fn enter_rootfs(entry: Entry<'_>, streams: &ChildStreams) -> Result<User, StartFailure> {
+fn enter_rootfs(
+    entry: Entry<'_>,
+    streams: &ChildStreams,
+    users: Option<&PodUsers>,
+) -> Result<User, StartFailure> {
     let container = match entry {
         Entry::Exec(init) => return Ok(init.user.clone()),
         Entry::Init(container) => container,
@@ -242,7 +301,7 @@ fn enter_rootfs(entry: Entry<'_>, streams: &ChildStreams) -> Result<User, StartF
     unshare_namespaces(UnshareFlags::NEWNS | UnshareFlags::NEWCGROUP)
         .map_err(StartFailure::machine("make namespaces"))?;
     let console = streams.terminal.then(rustix::stdio::stdin);
-    rootfs::enter(container, console)?;
+    rootfs::enter(container, console, users)?;
     let user =
         user::look_up(&container.spec.user).map_err(|error| StartFailure::Container(error.to_string()))?;
     let spec = &container.spec;
@@ -279,7 +338,6 @@ fn environment(spec: &ContainerSpec, user: &User) -> Vec<(String, String)> {
 
 /// Becomes the user, for good, with no more capabilities than the confinement gives.
 fn take_identity(user: &User, confinement: &Confinement) -> io::Result<()> {
-    give_streams_to(user);
     let allowed = CapabilitySet::from_bits_retain(confinement.capabilities);
     bound_capabilities(allowed)?;
     // While there is still the right to; with no_new_privs none is needed, and the last moment is best.
@@ -288,7 +346,11 @@ fn take_identity(user: &User, confinement: &Confinement) -> io::Result<()> {
     }
     become_user(&user.credentials())?;
     // Another user than root has lost them all by that, and root gets no more than the bound when a program is run.
-    let held = capabilities(None)?.permitted & allowed;
+    let held = if user.uid == 0 {
+        capabilities(None)?.permitted & allowed
+    } else {
+        CapabilitySet::empty()
+    };
     let sets = CapabilitySets {
         effective: held,
         permitted: held,
@@ -333,8 +395,12 @@ pub(crate) fn bound_capabilities(allowed: CapabilitySet) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets the user open its streams again by name, as /dev/stdout does.
-fn give_streams_to(user: &User) {
+/// Lets the user open its streams again by name, as /dev/stdout does. This process is still the host's.
+fn give_streams_to(user: &User, users: Option<&PodUsers>) {
+    let on_host = |id: u32| users.map_or(Some(id), |users| users.ids.on_host(id));
+    let (Some(uid), Some(gid)) = (on_host(user.uid), on_host(user.gid)) else {
+        return;
+    };
     for stream in [
         rustix::stdio::stdin(),
         rustix::stdio::stdout(),
@@ -346,11 +412,7 @@ fn give_streams_to(user: &User) {
         });
         if !shared {
             // A stream that cannot be given away can still be used.
-            let _ = fchown(
-                stream,
-                Some(Uid::from_raw(user.uid)),
-                Some(Gid::from_raw(user.gid)),
-            );
+            let _ = fchown(stream, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
         }
     }
 }

@@ -47,6 +47,7 @@ mod spec;
 mod spec_builder;
 mod start_report;
 mod user;
+mod user_ids;
 
 pub use cni::CniOptions;
 pub use host_image::{HOST_IMAGE, announce_data_dir};

@@ -35,8 +35,8 @@ use rustix::{
 
 use crate::{
     cgroup::{Cgroup, Hierarchies},
-    confinement::{FIRST_INHERITED, bound_capabilities},
-    sandbox::{IPC, NETWORK, PROC, PROCESSES, UTS},
+    confinement::{self, FIRST_INHERITED, bound_capabilities},
+    sandbox::{IPC, NETWORK, PROC, PROCESSES, USERS, UTS},
     seccomp,
 };
 
@@ -114,7 +114,11 @@ fn become_pause_process(
     mount_proc(&sandbox_dir.join(PROC))?;
     join_sandbox(sandbox_dir)?;
     erase_arguments(sole)?;
+    let users = open_pin(&sandbox_dir.join(USERS))?;
     enter_empty_root(sandbox_dir)?;
+    if let Some(users) = users {
+        confinement::enter_user_namespace(&users)?;
+    }
     drop_rights()?;
     work_with_one_descriptor(report, |report| {
         // If the agent is gone, the next one finds this process by its cgroup.
@@ -137,14 +141,19 @@ fn join_sandbox(sandbox_dir: &Path) -> io::Result<()> {
         (IPC, LinkNameSpaceType::InterProcessCommunication),
         (UTS, LinkNameSpaceType::HostNameAndNISDomainName),
     ] {
-        match File::open(sandbox_dir.join(name)) {
-            Ok(pin) => move_into_link_name_space(pin.as_fd(), Some(kind))?,
-            // The pod has the host's.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
+        if let Some(pin) = open_pin(&sandbox_dir.join(name))? {
+            move_into_link_name_space(pin.as_fd(), Some(kind))?;
         }
     }
     Ok(())
+}
+
+/// Returns `None` if the pod has the host's.
+fn open_pin(path: &Path) -> io::Result<Option<File>> {
+    match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        opened => opened.map(Some),
+    }
 }
 
 /// Leaves the host's files for a root with nothing in it. For this process alone it is mounted over the sandbox's

@@ -23,7 +23,7 @@ use std::{
 };
 
 use pulselet_runtime::{MASKED_PATHS, Mount, Propagation, READ_ONLY_PATHS, VolumeRoot};
-use pulselet_sys::{MountAttributes, set_mount_attributes};
+use pulselet_sys::{MountAttributes, map_owners, own_files_as, set_mount_attributes};
 use rustix::{
     fs::{CWD, FileType, PROC_SUPER_MAGIC, fstat, fstatfs},
     mount::{
@@ -32,11 +32,13 @@ use rustix::{
         move_mount, open_tree, unmount,
     },
     process::{chdir, pivot_root},
+    thread::{capabilities, set_capabilities},
 };
 
 use self::lookup::{Links, Missing, RootDir, Target};
 use crate::{
     cgroup::Cgroup,
+    confinement::PodUsers,
     sandbox::PROC,
     shim::Container,
     spec::{ContainerSpec, PidNamespaceSource},
@@ -61,6 +63,9 @@ const REPLACEABLE_PROC_FILES: [&str; 11] = [
     "/proc/uptime",
 ];
 
+/// The group that terminals belong to.
+const TERMINAL_GROUP: u32 = 5;
+
 /// The inode number of the root of every proc file system.
 const PROC_ROOT_INODE: u64 = 1;
 
@@ -69,6 +74,9 @@ pub(crate) enum RootError {
     /// The pod's fault.
     #[error("cannot mount {path}: {source}", path = path.display())]
     OpenSource { path: PathBuf, source: io::Error },
+    /// The pod's fault.
+    #[error("cannot show {path} to the pod's own users: {source}; put it on a file system that maps owners, or leave hostUsers out", path = path.display())]
+    MapOwners { path: PathBuf, source: io::Error },
     /// The pod's or the image's fault.
     #[error("cannot mount at {path}: {source}", path = path.display())]
     Attach { path: PathBuf, source: io::Error },
@@ -77,6 +85,8 @@ pub(crate) enum RootError {
     KernelTarget { path: PathBuf, resolved: PathBuf },
     #[error("cannot mount the root file system: {0}")]
     Overlay(io::Error),
+    #[error("cannot make files of the pod's own users: {0}")]
+    OwnFiles(io::Error),
     #[error("cannot change the root: {0}")]
     Pivot(io::Error),
     #[error("cannot mount {what}: {source}")]
@@ -98,16 +108,21 @@ struct Bind {
 }
 
 /// What the kernel mounts for a container by itself.
-struct KernelMount {
+struct KernelMount<'a> {
     kind: &'static str,
     target: &'static str,
     attributes: MountAttrFlags,
     /// With an empty value an option is a flag.
-    options: &'static [(&'static str, &'static str)],
+    options: &'a [(&'static str, &'a str)],
 }
 
-/// Builds the root and makes it this process's. `terminal` is the container's terminal.
-pub(crate) fn enter(container: &Container, terminal: Option<BorrowedFd<'_>>) -> Result<(), RootError> {
+/// Builds the root and makes it this process's. `terminal` is the container's terminal, `users` are the pod's if it has
+/// its own.
+pub(crate) fn enter(
+    container: &Container,
+    terminal: Option<BorrowedFd<'_>>,
+    users: Option<&PodUsers>,
+) -> Result<(), RootError> {
     let Container { dir, spec, cgroup } = container;
     let privileged = spec.confinement.privileged;
     let host_devices = if privileged {
@@ -116,17 +131,22 @@ pub(crate) fn enter(container: &Container, terminal: Option<BorrowedFd<'_>>) -> 
         Vec::new()
     };
     let groups = cgroup_binds(cgroup, privileged)?;
-    let volumes = volume_binds(spec)?;
+    let volumes = volume_binds(spec, users)?;
     let proc = shared_proc(spec)?;
     let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     mount_change("/", slave).map_err(|errno| RootError::Pivot(errno.into()))?;
-    let (device_binds, null) = devices::device_binds(spec, dir, terminal)?;
-    overlay::mount_overlay(spec, dir)?;
+    let host_root = users.map_or(0, PodUsers::root);
+    let (device_binds, null) = devices::device_binds(spec, dir, terminal, host_root)?;
+    overlay::mount_overlay(spec, dir, users)?;
     change_root(&dir.join(ROOT))?;
+    if let Some(users) = users {
+        own_files(users).map_err(RootError::OwnFiles)?;
+    }
     let root = RootDir::open().map_err(RootError::Pivot)?;
     mount_proc(&root, proc)?;
-    mount_kernel_files(&root, privileged)?;
-    devices::fill_dev(&root, &host_devices).map_err(|source| RootError::Kernel { what: "/dev", source })?;
+    mount_kernel_files(&root, privileged, host_root)?;
+    devices::fill_dev(&root, &host_devices, users.is_some())
+        .map_err(|source| RootError::Kernel { what: "/dev", source })?;
     mount_cgroup_root(&root, cgroup, privileged)?;
     for path in &spec.root.volumes {
         keep_writable(&root, path)?;
@@ -142,6 +162,13 @@ pub(crate) fn enter(container: &Container, terminal: Option<BorrowedFd<'_>>) -> 
         make_root_read_only(&root).map_err(RootError::ReadOnlyRoot)?;
     }
     Ok(())
+}
+
+/// From here on what this process makes belongs to the pod's root. Its rights on files stay.
+fn own_files(users: &PodUsers) -> io::Result<()> {
+    let held = capabilities(None)?;
+    own_files_as(users.root(), users.root())?;
+    Ok(set_capabilities(None, held)?)
 }
 
 /// Makes a directory of the root, with its parents, if it is missing. The root is this process's.
@@ -194,12 +221,18 @@ fn cgroup_binds(cgroup: &Cgroup, privileged: bool) -> Result<Vec<Bind>, RootErro
     cgroup.views().into_iter().filter(inside).map(bind).collect()
 }
 
-fn volume_binds(spec: &ContainerSpec) -> Result<Vec<Bind>, RootError> {
+fn volume_binds(spec: &ContainerSpec, users: Option<&PodUsers>) -> Result<Vec<Bind>, RootError> {
     let bind = |mount: &Mount| {
         let tree = clone_source(mount).map_err(|source| RootError::OpenSource {
             path: mount.source(),
             source,
         })?;
+        if let Some(users) = users {
+            map_owners(&tree, &users.namespace).map_err(|source| RootError::MapOwners {
+                path: mount.source(),
+                source,
+            })?;
+        }
         let attributes = MountAttributes {
             // With what is mounted below it; otherwise `attach` makes the volume's own mount read-only.
             read_only: mount.read_only && mount.recursive_read_only,
@@ -285,7 +318,8 @@ fn mount_proc(root: &RootDir, shared: Option<OwnedFd>) -> Result<(), RootError> 
     })
 }
 
-fn mount_kernel_files(root: &RootDir, privileged: bool) -> Result<(), RootError> {
+/// `host_root` is the host's number of the container's root.
+fn mount_kernel_files(root: &RootDir, privileged: bool, host_root: u32) -> Result<(), RootError> {
     let plain = MountAttrFlags::MOUNT_ATTR_NOSUID
         | MountAttrFlags::MOUNT_ATTR_NODEV
         | MountAttrFlags::MOUNT_ATTR_NOEXEC;
@@ -300,6 +334,7 @@ fn mount_kernel_files(root: &RootDir, privileged: bool) -> Result<(), RootError>
         plain | MountAttrFlags::MOUNT_ATTR_RDONLY
     };
     let pts = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let terminal_group = host_root.saturating_add(TERMINAL_GROUP).to_string();
     let mounts: [(_, _, _, &[_]); 4] = [
         ("tmpfs", "/dev", dev, &[("mode", "755"), ("size", "65536k")]),
         (
@@ -310,7 +345,7 @@ fn mount_kernel_files(root: &RootDir, privileged: bool) -> Result<(), RootError>
                 ("newinstance", ""),
                 ("ptmxmode", "0666"),
                 ("mode", "0620"),
-                ("gid", "5"),
+                ("gid", &terminal_group),
             ],
         ),
         ("mqueue", "/dev/mqueue", plain, &[]),
@@ -328,7 +363,7 @@ fn mount_kernel_files(root: &RootDir, privileged: bool) -> Result<(), RootError>
     Ok(())
 }
 
-impl KernelMount {
+impl KernelMount<'_> {
     /// An image that has a link in its place is refused.
     fn make(&self, root: &RootDir) -> Result<(), RootError> {
         let target = look_up(

@@ -28,6 +28,7 @@ use crate::{
     spec::ContainerSpec,
     spec_builder::{SpecBuilder, stop_signal},
     user::{self, GROUP_FILE, PASSWD_FILE},
+    user_ids,
 };
 
 /// Where and how containers are run.
@@ -74,6 +75,10 @@ struct Inner {
     images: Images,
     network: Network,
     cni: Cni,
+    /// Whether pods can have users of their own.
+    user_namespaces: bool,
+    /// Where ranges of users are looked for first.
+    seed: u64,
 }
 
 /// The cgroups of one runtime: `pulselet-<tag>/<sandbox>/<container>`, the tag made from the root's path.
@@ -117,7 +122,8 @@ impl ContainerKind for Cgroups {
 }
 
 impl OciRuntime {
-    /// Everything but `AppArmor`: no profile is applied.
+    /// Everything but `AppArmor`: no profile is applied. User namespaces need a kernel and file systems that can map the
+    /// owners of files; [`Runtime::version`] says whether they are there.
     pub const SECURITY: SecurityFeatures = SecurityFeatures {
         app_armor: false,
         ..SecurityFeatures::ALL
@@ -129,10 +135,16 @@ impl OciRuntime {
             return Err(OciOpenError::NotRoot);
         }
         let prepared = tokio::task::spawn_blocking(move || prepare(options));
-        let (options, shim, cgroups) = prepared.await.expect("preparing does not panic")?;
+        let Prepared {
+            options,
+            shim,
+            cgroups,
+            user_namespaces,
+        } = prepared.await.expect("preparing does not panic")?;
         let kind = Arc::new(cgroups.clone());
         let shims = Shims::open(&options.root, shim.clone(), kind).await?;
         let network = Network::new(&options.network);
+        let seed = tag(&options.root);
         let runtime = Self(Arc::new(Inner {
             images: Images {
                 store: options.images,
@@ -147,6 +159,8 @@ impl OciRuntime {
             cgroups,
             network,
             cni: Cni::new(options.network.cni),
+            user_namespaces,
+            seed,
         }));
         runtime.0.detach_forgotten().await;
         let inner = Arc::clone(&runtime.0);
@@ -162,7 +176,14 @@ impl OciRuntime {
 }
 
 /// What has to be known before the records are read.
-fn prepare(mut options: OciOptions) -> std::result::Result<(OciOptions, ShimCommand, Cgroups), OciOpenError> {
+struct Prepared {
+    options: OciOptions,
+    shim: ShimCommand,
+    cgroups: Cgroups,
+    user_namespaces: bool,
+}
+
+fn prepare(mut options: OciOptions) -> std::result::Result<Prepared, OciOpenError> {
     let made = std::fs::create_dir_all(&options.root).and_then(|()| options.root.canonicalize());
     let path = options.root.clone();
     options.root = made.map_err(|source| OciOpenError::MakeRoot { path, source })?;
@@ -188,7 +209,19 @@ fn prepare(mut options: OciOptions) -> std::result::Result<(OciOptions, ShimComm
         args: options.shim.args.clone(),
     };
     sandbox::unmount_forgotten(&options.root).map_err(|error| OciOpenError::CleanUp(error.into()))?;
-    Ok((options, shim, cgroups))
+    let checked = user_ids::check_machine(&options.root);
+    if let Err(error) = &checked {
+        tracing::info!(
+            %error,
+            "pods with hostUsers false are refused: this machine makes no user namespaces, or does not map the owners of files"
+        );
+    }
+    Ok(Prepared {
+        options,
+        shim,
+        cgroups,
+        user_namespaces: checked.is_ok(),
+    })
 }
 
 /// A number for a path that no other build computes differently (FNV-1a).
@@ -249,7 +282,10 @@ impl Runtime for OciRuntime {
     async fn version(&self) -> Result<Version> {
         let features = Features {
             images: true,
-            security: Self::SECURITY,
+            security: SecurityFeatures {
+                user_namespaces: self.0.user_namespaces,
+                ..Self::SECURITY
+            },
             ..Shims::FEATURES
         };
         Ok(Version {
@@ -319,6 +355,7 @@ impl Runtime for OciRuntime {
             image: &template,
             sandbox: &record.config,
             sandbox_dir: &self.0.shims.sandbox_dir(sandbox),
+            user_ids: record.user_ids,
             cgroup: self.0.cgroups.base.join(sandbox.as_str()),
         }
         .build()?;

@@ -1,7 +1,7 @@
 //! What the containers of a pod share: namespaces pinned by mounts, /dev/shm, and the files that name the pod.
 //!
 //! ```text
-//! sandboxes/<id>/net, ipc, uts, pid         the pins
+//! sandboxes/<id>/net, ipc, uts, pid, user   the pins
 //!                proc/                      the files of the pinned process namespace
 //!                shm/                       a file system in memory
 //!                hosts, hostname, resolv.conf
@@ -13,13 +13,14 @@ use std::{
     fs::{self, File},
     io::{self, Read as _},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream},
-    os::fd::AsFd,
+    os::fd::{AsFd, AsRawFd},
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use pulselet_runtime::{Dns, SandboxConfig, SandboxId};
-use pulselet_sys::unshare_namespaces;
+use pulselet_shim_client::IdRange;
+use pulselet_sys::{NamespaceHolder, unshare_namespaces};
 use rustix::{
     mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount},
     system::sethostname,
@@ -32,6 +33,7 @@ pub(crate) const NETWORK: &str = "net";
 pub(crate) const IPC: &str = "ipc";
 pub(crate) const UTS: &str = "uts";
 pub(crate) const PROCESSES: &str = "pid";
+pub(crate) const USERS: &str = "user";
 pub(crate) const PROC: &str = "proc";
 pub(crate) const SHM: &str = "shm";
 pub(crate) const HOSTS: &str = "hosts";
@@ -39,7 +41,7 @@ pub(crate) const HOSTNAME: &str = "hostname";
 pub(crate) const RESOLV_CONF: &str = "resolv.conf";
 
 /// Everything that may be mounted in a sandbox's directory.
-const MOUNTS: [&str; 6] = [NETWORK, IPC, UTS, PROC, PROCESSES, SHM];
+const MOUNTS: [&str; 7] = [NETWORK, IPC, UTS, PROC, PROCESSES, USERS, SHM];
 
 /// Settings below /proc/sys that belong to a pod's own namespaces and cannot harm the machine: Kubernetes' safe set and
 /// what else is namespaced.
@@ -60,6 +62,8 @@ pub(crate) enum SandboxError {
     Thread(io::Error),
     #[error("cannot make namespaces: {0}")]
     Unshare(io::Error),
+    #[error("cannot make a user namespace: {0}")]
+    UserNamespace(io::Error),
     #[error("cannot pin a namespace at {path}: {source}", path = path.display())]
     Pin { path: PathBuf, source: io::Error },
     #[error("cannot set the host name {name:?}: {source}")]
@@ -89,6 +93,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) config: &'a SandboxConfig,
     /// None where the sandbox is not on the bridge.
     pub(crate) addresses: Option<PodAddresses>,
+    /// Of a pod that has users of its own: all its namespaces belong to theirs.
+    pub(crate) user_ids: Option<IdRange>,
     pub(crate) network: &'a Network,
 }
 
@@ -127,9 +133,12 @@ impl Plan<'_> {
             pins.push(IPC);
         }
         let host = network::Socket::open()?;
-        unshare_namespaces(flags).map_err(SandboxError::Unshare)?;
+        match self.user_ids {
+            Some(ids) => self.enter_namespaces_with_users(ids, flags)?,
+            None => unshare_namespaces(flags).map_err(SandboxError::Unshare)?,
+        }
         for name in pins {
-            pin(&self.dir.join(name), name)?;
+            pin(&self.dir.join(name), &format!("/proc/thread-self/ns/{name}"))?;
         }
         if !own.host_network {
             self.name_host()?;
@@ -144,6 +153,38 @@ impl Plan<'_> {
             }
         }
         set_sysctls(self.config)
+    }
+
+    /// Enters new namespaces that belong to a new user namespace, which is pinned. This thread stays out of that one: it
+    /// has work to do on the host.
+    fn enter_namespaces_with_users(&self, ids: IdRange, flags: UnshareFlags) -> Result<(), SandboxError> {
+        let holder =
+            NamespaceHolder::start(ids.first, ids.count, flags).map_err(SandboxError::UserNamespace)?;
+        let users = holder.namespace(USERS).map_err(SandboxError::UserNamespace)?;
+        pin(
+            &self.dir.join(USERS),
+            &format!("/proc/self/fd/{}", users.as_raw_fd()),
+        )?;
+        for (flag, name, kind) in [
+            (UnshareFlags::NEWNET, NETWORK, LinkNameSpaceType::Network),
+            (
+                UnshareFlags::NEWUTS,
+                UTS,
+                LinkNameSpaceType::HostNameAndNISDomainName,
+            ),
+            (
+                UnshareFlags::NEWIPC,
+                IPC,
+                LinkNameSpaceType::InterProcessCommunication,
+            ),
+        ] {
+            if flags.contains(flag) {
+                let namespace = holder.namespace(name).map_err(SandboxError::UserNamespace)?;
+                move_into_link_name_space(namespace.as_fd(), Some(kind))
+                    .map_err(|errno| SandboxError::UserNamespace(errno.into()))?;
+            }
+        }
+        Ok(())
     }
 
     fn name_host(&self) -> Result<(), SandboxError> {
@@ -270,14 +311,13 @@ pub(crate) fn connect(dir: &Path, host_network: bool, port: u16) -> io::Result<T
 }
 
 /// A namespace lives as long as its file is mounted somewhere.
-fn pin(path: &Path, kind: &str) -> Result<(), SandboxError> {
+fn pin(path: &Path, namespace: &str) -> Result<(), SandboxError> {
     let failed = |source: io::Error| SandboxError::Pin {
         path: path.to_owned(),
         source,
     };
     File::create(path).map_err(failed)?;
-    let source = format!("/proc/thread-self/ns/{kind}");
-    mount_bind(source, path).map_err(|errno| failed(errno.into()))
+    mount_bind(namespace, path).map_err(|errno| failed(errno.into()))
 }
 
 fn mount_shm(path: &Path) -> Result<(), SandboxError> {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use pulselet_runtime::{Device, Mount, Resources};
 use pulselet_shim::record::{self, Durability, RecordError};
+use pulselet_shim_client::IdRange;
 use serde::{Deserialize, Serialize};
 
 use crate::seccomp::Filter;
@@ -41,6 +42,9 @@ pub(crate) struct UserSpec {
     /// No groups but those above: what the image's group file adds is left out.
     #[serde(default)]
     pub(crate) strict_groups: bool,
+    /// Users and groups that there are, from 0 on; `None` if all are there.
+    #[serde(default)]
+    pub(crate) id_count: Option<u32>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -75,6 +79,16 @@ pub(crate) struct NamespaceSpec {
     pub(crate) ipc: Option<PathBuf>,
     pub(crate) uts: Option<PathBuf>,
     pub(crate) processes: PidNamespaceSource,
+    #[serde(default)]
+    pub(crate) users: Option<UserNamespaceSpec>,
+}
+
+/// The user namespace of a pod that has users of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct UserNamespaceSpec {
+    /// The file that pins it.
+    pub(crate) pin: PathBuf,
+    pub(crate) ids: IdRange,
 }
 
 /// Which process namespace a container is in, and so whom its processes see.

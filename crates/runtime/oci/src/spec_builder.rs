@@ -9,15 +9,19 @@ use pulselet_runtime::{
     ContainerConfig, Error, Mount, PidNamespace, Propagation, Resources, Result, SandboxConfig, Seccomp,
     Signal,
 };
+use pulselet_shim_client::IdRange;
 
 use crate::{
     capability,
     image::Template,
     oom_score,
     program::DEFAULT_PATH,
-    sandbox::{HOSTNAME, HOSTS, IPC, NETWORK, PROCESSES, RESOLV_CONF, SHM, UTS},
+    sandbox::{HOSTNAME, HOSTS, IPC, NETWORK, PROCESSES, RESOLV_CONF, SHM, USERS, UTS},
     seccomp::{self, Filter},
-    spec::{CgroupSpec, Confinement, ContainerSpec, NamespaceSpec, PidNamespaceSource, RootfsSpec, UserSpec},
+    spec::{
+        CgroupSpec, Confinement, ContainerSpec, NamespaceSpec, PidNamespaceSource, RootfsSpec,
+        UserNamespaceSpec, UserSpec,
+    },
 };
 
 /// Volumes that an image may declare; few have more than one.
@@ -29,6 +33,8 @@ pub(crate) struct SpecBuilder<'a> {
     pub(crate) image: &'a Template,
     pub(crate) sandbox: &'a SandboxConfig,
     pub(crate) sandbox_dir: &'a Path,
+    /// Of a pod that has users of its own.
+    pub(crate) user_ids: Option<IdRange>,
     /// The container's cgroup.
     pub(crate) cgroup: PathBuf,
 }
@@ -149,6 +155,7 @@ impl SpecBuilder<'_> {
             group: security.run_as_group,
             supplemental_groups: security.supplemental_groups.clone(),
             strict_groups: security.strict_groups,
+            id_count: self.user_ids.map(|ids| ids.count),
         }
     }
 
@@ -220,6 +227,10 @@ impl SpecBuilder<'_> {
                 PidNamespace::Pod => PidNamespaceSource::Pod(self.sandbox_dir.join(PROCESSES)),
                 PidNamespace::Host => PidNamespaceSource::Host,
             },
+            users: self.user_ids.map(|ids| UserNamespaceSpec {
+                pin: self.sandbox_dir.join(USERS),
+                ids,
+            }),
         }
     }
 }
@@ -262,6 +273,7 @@ mod tests {
             image: &image,
             sandbox: &SandboxConfig::default(),
             sandbox_dir: Path::new("/s"),
+            user_ids: None,
             cgroup: "c".into(),
         };
         builder.build()
@@ -326,6 +338,7 @@ mod tests {
                     ..SandboxConfig::default()
                 },
                 sandbox_dir: Path::new("/s"),
+                user_ids: None,
                 cgroup: "c".into(),
             };
             builder.build().expect("can be built").namespaces
@@ -337,6 +350,7 @@ mod tests {
             host_network: true,
             host_ipc: true,
             pid: PidNamespace::Host,
+            own_users: false,
         });
         assert_eq!((shared.network, shared.ipc, shared.uts), (None, None, None));
         assert_eq!(shared.processes, PidNamespaceSource::Host);

@@ -58,10 +58,12 @@ impl StartFailure {
 impl From<RootError> for StartFailure {
     fn from(error: RootError) -> Self {
         match error {
-            RootError::OpenSource { .. } | RootError::Attach { .. } | RootError::KernelTarget { .. } => {
-                Self::Container(error.to_string())
-            }
+            RootError::OpenSource { .. }
+            | RootError::MapOwners { .. }
+            | RootError::Attach { .. }
+            | RootError::KernelTarget { .. } => Self::Container(error.to_string()),
             RootError::Overlay(_)
+            | RootError::OwnFiles(_)
             | RootError::Devices(_)
             | RootError::Pivot(_)
             | RootError::Kernel { .. }

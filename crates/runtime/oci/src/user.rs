@@ -47,6 +47,8 @@ pub(crate) enum UserError {
     UnknownGroup(String),
     #[error("user and group ids must be in the range 0-{MAX_ID}, not {0}")]
     OutOfRange(String),
+    #[error("a pod with hostUsers false has the user and group ids below {count}, not {id}")]
+    NotInPod { id: u32, count: u32 },
 }
 
 /// One half of what names a user.
@@ -89,8 +91,13 @@ fn open_inside(path: &str) -> rustix::io::Result<File> {
 pub(crate) fn check_in_layers(spec: &UserSpec, layers: &[PathBuf]) -> Result<(), UserError> {
     let mut has_names = false;
     for part in spec.user.splitn(2, ':').filter(|part| !part.is_empty()) {
-        has_names |= matches!(parse(part)?, NumberOrName::Name(_));
+        match parse(part)? {
+            NumberOrName::Name(_) => has_names = true,
+            NumberOrName::Number(id) => in_pod(spec, id)?,
+        }
     }
+    let of_pod = spec.group.iter().chain(&spec.supplemental_groups);
+    of_pod.copied().try_for_each(|id| in_pod(spec, id))?;
     if !has_names {
         return Ok(());
     }
@@ -151,14 +158,14 @@ fn look_up_in(spec: &UserSpec, passwd: &str, group_file: &str) -> Result<User, U
         (None, None) => field(3).and_then(|text| text.parse().ok()).unwrap_or(0),
     };
     for id in [uid, gid].iter().chain(&spec.supplemental_groups) {
-        in_range(*id)?;
+        in_pod(spec, in_range(*id)?)?;
     }
     let mut groups = vec![gid];
     let of_image = field(0)
         .into_iter()
         .filter(|_| !spec.strict_groups)
         .flat_map(|name| member_of(name, group_file).collect::<Vec<_>>())
-        .filter(|gid| in_range(*gid).is_ok());
+        .filter(|gid| in_range(*gid).is_ok() && in_pod(spec, *gid).is_ok());
     for extra in spec.supplemental_groups.iter().copied().chain(of_image) {
         if !groups.contains(&extra) && groups.len() < MAX_GROUPS {
             groups.push(extra);
@@ -190,6 +197,14 @@ fn in_range(id: u32) -> Result<u32, UserError> {
         Ok(id)
     } else {
         Err(UserError::OutOfRange(id.to_string()))
+    }
+}
+
+/// Refuses what the pod's own users do not have.
+fn in_pod(spec: &UserSpec, id: u32) -> Result<(), UserError> {
+    match spec.id_count {
+        Some(count) if id >= count => Err(UserError::NotInPod { id, count }),
+        Some(_) | None => Ok(()),
     }
 }
 
@@ -237,7 +252,7 @@ mod tests {
             user: user.into(),
             group: None,
             supplemental_groups: vec![50, 99],
-            strict_groups: false,
+            ..UserSpec::default()
         };
         look_up_in(&spec, PASSWD, GROUP)
     }
@@ -280,6 +295,39 @@ mod tests {
             ..UserSpec::default()
         };
         assert!(look_up_in(&spec, "", "").is_err());
+    }
+
+    #[test]
+    fn users_that_the_pod_does_not_have_are_refused() {
+        let look_up = |user: &str, group, group_file: &str| {
+            let spec = UserSpec {
+                user: user.into(),
+                group,
+                id_count: Some(65_536),
+                ..UserSpec::default()
+            };
+            let checked = check_in_layers(&spec, &[]).is_ok();
+            (
+                checked,
+                look_up_in(&spec, "odd:x:70000:0::/:\nweb:x:33:34::/:", group_file),
+            )
+        };
+        assert!(look_up("65535", Some(65_535), "").1.is_ok());
+        for (user, group) in [("65536", None), ("1", Some(65_536)), ("1:65536", None)] {
+            let (checked, found) = look_up(user, group, "");
+            assert!(
+                !checked && matches!(found, Err(UserError::NotInPod { .. })),
+                "{user}"
+            );
+        }
+        assert!(matches!(
+            look_up("odd", None, "").1,
+            Err(UserError::NotInPod { .. })
+        ));
+        let groups = look_up("web", None, "far:x:70000:web\nnear:x:7:web")
+            .1
+            .map(|user| user.groups);
+        assert_eq!(groups, Ok(vec![34, 7]));
     }
 
     #[test]

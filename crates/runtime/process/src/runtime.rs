@@ -20,7 +20,7 @@ use pulselet_runtime::{
 };
 use pulselet_shim::processes_with_variable;
 use pulselet_shim_client::{
-    ContainerKind, ContainerRecord, OpenShimsError, SandboxRecord, ShimCommand, Shims,
+    Assignment, ContainerKind, ContainerRecord, OpenShimsError, SandboxRecord, ShimCommand, Shims,
 };
 use pulselet_sys::send_signal;
 use rustix::process::test_kill_process;
@@ -91,7 +91,12 @@ impl Runtime for ProcessRuntime {
     }
 
     async fn run_sandbox(&self, config: &SandboxConfig) -> Result<SandboxId> {
-        let loopback = |_: &[IpAddr]| Ok(vec![IpAddr::V4(Ipv4Addr::LOCALHOST)]);
+        let loopback = |_: &SandboxConfig, _: &[&SandboxRecord]| {
+            Ok(Assignment {
+                addresses: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
+                user_ids: None,
+            })
+        };
         self.0
             .add_sandbox(config.clone(), SandboxState::Ready, loopback)
             .await

@@ -26,4 +26,6 @@ mod validate;
 pub use container_kind::ContainerKind;
 pub use lifecycle::detached;
 pub use shims::{OpenShimsError, ShimCommand, Shims};
-pub use store::{CONTAINER_FILE, ContainerRecord, SANDBOX_FILE, SandboxRecord, container_records};
+pub use store::{
+    Assignment, CONTAINER_FILE, ContainerRecord, IdRange, SANDBOX_FILE, SandboxRecord, container_records,
+};

@@ -1,6 +1,6 @@
 //! The records of sandboxes, and what is done to all containers of one.
 
-use std::{net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use pulselet_runtime::{
@@ -13,16 +13,16 @@ use crate::{
     container::Container,
     lifecycle::{Inner, blocking, detached},
     shims::Shims,
-    store::{SandboxRecord, new_id},
+    store::{Assignment, SandboxRecord, new_id},
 };
 
 impl Shims {
-    /// Records a sandbox. `addresses` chooses the pod's, given all that are taken; nobody else chooses meanwhile.
+    /// Records a sandbox. `assign` chooses what only it has, given all other sandboxes; nobody else chooses meanwhile.
     pub async fn add_sandbox(
         &self,
         config: SandboxConfig,
         state: SandboxState,
-        addresses: impl FnOnce(&[IpAddr]) -> Result<Vec<IpAddr>>,
+        assign: impl FnOnce(&SandboxConfig, &[&SandboxRecord]) -> Result<Assignment>,
     ) -> Result<SandboxId> {
         let operation = Operation::RunSandbox;
         let id = SandboxId::new(new_id().map_err(|error| Error::failed(operation, error))?);
@@ -36,17 +36,15 @@ impl Shims {
                     id: other.id.to_string(),
                 });
             }
-            let taken: Vec<IpAddr> = known
-                .sandboxes
-                .values()
-                .flat_map(|sandbox| sandbox.addresses.iter().copied())
-                .collect();
+            let others: Vec<&SandboxRecord> = known.sandboxes.values().collect();
+            let Assignment { addresses, user_ids } = assign(&config, &others)?;
             let record = SandboxRecord {
                 id: id.clone(),
                 boot_id: self.0.store.boot_id.clone(),
                 created_at: Timestamp::now(),
                 state,
-                addresses: addresses(&taken)?,
+                addresses,
+                user_ids,
                 config,
             };
             known.sandboxes.insert(id.clone(), record.clone());

@@ -67,7 +67,36 @@ pub struct SandboxRecord {
     pub state: SandboxState,
     /// The pod's; taken as long as the sandbox is there.
     pub addresses: Vec<IpAddr>,
+    /// The same of a pod that has users of its own; `None` if its users are the host's.
+    #[serde(default)]
+    pub user_ids: Option<IdRange>,
     pub config: SandboxConfig,
+}
+
+/// Users and groups of the host that stand for those from 0 on in a pod's user namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct IdRange {
+    pub first: u32,
+    pub count: u32,
+}
+
+impl IdRange {
+    /// The number on the host; `None` if the range has no such user or group.
+    pub fn on_host(self, inside: u32) -> Option<u32> {
+        (inside < self.count).then(|| self.first.checked_add(inside))?
+    }
+
+    pub fn overlaps(self, other: Self) -> bool {
+        let end = |range: Self| u64::from(range.first) + u64::from(range.count);
+        u64::from(self.first) < end(other) && u64::from(other.first) < end(self)
+    }
+}
+
+/// What a sandbox has that no other may have at the same time.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Assignment {
+    pub addresses: Vec<IpAddr>,
+    pub user_ids: Option<IdRange>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -281,6 +310,7 @@ mod tests {
             created_at: Timestamp::UNIX_EPOCH,
             state: SandboxState::Ready,
             addresses: Vec::new(),
+            user_ids: None,
             config: SandboxConfig::default(),
         }
     }

@@ -19,6 +19,7 @@ mod namespace;
 mod seccomp;
 mod signal;
 mod spawn;
+mod user_namespace;
 
 pub use arguments::erase_arguments;
 pub use bpf::{BpfInstruction, attach_device_filter};
@@ -26,9 +27,10 @@ pub use descriptors::{close_on_exec_from, work_with_one_descriptor, work_without
 pub use exec::{exit_at_once, replace_process, reset_signals};
 pub use fork::{Fork, SoleThread, fork};
 pub use keyring::join_session_keyring;
-pub use mount::{MountAttributes, set_mount_attributes};
+pub use mount::{MountAttributes, map_owners, set_mount_attributes};
 pub use namespace::unshare_namespaces;
 pub use rustix::process::Pid;
 pub use seccomp::{FilterInstruction, install_filter};
 pub use signal::{ChildSignals, block_termination, ignore_children, send_signal, termination_is_pending};
-pub use spawn::{ProcessCredentials, Spawn, become_user};
+pub use spawn::{ProcessCredentials, Spawn, become_user, own_files_as};
+pub use user_namespace::NamespaceHolder;

@@ -33,12 +33,30 @@ pub fn set_mount_attributes(mount: impl AsFd, attributes: MountAttributes) -> io
         propagation: bit(attributes.slave, libc::MS_SLAVE) | bit(attributes.private, libc::MS_PRIVATE),
         userns_fd: 0,
     };
-    let flags = libc::AT_EMPTY_PATH
-        | if attributes.recursive {
-            libc::AT_RECURSIVE
-        } else {
-            0
-        };
+    let recursive = if attributes.recursive {
+        libc::AT_RECURSIVE
+    } else {
+        0
+    };
+    change(mount, arguments, recursive)
+}
+
+/// Shows the owners of files by way of a detached mount as the users of a user namespace: what belongs to 0 on disk
+/// belongs to 0 in there, and what is made by way of it by 0 in there belongs to 0 on disk. Mounts below it stay as they
+/// are. A file system that cannot do that is an error.
+pub fn map_owners(mount: impl AsFd, user_namespace: impl AsFd) -> io::Result<()> {
+    let number = user_namespace.as_fd().as_raw_fd();
+    let arguments = libc::mount_attr {
+        attr_set: libc::MOUNT_ATTR_IDMAP,
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: u64::try_from(number).map_err(|_| io::ErrorKind::InvalidInput)?,
+    };
+    change(mount, arguments, 0)
+}
+
+fn change(mount: impl AsFd, arguments: libc::mount_attr, recursive: libc::c_int) -> io::Result<()> {
+    let flags = libc::AT_EMPTY_PATH | recursive;
     // SAFETY: the path is an empty string that ends with its zero byte, the structure is initialised and lives through
     // the call, and its size is given.
     let result = unsafe {

@@ -119,6 +119,27 @@ pub fn become_user(credentials: &ProcessCredentials) -> io::Result<()> {
     check(unsafe { libc::setresuid(credentials.uid, credentials.uid, credentials.uid) })
 }
 
+/// Lets the files that this process makes from now on belong to that user and group. It stays who it is otherwise, but
+/// a user other than root takes the rights on files from its effective capabilities. For a process with one thread.
+pub fn own_files_as(uid: u32, gid: u32) -> io::Result<()> {
+    let set_gid = |gid: u32| {
+        // SAFETY: takes a plain number; it runs in a process with one thread.
+        unsafe { libc::setfsgid(gid) }.cast_unsigned()
+    };
+    let set_uid = |uid: u32| {
+        // SAFETY: as above.
+        unsafe { libc::setfsuid(uid) }.cast_unsigned()
+    };
+    set_gid(gid);
+    set_uid(uid);
+    // Both return the value before, and a number that is none changes nothing.
+    if (set_uid(u32::MAX), set_gid(u32::MAX)) == (uid, gid) {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::PermissionDenied.into())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::{fs::File, io::Read};

@@ -28,6 +28,7 @@ pub(crate) fn abilities(features: SecurityFeatures) -> impl Fn(Ability) -> bool 
         Ability::RecursiveReadOnly => features.recursive_read_only,
         Ability::Sysctls => features.sysctls,
         Ability::HostIp => features.host_ip,
+        Ability::UserNamespaces => features.user_namespaces,
     }
 }
 

@@ -87,7 +87,12 @@ async fn check(column: fn(&Row) -> Verdict, least: SecurityFeatures, most: Secur
 
 #[tokio::test]
 async fn containers_honour_or_refuse_every_field() {
-    check(|row| row.oci, OciRuntime::SECURITY, OciRuntime::SECURITY).await;
+    // What is left depends on the machine.
+    let least = SecurityFeatures {
+        user_namespaces: false,
+        ..OciRuntime::SECURITY
+    };
+    check(|row| row.oci, least, OciRuntime::SECURITY).await;
 }
 
 #[tokio::test]
@@ -102,12 +107,11 @@ async fn host_processes_honour_or_refuse_every_field() {
 
 #[tokio::test]
 async fn cri_servers_honour_or_refuse_every_field() {
-    check(
-        |row| row.cri,
-        pulselet_cri_client::SECURITY,
-        SecurityFeatures::ALL,
-    )
-    .await;
+    let most = SecurityFeatures {
+        user_namespaces: false,
+        ..SecurityFeatures::ALL
+    };
+    check(|row| row.cri, pulselet_cri_client::SECURITY, most).await;
 }
 
 fn keys(value: &impl Serialize) -> BTreeSet<String> {
@@ -202,7 +206,8 @@ pulselet-agent security_fields` writes it anew.
 No setting of a manifest that has to do with security is ignored. It is honoured, or the pod fails before anything of it
 starts, with a reason and a message that names the field. What a runtime honours is proven by the test that is named.
 
-- *if able*: honoured if the CRI server says that it can, or if the kernel has AppArmor; otherwise refused.
+- *if able*: honoured if the CRI server says that it can, if the kernel has AppArmor, or, for a pod's own users, if the
+  kernel and the file system of the data directory map the owners of files; otherwise refused.
 - *not confined*: the setting asks for less isolation, or is about isolation that host processes never have. The command
   says so when it starts: nothing is isolated.
 

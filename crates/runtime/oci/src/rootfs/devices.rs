@@ -18,7 +18,10 @@ use std::{
 
 use pulselet_sys::{MountAttributes, set_mount_attributes};
 use rustix::{
-    fs::{CWD, FileType, Gid, Mode, Uid, chmod, chown, fstat, major, makedev, minor, mknodat, symlinkat},
+    fs::{
+        AtFlags, CWD, FileType, Gid, Mode, Uid, chmod, chown, chownat, fstat, major, makedev, minor, mknodat,
+        symlinkat,
+    },
     mount::{MountFlags, OpenTreeFlags, UnmountFlags, mount, open_tree, unmount},
     termios::ttyname,
 };
@@ -55,6 +58,7 @@ pub(super) struct DeviceFile {
     path: PathBuf,
     kind: FileType,
     mode: u32,
+    owner: (u32, u32),
     number: u64,
 }
 
@@ -67,11 +71,13 @@ struct Node {
 }
 
 /// Makes what is mounted below /dev, and a read-only null device to hide files with. `dir` is the container's
-/// directory; for a moment, and for this process alone, the file system of the device files is mounted over it.
+/// directory; for a moment, and for this process alone, the file system of the device files is mounted over it. `host_root`
+/// is the host's number of the container's root, to whom the usual devices belong.
 pub(super) fn device_binds(
     spec: &ContainerSpec,
     dir: &Path,
     terminal: Option<BorrowedFd<'_>>,
+    host_root: u32,
 ) -> Result<(Vec<Bind>, OwnedFd), RootError> {
     let console = terminal.map(console_bind).transpose()?;
     let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
@@ -81,7 +87,7 @@ pub(super) fn device_binds(
     let mut binds = Vec::new();
     if !spec.confinement.privileged {
         for (name, major, minor) in DEVICES {
-            let node = Node::open_to_all(major, minor);
+            let node = Node::open_to_all(major, minor, host_root);
             let tree = node.make(&dir.join(name)).map_err(RootError::Devices)?;
             binds.push(device_bind(tree, Path::new("/dev").join(name), false));
         }
@@ -116,12 +122,12 @@ fn device_bind(tree: OwnedFd, target: PathBuf, read_only: bool) -> Bind {
 }
 
 impl Node {
-    fn open_to_all(major: u32, minor: u32) -> Self {
+    fn open_to_all(major: u32, minor: u32, owner: u32) -> Self {
         Self {
             kind: FileType::CharacterDevice,
             number: makedev(major, minor),
             mode: DEVICE_MODE,
-            owner: (0, 0),
+            owner: (owner, owner),
         }
     }
 
@@ -140,7 +146,7 @@ impl Node {
 
 /// What takes the place of hidden files. Nothing about it can be changed, from its first mount on.
 fn null_device(dir: &Path) -> io::Result<OwnedFd> {
-    let null = Node::open_to_all(1, 3).make(&dir.join("mask"))?;
+    let null = Node::open_to_all(1, 3, 0).make(&dir.join("mask"))?;
     let stat = fstat(&null)?;
     let is_null = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
         && (major(stat.st_rdev), minor(stat.st_rdev)) == (1, 3);
@@ -220,6 +226,7 @@ pub(super) fn host_devices() -> Vec<DeviceFile> {
                         FileType::BlockDevice
                     },
                     mode: metadata.mode() & 0o777,
+                    owner: (metadata.uid(), metadata.gid()),
                     number: metadata.rdev(),
                 });
             }
@@ -228,8 +235,9 @@ pub(super) fn host_devices() -> Vec<DeviceFile> {
     found
 }
 
-/// Makes the links and, for a privileged container, the device files below /dev. No volume is mounted there yet.
-pub(super) fn fill_dev(root: &RootDir, devices: &[DeviceFile]) -> io::Result<()> {
+/// Makes the links and, for a privileged container, the device files below /dev. No volume is mounted there yet. With
+/// users of its own a pod gets no rights on the host's devices by that: they belong to whom they belong on the host.
+pub(super) fn fill_dev(root: &RootDir, devices: &[DeviceFile], own_users: bool) -> io::Result<()> {
     let dev = root.look_up(Path::new("/dev"), Links::Refuse, Missing::Refuse)?;
     for (link, target) in [
         ("fd", "/proc/self/fd"),
@@ -248,6 +256,17 @@ pub(super) fn fill_dev(root: &RootDir, devices: &[DeviceFile]) -> io::Result<()>
         let parent = root.look_up(parent, Links::Refuse, Missing::MakeDirectory)?;
         let mode = Mode::from_raw_mode(device.mode);
         mknodat(parent.fd.as_fd(), name, device.kind, mode, device.number)?;
+        if own_users {
+            let (uid, gid) = device.owner;
+            let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+            chownat(
+                parent.fd.as_fd(),
+                name,
+                Some(uid),
+                Some(gid),
+                AtFlags::SYMLINK_NOFOLLOW,
+            )?;
+        }
     }
     Ok(())
 }

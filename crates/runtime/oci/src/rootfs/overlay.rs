@@ -7,27 +7,36 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use pulselet_sys::map_owners;
 use rustix::{
-    fs::CWD,
+    fs::{CWD, Gid, Uid, chown},
     mount::{
-        FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, fsconfig_create,
-        fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount, move_mount,
+        FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags,
+        fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount, move_mount,
+        open_tree,
     },
     process::chdir,
 };
 
 use super::{ROOT, RootError};
-use crate::spec::ContainerSpec;
+use crate::{confinement::PodUsers, spec::ContainerSpec};
 
 /// What the container writes, and what the kernel needs beside it.
 const UPPER: &str = "upper";
 const WORK: &str = "work";
 
+/// Views of the image's layers, of a pod that has users of its own.
+const LAYERS: &str = "layers";
+
 /// Bytes of mount options that the kernel takes: a page, with its zero byte.
 const MAX_OPTIONS: usize = 4095;
 
 /// Mounts the overlay at [`ROOT`] in the container's directory.
-pub(super) fn mount_overlay(spec: &ContainerSpec, dir: &Path) -> Result<(), RootError> {
+pub(super) fn mount_overlay(
+    spec: &ContainerSpec,
+    dir: &Path,
+    users: Option<&PodUsers>,
+) -> Result<(), RootError> {
     for name in [ROOT, UPPER, WORK] {
         match fs::create_dir(dir.join(name)) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -37,7 +46,8 @@ pub(super) fn mount_overlay(spec: &ContainerSpec, dir: &Path) -> Result<(), Root
         }
     }
     let no_dev = !spec.confinement.privileged;
-    let layers = &spec.root.layers;
+    let mapped = users.map(|users| map_layers(spec, dir, users)).transpose()?;
+    let layers = mapped.as_ref().unwrap_or(&spec.root.layers);
     let ancestor = common_ancestor(layers);
     // Options are short of room: layers are named relative to where this process is.
     chdir(ancestor).map_err(|errno| RootError::Overlay(errno.into()))?;
@@ -55,6 +65,35 @@ pub(super) fn mount_overlay(spec: &ContainerSpec, dir: &Path) -> Result<(), Root
         None => mount_overlay_by_layer(&names, dir, no_dev),
     }
     .map_err(RootError::Overlay)
+}
+
+/// Mounts views of the layers in the container's directory, for this process alone, in which files belong to the pod's
+/// users; and lets the root belong to theirs. What the container writes is the pod's on disk as well.
+fn map_layers(spec: &ContainerSpec, dir: &Path, users: &PodUsers) -> Result<Vec<PathBuf>, RootError> {
+    let owner = users.root();
+    chown(
+        dir.join(UPPER),
+        Some(Uid::from_raw(owner)),
+        Some(Gid::from_raw(owner)),
+    )
+    .map_err(|errno| RootError::Overlay(errno.into()))?;
+    let map = |(index, layer): (usize, &PathBuf)| {
+        let view = dir.join(LAYERS).join(index.to_string());
+        let mount = || -> io::Result<()> {
+            fs::create_dir_all(&view)?;
+            let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+            let tree = open_tree(CWD, layer, flags)?;
+            map_owners(&tree, &users.namespace)?;
+            let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+            Ok(move_mount(tree.as_fd(), "", CWD, &view, flags)?)
+        };
+        mount().map_err(|source| RootError::MapOwners {
+            path: layer.clone(),
+            source,
+        })?;
+        Ok(view)
+    };
+    spec.root.layers.iter().enumerate().map(map).collect()
 }
 
 /// The longest directory that all layers are below of.

@@ -13,7 +13,7 @@ use std::{
 
 use pulselet_runtime::{Error, Operation, PidNamespace, Result, SandboxConfig, SandboxId, SandboxState};
 use pulselet_shim::Handshake;
-use pulselet_shim_client::{SandboxRecord, ShimCommand};
+use pulselet_shim_client::{Assignment, IdRange, SandboxRecord, ShimCommand};
 
 use super::{Inner, OciRuntime};
 use crate::{
@@ -21,6 +21,7 @@ use crate::{
     cni::{self, CniError, Target},
     network::PodAddresses,
     sandbox::{self, Plan, SandboxError},
+    user_ids,
 };
 
 /// How long a pause process may take to be gone after it was killed.
@@ -84,6 +85,39 @@ impl Inner {
         given.max().map(|(_, address)| address)
     }
 
+    fn assign_addresses(&self, config: &SandboxConfig, others: &[&SandboxRecord]) -> Result<Vec<IpAddr>> {
+        if config.namespaces.host_network {
+            return Ok(vec![host_address()]);
+        }
+        if self.wants_plugins(config) {
+            return Ok(Vec::new());
+        }
+        let taken: Vec<IpAddr> = others.iter().flat_map(|other| other.addresses.clone()).collect();
+        let free = self.network.free_addresses(&taken);
+        free.map(PodAddresses::list).ok_or_else(|| {
+            let detail = format!("all addresses of {} are taken", self.network.subnet);
+            Error::failed(Operation::RunSandbox, detail)
+        })
+    }
+
+    /// A range for a pod that has users of its own. `used` are the machine's.
+    fn assign_users(
+        &self,
+        config: &SandboxConfig,
+        others: &[&SandboxRecord],
+        mut used: Vec<IdRange>,
+    ) -> Result<Option<IdRange>> {
+        if !config.namespaces.own_users {
+            return Ok(None);
+        }
+        used.extend(others.iter().filter_map(|other| other.user_ids));
+        let range = user_ids::free_range(&used, self.seed);
+        let full = "all ranges of users for pods with hostUsers false are taken; remove one of those pods";
+        range
+            .map(Some)
+            .ok_or_else(|| Error::failed(Operation::RunSandbox, full))
+    }
+
     fn make_sandbox(&self, record: &SandboxRecord) -> std::result::Result<(), MakeError> {
         let cgroup = self.cgroups.sandbox(&record.id);
         cgroup.create()?;
@@ -97,6 +131,7 @@ impl Inner {
             dir: &dir,
             config: &record.config,
             addresses: bridge_addresses(record, &dir),
+            user_ids: record.user_ids,
             network: &self.network,
         };
         plan.make()?;
@@ -211,29 +246,20 @@ enum MakeError {
 impl OciRuntime {
     pub(super) async fn run_sandbox_to_the_end(&self, config: SandboxConfig) -> Result<SandboxId> {
         let operation = Operation::RunSandbox;
-        let network = &self.0.network;
-        let host_network = config.namespaces.host_network;
-        let by_plugins = self.0.wants_plugins(&config);
-        let addresses = |taken: &[IpAddr]| {
-            if host_network {
-                return Ok(vec![host_address()]);
-            }
-            if by_plugins {
-                return Ok(Vec::new());
-            }
-            let full = || {
-                Error::failed(
-                    operation,
-                    format!("all addresses of {} are taken", network.subnet),
-                )
-            };
-            let free = network.free_addresses(taken);
-            free.map(PodAddresses::list).ok_or_else(full)
+        let ids_of_machine = if config.namespaces.own_users {
+            let read = tokio::task::spawn_blocking(user_ids::of_machine).await;
+            read.map_err(|error| Error::failed(operation, error))?
+        } else {
+            Vec::new()
+        };
+        let assign = |config: &SandboxConfig, others: &[&SandboxRecord]| {
+            Ok(Assignment {
+                addresses: self.0.assign_addresses(config, others)?,
+                user_ids: self.0.assign_users(config, others, ids_of_machine)?,
+            })
         };
         let shims = &self.0.shims;
-        let id = shims
-            .add_sandbox(config, SandboxState::NotReady, addresses)
-            .await?;
+        let id = shims.add_sandbox(config, SandboxState::NotReady, assign).await?;
         if let Err(error) = self.make_sandbox(&id).await {
             if let Err(second) = self.remove_sandbox_to_the_end(&id).await {
                 tracing::warn!(sandbox = %id, error = %second, "a sandbox that could not be made cannot be removed");

@@ -79,6 +79,10 @@ const SECCOMP: Verdicts = unless_process(
     "a_security_context_is_passed_on",
 );
 const APP_ARMOR: Verdicts = [Verdict::Refused, Verdict::Refused, Verdict::IfAble(OF_SERVERS)];
+/// Where the kernel can map the owners of files.
+const fn with_own_users(oci: &'static str) -> Verdicts {
+    [Verdict::IfAble(oci), Verdict::Refused, Verdict::Refused]
+}
 /// The test of what only some servers have.
 const OF_SERVERS: &str = "profiles_groups_and_attributes_of_mounts_are_passed_on";
 const CRI_SANDBOX: &str = "namespaces_ports_and_groups_are_as_cri_wants_them";
@@ -115,7 +119,11 @@ fn of_containers() -> Vec<Row> {
                 "privileged_containers_see_everything",
             ),
         ),
-        ("procMount", json!("Unmasked"), REFUSED),
+        (
+            "procMount",
+            json!("Unmasked"),
+            with_own_users("an_unmasked_proc_gives_such_a_pod_nothing_of_the_host"),
+        ),
         (
             "readOnlyRootFilesystem",
             json!(true),
@@ -135,7 +143,13 @@ fn of_containers() -> Vec<Row> {
     let rows = fields.into_iter().map(|(field, value, verdicts)| {
         let owner = "containers[].securityContext";
         let container = json!({"securityContext": {field: value}});
-        container_row(owner, field, &value, &container, verdicts)
+        let mut row = container_row(owner, field, &value, &container, verdicts);
+        if field == "procMount" {
+            // Nobody admits it without.
+            row.pod["spec"]["hostUsers"] = json!(false);
+            row.path = String::from("spec.hostUsers");
+        }
+        row
     });
     rows.collect()
 }
@@ -175,7 +189,11 @@ fn of_pods() -> Vec<Row> {
 fn beside_contexts() -> Vec<Row> {
     let namespaces = |oci| unless_process(oci, Verdict::Unconfined, CRI_SANDBOX);
     let fields = [
-        ("hostUsers", json!(false), REFUSED),
+        (
+            "hostUsers",
+            json!(false),
+            with_own_users("root_in_a_pod_with_its_own_users_is_nobody_on_the_host"),
+        ),
         (
             "hostPID",
             json!(true),

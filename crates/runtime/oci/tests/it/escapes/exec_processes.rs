@@ -87,17 +87,21 @@ async fn a_command_never_shows_a_process_with_more_rights_than_the_containers() 
     if !can_run() {
         return;
     }
-    let world = World::with(on_bridge()).await;
-    let seen = watch_while(&world, async |id| {
-        for _ in 0..20 {
-            let (outcome, _) = world.exec(id, "sleep 0.02").await;
-            assert_eq!(outcome, pulselet_runtime::ExecOutcome::Exited(0));
-        }
-    })
-    .await;
-    assert!(seen.iter().any(|line| line.ends_with("sleep 0.02")), "{seen:?}");
-    assert_harmless(&world, &seen);
-    world.finish().await;
+    for own_users in [false, true] {
+        let mut config = on_bridge();
+        config.namespaces.own_users = own_users;
+        let world = World::with(config).await;
+        let seen = watch_while(&world, async |id| {
+            for _ in 0..20 {
+                let (outcome, _) = world.exec(id, "sleep 0.02").await;
+                assert_eq!(outcome, pulselet_runtime::ExecOutcome::Exited(0));
+            }
+        })
+        .await;
+        assert!(seen.iter().any(|line| line.ends_with("sleep 0.02")), "{seen:?}");
+        assert_harmless(&world, &seen);
+        world.finish().await;
+    }
 }
 
 #[tokio::test]
@@ -105,19 +109,22 @@ async fn containers_that_share_processes_never_show_each_other_more_than_their_o
     if !can_run() {
         return;
     }
-    let mut config = on_bridge();
-    config.namespaces.pid = PidNamespace::Pod;
-    let world = World::with(config).await;
-    let seen = watch_while(&world, async |_| {
-        for number in 0..8 {
-            let config = restricted(&world, &format!("c{number}"), "exec sleep 1000");
-            let id = start(&world, &config).await.expect("starts");
-            world.exec(&id, "sleep 0.02").await;
-            world.runtime.remove_container(&id).await.expect("removes");
-        }
-    })
-    .await;
-    assert!(seen.iter().any(|line| line.ends_with("sleep 1000")), "{seen:?}");
-    assert_harmless(&world, &seen);
-    world.finish().await;
+    for own_users in [false, true] {
+        let mut config = on_bridge();
+        config.namespaces.pid = PidNamespace::Pod;
+        config.namespaces.own_users = own_users;
+        let world = World::with(config).await;
+        let seen = watch_while(&world, async |_| {
+            for number in 0..8 {
+                let config = restricted(&world, &format!("c{number}"), "exec sleep 1000");
+                let id = start(&world, &config).await.expect("starts");
+                world.exec(&id, "sleep 0.02").await;
+                world.runtime.remove_container(&id).await.expect("removes");
+            }
+        })
+        .await;
+        assert!(seen.iter().any(|line| line.ends_with("sleep 1000")), "{seen:?}");
+        assert_harmless(&world, &seen);
+        world.finish().await;
+    }
 }
