@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use pulselet_model::{Admission, DecodeError, Document, FieldError, GateSet, Position, Profile, Warning};
-use pulselet_model::{admit_create, decode_documents};
+use pulselet_model::{admit_create, admit_local, decode_documents};
 
 use crate::exit::Failure;
 
@@ -77,7 +77,7 @@ impl Source {
     pub(crate) fn judge(
         &self,
         profile: Profile,
-        gates: GateSet,
+        gatekeeper: Gatekeeper,
         mut each: impl FnMut(Verdict) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let mut documents = decode_documents(&self.bytes);
@@ -85,7 +85,7 @@ impl Source {
         while let Some(document) = documents.next() {
             any = true;
             each(match document {
-                Ok(document) => judge(&document, profile, gates),
+                Ok(document) => judge(&document, profile, gatekeeper),
                 Err(error) => Verdict {
                     document: documents.documents_read() - 1,
                     item: None,
@@ -138,10 +138,23 @@ pub(crate) enum Outcome {
     Undecodable(DecodeError),
 }
 
-fn judge(document: &Document<'_>, profile: Profile, gates: GateSet) -> Verdict {
+/// Who admits a Pod, with its gates.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Gatekeeper {
+    /// An API, which removes or refuses what a closed gate hides.
+    Api(GateSet),
+    /// A node that runs the Pod without an API.
+    Node(GateSet),
+}
+
+fn judge(document: &Document<'_>, profile: Profile, gatekeeper: Gatekeeper) -> Verdict {
     let decoded = document.decode(profile);
+    let admit = |pod| match gatekeeper {
+        Gatekeeper::Api(gates) => admit_create(pod, profile, gates),
+        Gatekeeper::Node(gates) => admit_local(pod, profile, gates),
+    };
     let outcome = match decoded.pod {
-        Ok(pod) => match admit_create(pod, profile, gates) {
+        Ok(pod) => match admit(pod) {
             Ok(admission) if admission.warnings.is_empty() => {
                 Outcome::Accepted(Box::new(admission), Vec::new())
             }

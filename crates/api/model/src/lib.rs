@@ -26,9 +26,9 @@ mod warning;
 /// The Kubernetes types that we use as they are: volumes, security contexts, affinity, metadata.
 pub use k8s_openapi as openapi;
 
-pub use admission::{Admission, admit_create, admit_ephemeral_containers, admit_update};
+pub use admission::{Admission, admit_create, admit_ephemeral_containers, admit_local, admit_update};
 pub use decode::{DecodeError, Decoded, Document, Documents, MAX_DOCUMENT_BYTES, Position, decode_documents};
-pub use dropping::hide_disabled;
+pub use dropping::{hide_disabled, keep_accepted};
 pub use field::{CauseReason, FieldError};
 pub use gates::{Gate, GateError, GateSet};
 pub use pod::{Container, ContainerPort, EphemeralContainer, Pod, PodOs, PodSpec};

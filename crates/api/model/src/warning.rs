@@ -12,6 +12,8 @@ use crate::profile::Profile;
 pub enum Warning {
     /// A field was removed because its gate is off.
     Dropped { field: String, gate: Gate },
+    /// A field has no effect on this node while its gate is off.
+    Ignored { field: String, gate: Gate },
     /// A probe gives its container more time to stop than the Pod does.
     GraceAbovePod {
         field: String,
@@ -29,6 +31,7 @@ impl Warning {
     pub fn field(&self) -> &str {
         match self {
             Self::Dropped { field, .. }
+            | Self::Ignored { field, .. }
             | Self::GraceAbovePod { field, .. }
             | Self::StartupWithInitialization { field }
             | Self::SignalWithoutOs { field } => field,
@@ -41,6 +44,9 @@ impl fmt::Display for Warning {
         match self {
             Self::Dropped { field, gate } => {
                 write!(f, "{field}: dropped because the feature gate {gate} is off")
+            }
+            Self::Ignored { field, gate } => {
+                write!(f, "{field}: has no effect while the feature gate {gate} is off")
             }
             Self::GraceAbovePod {
                 field,

@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::cli::ExplainArgs;
 use crate::diagnostics;
 use crate::exit::{Exit, Failure};
-use crate::input::{Outcome, Source};
+use crate::input::{Gatekeeper, Outcome, Source};
 use crate::output::{self, BOLD, CYAN, Format, RESET};
 
 pub(crate) fn run(args: &ExplainArgs) -> Result<Exit, Failure> {
@@ -23,7 +23,7 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<Exit, Failure> {
     let source = Source::read(&args.file)?;
     let mut out = output::stdout();
     let mut worst = Exit::Done;
-    source.judge(Profile::Pulselet, config.gates, |verdict| {
+    source.judge(Profile::Pulselet, Gatekeeper::Api(config.gates), |verdict| {
         diagnostics::complain(&source, &verdict);
         match verdict.outcome {
             Outcome::Accepted(admission, _) => {

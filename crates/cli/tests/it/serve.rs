@@ -3,6 +3,7 @@
 mod cluster;
 mod gates;
 mod old;
+mod rollback;
 mod streams;
 
 use serde_json::{Value, json};

@@ -2,7 +2,7 @@
 //!
 //! It always holds:
 //! - at most one life at a time, and what arrives about another one is dropped here;
-//! - a life keeps the plan it was created with;
+//! - a life keeps the plan it was created with, but for the times of its probes;
 //! - a container is started and ready only by what its own life has shown.
 //!
 //! Which container's turn it is, and whether the pod is ending, is [`crate::pod`]'s to say.
@@ -20,7 +20,7 @@ use crate::backoff::BackOff;
 use crate::hook::HookRun;
 use crate::io::{ContainerIx, CreateError, ImageFailure, LifeKey};
 use crate::line::{HookOutcome, LineBody};
-use crate::plan::{ContainerPlan, ProbeKind, Role};
+use crate::plan::{ContainerPlan, ProbeKind, Role, Settings};
 use crate::probe_runner::ProbeRunner;
 use crate::scope::Scope;
 use crate::status::Terminated;
@@ -143,8 +143,24 @@ impl Container {
         &self.plan
     }
 
-    pub(crate) fn replan(&mut self, plan: &Arc<ContainerPlan>) {
+    /// The next life is made from `plan`; the one that there is goes by the times of `running`.
+    pub(crate) fn replan(
+        &mut self,
+        now: Time,
+        plan: &Arc<ContainerPlan>,
+        running: &ContainerPlan,
+        settings: &Settings,
+    ) {
         self.plan = Arc::clone(plan);
+        if let Stage::Starting(life) | Stage::Running(Running { life, .. }) = &mut self.stage {
+            life.plan = Arc::new(life.plan.with_times_of(running));
+            let life = &life.plan;
+            for prober in self.probers.iter_mut().flatten() {
+                if let Some(probe) = life.probe(prober.kind()) {
+                    prober.replan(now, probe, settings);
+                }
+            }
+        }
     }
 
     pub(crate) fn role(&self) -> Role {

@@ -107,10 +107,12 @@ pub enum Input {
     /// The agent was away: every unanswered action is asked for again. The driver reports what it finds in the
     /// runtime before it says this.
     AgentRestarted,
-    /// A new plan and new settings; a running container keeps those it was created with. The plan may have more
-    /// ephemeral containers than the old one, and no others.
+    /// A new plan and new settings. The plan may have more ephemeral containers than the old one, and no others.
     Replan {
+        /// What new lives are made from.
         plan: Arc<PodPlan>,
+        /// What lives that have begun take the times of their probes from; all else they keep.
+        running: Arc<PodPlan>,
         settings: Settings,
     },
 }

@@ -20,6 +20,9 @@ pub struct ProbeRunner {
     schedule: Option<Schedule>,
     /// The probe under way began more than a period after its turn.
     late: bool,
+    /// A success was published in this life: the time of fast probing is over.
+    #[serde(default)]
+    settled: bool,
 }
 
 /// A probe that is to be made.
@@ -36,7 +39,7 @@ pub struct Finding {
     pub outcome: ProbeOutcome,
     pub run: u32,
     pub counted: bool,
-    pub look: bool,
+    pub turn: Turn,
     pub published: Option<Published>,
     /// The time-out was forgiven: the agent itself had been late.
     pub forgiven: bool,
@@ -50,6 +53,7 @@ impl ProbeRunner {
             worker: Worker::new(kind, plan),
             schedule: None,
             late: false,
+            settled: false,
         }
     }
 
@@ -69,6 +73,37 @@ impl ProbeRunner {
         self.worker.has_initialized()
     }
 
+    /// Goes by other times from the next tick on. A clock that runs does not wait for another initial delay.
+    pub(crate) fn replan(&mut self, now: Time, plan: &Arc<ProbePlan>, settings: &Settings) {
+        // A state that was written before `settled` was: what is published tells.
+        self.settled |= self.worker.published() == Some(Published::Success) && self.schedule.is_some();
+        let begun = self.schedule.as_ref().is_some_and(|clock| clock.has_started(now));
+        let mut plan = ProbePlan::clone(plan);
+        if begun {
+            plan.initial_delay = self.plan().initial_delay;
+        } else {
+            self.schedule = None;
+        }
+        self.worker.set_plan(Arc::new(plan));
+        let period = self.wanted_period(settings);
+        if let Some(schedule) = self.schedule.as_mut().filter(|clock| clock.period() != period) {
+            schedule.change_period(period);
+        }
+    }
+
+    /// The period that the plan, the settings and what was published ask for.
+    fn wanted_period(&self, settings: &Settings) -> Span {
+        let plan = self.plan();
+        let is_fast = match settings.sub_second_policy {
+            SubSecondPolicy::OnlyFirstTime => !self.settled,
+            SubSecondPolicy::AlwaysWhenWaitingForSuccess => {
+                self.worker.published() != Some(Published::Success)
+            }
+            SubSecondPolicy::Always => true,
+        };
+        if is_fast { plan.period } else { plan.period_after }
+    }
+
     /// Follows what has changed around the container. `gate` is when the container's gate opened for this kind.
     pub fn sync(&mut self, view: &View, started_at: Time, gate: Option<Time>, settings: &Settings) -> Next {
         let next = self.worker.tick(view);
@@ -78,7 +113,8 @@ impl ProbeRunner {
                 if self.schedule.is_none() {
                     let start = gate.max(started_at + self.plan().initial_delay);
                     let policy = self.look_policy(settings);
-                    self.schedule = Some(Schedule::new(start, self.plan().period, policy));
+                    let period = self.wanted_period(settings);
+                    self.schedule = Some(Schedule::new(start, period, policy));
                 }
             }
             Some(_) | None => self.schedule = None,
@@ -137,17 +173,17 @@ impl ProbeRunner {
             (false, false) => Contact::None,
         };
         let due = self.schedule.as_mut()?.complete(now, contact)?;
-        let look = due.turn == Turn::Look;
+        let turn = due.turn;
         let forgiven = settings.overload_guard
             && self.kind() == ProbeKind::Liveness
             && report.timed_out
             && (report.starved || self.late);
-        if forgiven || (look && !succeeded) {
+        if forgiven || (turn == Turn::Look && !succeeded) {
             return Some(Finding {
                 outcome,
                 run: 0,
                 counted: false,
-                look,
+                turn,
                 published: None,
                 forgiven,
                 routine: false,
@@ -162,7 +198,7 @@ impl ProbeRunner {
             outcome,
             run: judgement.run,
             counted: true,
-            look,
+            turn,
             published: judgement.published,
             forgiven: false,
             routine: had_initialized && judgement.run > self.plan().success_threshold && succeeded,
@@ -175,17 +211,9 @@ impl ProbeRunner {
             self.schedule = None;
             return;
         }
-        let plan = self.worker.plan();
-        let Some(schedule) = &mut self.schedule else {
-            return;
-        };
-        let period = match (settings.sub_second_policy, published) {
-            (SubSecondPolicy::Always, _) => plan.period,
-            (_, Published::Success) => plan.period_after,
-            (SubSecondPolicy::AlwaysWhenWaitingForSuccess, _) => plan.period,
-            (SubSecondPolicy::OnlyFirstTime, _) => schedule.period(),
-        };
-        if period != schedule.period() {
+        self.settled |= published == Published::Success;
+        let period = self.wanted_period(settings);
+        if let Some(schedule) = self.schedule.as_mut().filter(|clock| clock.period() != period) {
             schedule.set_period(due.at, now, period);
         }
     }

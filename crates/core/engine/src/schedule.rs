@@ -253,6 +253,19 @@ impl Schedule {
         }
     }
 
+    /// Goes on with another period from the last tick on, for a reason that no probe gave. Looks are left as they are.
+    pub fn change_period(&mut self, period: Span) {
+        self.anchor = self.next - self.period;
+        self.period = period;
+        self.next = self.anchor + period;
+    }
+
+    /// Whether the clock has started at `now`.
+    pub fn has_started(&self, now: Time) -> bool {
+        // Before the first tick the anchor is the start itself.
+        self.anchor <= now
+    }
+
     /// The agent was away: a tick that was under way or is overdue comes once more, `delay` from now, and the grid is kept.
     /// What is due at this very moment is on time. A clock that was running takes no more looks: whether the program has
     /// seen one is not known.
@@ -449,6 +462,19 @@ mod tests {
         schedule.begin(at(4200)).expect("due");
         schedule.complete(at(4200), Contact::Failure);
         assert_eq!(schedule.due().map(|due| due.at), Some(at(5000)));
+    }
+
+    #[test]
+    fn a_period_that_nothing_caused_counts_from_the_last_tick() {
+        let mut schedule = Schedule::new(Time::ZERO, Span::from_millis(500), LookPolicy::None);
+        for millis in [500, 1000] {
+            schedule.begin(at(millis)).expect("due");
+            schedule.complete(at(millis), Contact::Failure);
+        }
+        schedule.change_period(PERIOD);
+        assert_eq!(schedule.due().map(|due| due.at), Some(at(2000)));
+        schedule.change_period(Span::from_millis(500));
+        assert_eq!(schedule.due().map(|due| due.at), Some(at(1500)));
     }
 
     #[test]

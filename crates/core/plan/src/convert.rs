@@ -54,32 +54,53 @@ pub fn convert(pod: &Pod, gates: GateSet) -> Result<PodBlueprint, PlanError> {
     if spec.containers.is_empty() {
         return Err(PlanError::FindContainers);
     }
-    let pod_policy = restart_policy("the pod", &spec.restart_policy)?;
-    let mut plans = Vec::new();
-    let mut blueprints = Vec::new();
-    for (container, role) in containers(spec) {
-        let blueprint = ContainerBlueprint::new(container, stays(role));
-        let plan = container_plan(container, role, pod_policy, &blueprint, gates)?;
-        plans.push(Arc::new(plan));
-        blueprints.push(blueprint);
-    }
-    for container in &spec.ephemeral_containers {
-        plans.push(Arc::new(ephemeral_plan(container)));
-        blueprints.push(ContainerBlueprint::ephemeral(container));
-    }
-    plans.shrink_to_fit();
+    let staying = containers(spec).map(|(container, role)| ContainerBlueprint::new(container, stays(role)));
+    let passing = spec
+        .ephemeral_containers
+        .iter()
+        .map(ContainerBlueprint::ephemeral);
+    let blueprints: Box<[_]> = staying.chain(passing).collect();
+    let plan = Arc::new(pod_plan(spec, &blueprints, gates)?);
+    let opened = open_for_running(gates);
+    let running = if opened == gates {
+        Arc::clone(&plan)
+    } else {
+        Arc::new(pod_plan(spec, &blueprints, opened)?)
+    };
     Ok(PodBlueprint {
-        plan: Arc::new(PodPlan {
-            grace: spec.termination_grace_period_seconds.map(grace),
-            active_deadline: spec
-                .active_deadline_seconds
-                .map(|seconds| Span::from_secs(seconds.try_into().unwrap_or(0))),
-            containers: plans,
-        }),
-        containers: blueprints.into(),
+        plan,
+        running,
+        containers: blueprints,
         volumes: spec.volumes.iter().map(VolumeBlueprint::new).collect(),
         pull_secrets: pull_secrets(spec),
         refusal: refusal(pod).map(Box::new),
+    })
+}
+
+/// The gates as lives that have begun see them: what a life is created with it keeps, but a probe's grace period and the
+/// offsets to its times follow their gates at once.
+fn open_for_running(gates: GateSet) -> GateSet {
+    gates
+        .with(Gate::StartupProbeEnabled, true)
+        .with(Gate::ContainerStopSignals, true)
+        .with(Gate::ProbeInitializationFailureThreshold, true)
+}
+
+fn pod_plan(spec: &PodSpec, blueprints: &[ContainerBlueprint], gates: GateSet) -> Result<PodPlan, PlanError> {
+    let pod_policy = restart_policy("the pod", &spec.restart_policy)?;
+    let mut plans = Vec::with_capacity(blueprints.len());
+    for ((container, role), blueprint) in containers(spec).zip(blueprints) {
+        let plan = container_plan(container, role, pod_policy, blueprint, gates)?;
+        plans.push(Arc::new(plan));
+    }
+    let passing = spec.ephemeral_containers.iter();
+    plans.extend(passing.map(|container| Arc::new(ephemeral_plan(container))));
+    Ok(PodPlan {
+        grace: spec.termination_grace_period_seconds.map(grace),
+        active_deadline: spec
+            .active_deadline_seconds
+            .map(|seconds| Span::from_secs(seconds.try_into().unwrap_or(0))),
+        containers: plans,
     })
 }
 

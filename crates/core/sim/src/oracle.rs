@@ -58,6 +58,8 @@ pub struct Oracles {
     phase: Phase,
     now: Time,
     steps_at_once: u32,
+    /// Gates were flipped: the times that the first plan implies do not hold any more.
+    flipped: bool,
 }
 
 type Verdict = Result<(), Violation>;
@@ -83,6 +85,7 @@ impl Oracles {
             phase: Phase::Pending,
             now: Time::ZERO,
             steps_at_once: 0,
+            flipped: false,
         }
     }
 
@@ -100,7 +103,7 @@ impl Oracles {
             self.note_input(input);
         }
         // What this step is about to tell may just be in time, but not what it has to tell too late.
-        if self.punctuality == Punctuality::Exact {
+        if self.punctuality == Punctuality::Exact && !self.flipped {
             self.decisions_come_in_time()?;
         }
         for line in &step.lines {
@@ -169,6 +172,12 @@ impl Oracles {
                 let record = &mut self.containers[life.container];
                 if record.lives == life.attempt + 1 {
                     record.probes[*kind as usize].look_done(report.reached);
+                }
+            }
+            Input::Replan { plan, .. } => {
+                self.flipped = true;
+                for (record, plan) in self.containers.iter_mut().zip(&plan.containers) {
+                    record.replan(plan);
                 }
             }
             Input::Delete { .. } | Input::Evict { .. } => {
@@ -312,8 +321,9 @@ impl Oracles {
             None => clock + timing.never_up.min,
             Some(_) => seen.failing_since.unwrap_or(self.now) + timing.detect.min - timing.overrun,
         };
-        let holds =
-            self.now >= earliest || (seen.last_success.is_some() && self.punctuality == Punctuality::Late);
+        let holds = self.flipped
+            || self.now >= earliest
+            || (seen.last_success.is_some() && self.punctuality == Punctuality::Late);
         self.ensure(holds, rule, || format!("{name}: not before {earliest:?}"))
     }
 
@@ -392,7 +402,7 @@ impl Oracles {
             .plan
             .probe(kind)
             .map_or(Span::ZERO, |plan| plan.initial_delay);
-        let due = record.running && age.is_some_and(|age| age >= delay);
+        let due = record.running && age.is_some_and(|age| age >= delay || self.flipped);
         let condemned = record.kill.as_ref().is_some_and(|kill| kill.by == Some(kind));
         let alone = !record.probes[kind as usize].under_way;
         self.ensure(

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 
 use pulselet_engine::plan::{Hook, ProbeKind};
 use pulselet_engine::time::{Span, Time};
+use pulselet_model::{Gate, GateSet, Pod, hide_disabled, keep_accepted};
 use pulselet_plan::{HookTarget, PodBlueprint};
 use pulselet_vocabulary::Signal;
 
@@ -22,9 +23,47 @@ pub struct Scenario {
     pub containers: BTreeMap<String, Vec<ScriptedLife>>,
     /// When the agent is killed; it starts again at once.
     pub agent_restarts: Vec<Time>,
+    /// Gates that are turned on or off while the pod runs, in order of time.
+    pub gates: Vec<GateFlip>,
     /// A file holds one at most; a pod may be deleted again with less patience.
     pub deletes: Vec<Ending>,
     pub evict: Option<Ending>,
+}
+
+/// Gates that change at one moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GateFlip {
+    pub at: Time,
+    pub api: Vec<(Gate, bool)>,
+    pub node: Vec<(Gate, bool)>,
+}
+
+/// The gates of the two parts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GateSkew {
+    pub api: GateSet,
+    pub node: GateSet,
+}
+
+impl GateSkew {
+    /// The same gates at both.
+    pub fn both(gates: GateSet) -> Self {
+        Self {
+            api: gates,
+            node: gates,
+        }
+    }
+
+    fn after(self, flip: &GateFlip) -> Self {
+        let apply = |gates: GateSet, changes: &[(Gate, bool)]| {
+            let changes = changes.iter();
+            changes.fold(gates, |gates, (gate, on)| gates.with(*gate, *on))
+        };
+        Self {
+            api: apply(self.api, &flip.api),
+            node: apply(self.node, &flip.node),
+        }
+    }
 }
 
 /// The end of the pod, asked for from outside.
@@ -115,6 +154,22 @@ impl Scenario {
 }
 
 impl Scenario {
+    /// What the node makes of a stored pod at each flip, as an agent would.
+    pub(crate) fn replans(&self, stored: &Pod, mut skew: GateSkew) -> Vec<(Time, PodBlueprint)> {
+        let mut accepted = hide_disabled(stored, skew.api);
+        let mut replans = Vec::new();
+        for flip in &self.gates {
+            skew = skew.after(flip);
+            let mut seen = hide_disabled(stored, skew.api);
+            keep_accepted(&mut seen, &accepted);
+            accepted = seen;
+            let blueprint = pulselet_plan::convert(&accepted, skew.node)
+                .expect("a pod that was converted under some gates is converted under others");
+            replans.push((flip.at, blueprint));
+        }
+        replans
+    }
+
     /// A hook that only opens a connection is accepted in a manifest and fails when it runs, as it does upstream; so does
     /// one whose port is not there.
     pub(crate) fn fail_impossible_hooks(&mut self, blueprint: &PodBlueprint) {

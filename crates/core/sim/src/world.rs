@@ -29,7 +29,10 @@ pub(crate) use queue::Rank;
 
 #[derive(Debug)]
 pub(crate) struct World {
+    /// What lives are made from now.
     plan: Arc<PodPlan>,
+    /// What all probes of running lives are in.
+    running: Arc<PodPlan>,
     scenario: Scenario,
     faults: FaultPlan,
     queue: Queue<Happening>,
@@ -78,8 +81,17 @@ pub(crate) enum Arrival {
 }
 
 impl World {
-    pub(crate) fn new(plan: Arc<PodPlan>, scenario: Scenario, faults: FaultPlan) -> Self {
+    pub(crate) fn new(
+        plan: Arc<PodPlan>,
+        running: Arc<PodPlan>,
+        scenario: Scenario,
+        replans: Vec<(Time, Input)>,
+        faults: FaultPlan,
+    ) -> Self {
         let mut queue = Queue::default();
+        for (at, input) in replans {
+            queue.push(at, Rank::World, Happening::Request(input));
+        }
         for crash in &faults.crashes {
             queue.push(crash.at, Rank::World, Happening::Crash(*crash));
         }
@@ -108,6 +120,7 @@ impl World {
         }
         Self {
             plan,
+            running,
             scenario,
             faults,
             queue,
@@ -146,7 +159,13 @@ impl World {
         let arrival = match happening {
             Happening::Report { agent, input } if agent == self.agent => Arrival::Input(input),
             Happening::Report { .. } => Arrival::Silence,
-            Happening::Request(input) => Arrival::Input(input),
+            Happening::Request(input) => {
+                if let Input::Replan { plan, running, .. } = &input {
+                    self.plan = Arc::clone(plan);
+                    self.running = Arc::clone(running);
+                }
+                Arrival::Input(input)
+            }
             Happening::Create(life) => self.create(now, life),
             Happening::Start(life) => self.start(now, life),
             Happening::Stop { life, grace } => self.stop(now, life, grace),
@@ -426,7 +445,7 @@ impl World {
 
     fn probe(&mut self, now: Time, life: LifeKey, kind: ProbeKind, timeout: Span, look: Option<Span>) {
         let subject = self.subject(Some(life));
-        let plan = &self.plan.containers[life.container];
+        let plan = &self.running.containers[life.container];
         let handler = plan.probe(kind).map_or(Handler::Http, |probe| probe.handler);
         let question = Question {
             kind,

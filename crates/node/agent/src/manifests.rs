@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use notify::{RecursiveMode, Watcher as _};
 use pulselet_model::{
-    DecodeError, FieldError, GateSet, MAX_DOCUMENT_BYTES, Pod, Profile, admit_create, decode_documents,
+    DecodeError, FieldError, GateSet, MAX_DOCUMENT_BYTES, Pod, Profile, admit_local, decode_documents,
 };
 use pulselet_vocabulary::PodName;
 use thiserror::Error;
@@ -234,7 +234,7 @@ impl Directory {
                 name.push_str(&self.suffix);
             }
             let name = pod_name_of(&pod);
-            let admitted = admit_create(pod, Profile::Pulselet, self.gates);
+            let admitted = admit_local(pod, Profile::Pulselet, self.gates);
             let admission = admitted.map_err(|errors| FileError::Invalid {
                 pod: name.clone(),
                 errors,

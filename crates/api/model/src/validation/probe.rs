@@ -4,7 +4,7 @@
 //! them, probe by probe.
 
 use super::container::validate_port_number;
-use super::{Context, names};
+use super::{Context, SignalRule, names};
 use crate::field::{Errors, Path};
 use crate::probe::{ExecAction, GrpcAction, HttpGetAction, IntOrString, Lifecycle, LifecycleHandler, Probe};
 use crate::probe::{SleepAction, TcpSocketAction};
@@ -17,6 +17,8 @@ const MIN_EXEC_PERIOD_MS: i64 = 500;
 const MIN_NETWORK_PERIOD_MS: i64 = 200;
 /// The shortest timeout: what a healthy server on the same machine keeps also while it is busy.
 const MIN_TIMEOUT_MS: i64 = 100;
+/// Why a stop signal is refused while its gate is off.
+pub(crate) const REFUSED_SIGNAL: &str = "may not be set while the feature gate ContainerStopSignals is off";
 /// Milliseconds are an offset to the seconds, so they stay below one second either way.
 const MAX_OFFSET_MS: i32 = 999;
 
@@ -286,7 +288,11 @@ pub(super) fn validate_lifecycle(
         validate_handler(errors, Handler::of_hook(hook), path.child("preStop"), context);
     }
     if let Some(name) = &lifecycle.stop_signal {
-        validate_stop_signal(errors, name, path.child("stopSignal"), context);
+        let path = path.child("stopSignal");
+        match context.signals {
+            SignalRule::Checked => validate_stop_signal(errors, name, path, context),
+            SignalRule::Refused => errors.forbidden(path, REFUSED_SIGNAL),
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use crate::io::{Action, ProbeOutcome, ProbeReport};
 use crate::line::{HookOutcome, LineBody};
 use crate::plan::{Hook, ProbeKind};
 use crate::probe_runner::{Asked, Finding};
+use crate::schedule::Turn;
 use crate::scope::Scope;
 use crate::time::{Span, Time};
 use crate::transition::Transition;
@@ -194,7 +195,7 @@ fn report_probe(scope: &mut Scope<'_>, kind: ProbeKind, report: ProbeReport, fin
         latency_ms,
         run: finding.run,
         counted: finding.counted,
-        look: finding.look,
+        look: finding.turn == Turn::Look,
     });
     if finding.forgiven {
         let message =

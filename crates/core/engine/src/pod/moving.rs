@@ -141,9 +141,10 @@ impl PodMachine {
         self.random = random;
     }
 
-    pub(super) fn replan(&mut self, plan: Arc<PodPlan>, settings: Settings) {
-        for (container, plan) in self.containers.iter_mut().zip(&plan.containers) {
-            container.replan(plan);
+    pub(super) fn replan(&mut self, now: Time, plan: Arc<PodPlan>, running: &PodPlan, settings: Settings) {
+        let plans = plan.containers.iter().zip(&running.containers);
+        for (container, (plan, running)) in self.containers.iter_mut().zip(plans) {
+            container.replan(now, plan, running, &settings);
         }
         // Only ephemeral ones are added, behind the others.
         let known = self.containers.len();

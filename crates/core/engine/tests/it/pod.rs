@@ -302,7 +302,15 @@ fn an_ephemeral_container_has_one_life_and_the_pod_does_not_care() {
     };
     let settings = Settings::default();
     let plan = Arc::new(plan);
-    driven.give(1, Input::Replan { plan, settings });
+    let running = Arc::clone(&plan);
+    driven.give(
+        1,
+        Input::Replan {
+            plan,
+            running,
+            settings,
+        },
+    );
     assert_eq!(driven.out.actions, [Action::EnsureImage { container: 1 }]);
     let life = LifeKey {
         container: 1,

@@ -100,11 +100,7 @@ impl fmt::Display for Advice {
                 period,
                 timeout,
                 offset,
-            } => write!(
-                f,
-                "against a server that accepts and hangs it asks every {timeout}, not every {period}: an attempt that hangs \
-                 holds up the next; timeoutSeconds: 1, timeoutMilliseconds: {offset} keeps the period"
-            ),
+            } => hangs_slow_down(f, *period, *timeout, *offset),
             Self::LongGrace {
                 kind,
                 gone_by,
@@ -146,16 +142,35 @@ impl fmt::Display for Advice {
             Self::ReadinessNoticedSooner {
                 sooner,
                 failure_threshold,
-            } => {
-                write!(
-                    f,
-                    "periodSeconds: 1, periodMilliseconds: -500 would notice readiness up to {sooner} sooner"
-                )?;
-                match failure_threshold {
-                    Some(same) => write!(f, "; with failureThreshold: {same} it gives up as late as now"),
-                    None => Ok(()),
-                }
-            }
+            } => readiness_noticed_sooner(f, *sooner, *failure_threshold),
         }
+    }
+}
+
+fn hangs_slow_down(
+    f: &mut fmt::Formatter<'_>,
+    period: Seconds,
+    timeout: Seconds,
+    offset: i64,
+) -> fmt::Result {
+    write!(
+        f,
+        "against a server that accepts and hangs it asks every {timeout}, not every {period}: an attempt that hangs holds up \
+         the next; timeoutSeconds: 1, timeoutMilliseconds: {offset} keeps the period"
+    )
+}
+
+fn readiness_noticed_sooner(
+    f: &mut fmt::Formatter<'_>,
+    sooner: Seconds,
+    failure_threshold: Option<u64>,
+) -> fmt::Result {
+    write!(
+        f,
+        "periodSeconds: 1, periodMilliseconds: -500 would notice readiness up to {sooner} sooner"
+    )?;
+    match failure_threshold {
+        Some(same) => write!(f, "; with failureThreshold: {same} it gives up as late as now"),
+        None => Ok(()),
     }
 }

@@ -14,7 +14,10 @@ use pulselet_vocabulary::Signal;
     reason = "a record of separate facts, not a state"
 )]
 pub(super) struct Record {
+    /// What the life was made from.
     pub(super) plan: Arc<ContainerPlan>,
+    /// What the next one is made from, if that is another.
+    next_plan: Option<Arc<ContainerPlan>>,
     /// How many were created.
     pub(super) lives: u32,
     pub(super) exists: bool,
@@ -70,6 +73,7 @@ impl Record {
     pub(super) fn new(plan: Arc<ContainerPlan>) -> Self {
         Self {
             plan,
+            next_plan: None,
             lives: 0,
             exists: false,
             running: false,
@@ -153,6 +157,9 @@ impl Record {
 
     fn begin(&mut self, restart_count: u32) {
         let reported = self.reported.take();
+        if let Some(plan) = self.next_plan.take() {
+            self.plan = plan;
+        }
         *self = Self {
             lives: restart_count + 1,
             exists: true,
@@ -180,6 +187,10 @@ impl Record {
             at_once: grace.is_zero() && !self.stop_asked,
             by: by.or(self.kill.as_ref().and_then(|kill| kill.by)),
         });
+    }
+
+    pub(super) fn replan(&mut self, plan: &Arc<ContainerPlan>) {
+        self.next_plan = Some(Arc::clone(plan));
     }
 
     /// Probes of an agent that is gone are not under way any more.

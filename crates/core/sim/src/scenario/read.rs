@@ -6,11 +6,14 @@ use std::marker::PhantomData;
 
 use pulselet_engine::plan::{PodPlan, ProbeKind};
 use pulselet_engine::time::{Span, Time};
+use pulselet_model::{Gate, GateError};
 use pulselet_vocabulary::Signal;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_saphyr::{Location, MessageFormatter, Spanned, UserMessageFormatter};
 
-use crate::scenario::{Ending, Hooks, OwnExit, ProbeScript, Scenario, ScriptedHealth, ScriptedLife, Window};
+use crate::scenario::{
+    Ending, GateFlip, Hooks, OwnExit, ProbeScript, Scenario, ScriptedHealth, ScriptedLife, Window,
+};
 use pulselet_plan::duration::{DurationError, parse_duration};
 
 /// Bytes of a scenario file. A thousand lives need less than a tenth of it.
@@ -50,6 +53,8 @@ pub enum ScenarioError {
     UnknownContainer { at: Place, name: String, known: String },
     #[error("{at}: unknown probe kind {kind:?}; use startup, liveness or readiness")]
     UnknownProbeKind { at: Place, kind: String },
+    #[error("{at}: {source}")]
+    UnknownGate { at: Place, source: GateError },
     #[error("{at}: {signal:?} is not a signal a process can handle")]
     UnknownSignal { at: Place, signal: String },
     #[error("{at}: {message}")]
@@ -83,6 +88,7 @@ fn yaml_error(error: &serde_saphyr::Error) -> ScenarioError {
 struct File {
     containers: Option<Entries<Option<ContainerFile>>>,
     agent: Option<AgentFile>,
+    gates: Option<Vec<FlipFile>>,
     delete_at: Option<Text>,
     grace_period_seconds: Option<Spanned<i64>>,
     evict_at: Option<Text>,
@@ -124,6 +130,14 @@ struct ProbeFile {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct AgentFile {
     restarts_at: Option<Vec<Text>>,
+}
+
+#[derive(Debug, serde::Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct FlipFile {
+    at: Text,
+    api: Option<Entries<bool>>,
+    node: Option<Entries<bool>>,
 }
 
 type Text = Spanned<String>;
@@ -175,6 +189,9 @@ impl File {
             agent_restarts.push(moment(&text)?);
         }
         agent_restarts.sort_unstable();
+        let flips = self.gates.unwrap_or_default().into_iter();
+        let mut gates = flips.map(FlipFile::resolve).collect::<Result<Vec<_>, _>>()?;
+        gates.sort_by_key(|flip| flip.at);
         let delete = ending(
             self.delete_at,
             self.grace_period_seconds,
@@ -185,10 +202,35 @@ impl File {
         Ok(Scenario {
             containers,
             agent_restarts,
+            gates,
             deletes: delete.into_iter().collect(),
             evict,
         })
     }
+}
+
+impl FlipFile {
+    fn resolve(self) -> Result<GateFlip, ScenarioError> {
+        Ok(GateFlip {
+            at: moment(&self.at)?,
+            api: gate_changes(self.api)?,
+            node: gate_changes(self.node)?,
+        })
+    }
+}
+
+fn gate_changes(entries: Option<Entries<bool>>) -> Result<Vec<(Gate, bool)>, ScenarioError> {
+    let entries = entries.map(|entries| entries.0).unwrap_or_default();
+    let change = |(name, on): (Text, bool)| {
+        let gate = Gate::from_name(&name.value).ok_or_else(|| ScenarioError::UnknownGate {
+            at: place(&name),
+            source: GateError::UnknownGate {
+                name: name.value.clone(),
+            },
+        })?;
+        Ok((gate, on))
+    };
+    entries.into_iter().map(change).collect()
 }
 
 fn unknown_container(name: Text, plan: &PodPlan) -> ScenarioError {
@@ -462,6 +504,9 @@ containers:
     - {}
   proxy:
 agent: {restartsAt: [120s, 1m]}
+gates:
+- {at: 90s, node: {ContainerStopSignals: false, StartupProbe: true}, api: {}}
+- {at: 30s, api: {SubSecondProbes: false}}
 deleteAt: 400s
 gracePeriodSeconds: 7
 evictAt: 500s
@@ -505,6 +550,18 @@ evictionGracePeriodSeconds: 0
         assert_eq!(
             scenario.agent_restarts,
             [60, 120].map(|s| Time::ZERO + Span::from_secs(s))
+        );
+        assert_eq!(
+            scenario.gates[1],
+            GateFlip {
+                at: Time::ZERO + Span::from_secs(90),
+                api: Vec::new(),
+                node: vec![
+                    (Gate::ContainerStopSignals, false),
+                    (Gate::StartupProbeEnabled, true)
+                ],
+            },
+            "in order of time"
         );
         assert_eq!(scenario.deletes[0].grace, Some(Span::from_secs(7)));
         assert_eq!(scenario.evict.unwrap().grace, Some(Span::ZERO));
@@ -595,6 +652,16 @@ evictionGracePeriodSeconds: 0
                 "agent: {restartsAt: [x]}\n".to_owned(),
                 "line 1, column 22",
                 "number",
+            ),
+            (
+                "gates: [{at: 3s, node: {Nope: true}}]\n".to_owned(),
+                "line 1, column 25",
+                "known gates: StartupProbeEnabled",
+            ),
+            (
+                "gates: [{node: {StartupProbe: true}}]\n".to_owned(),
+                "line 1, column",
+                "at",
             ),
             ("containers: {\n".to_owned(), "line 1, column 13", ""),
         ];

@@ -21,6 +21,21 @@ impl fmt::Display for Scenario {
             let times: Vec<_> = self.agent_restarts.iter().map(|at| moment(*at)).collect();
             writeln!(f, "agent: {{restartsAt: [{}]}}", times.join(", "))?;
         }
+        if !self.gates.is_empty() {
+            writeln!(f, "gates:")?;
+        }
+        for flip in &self.gates {
+            let mut fields = Fields::default();
+            fields.push("at", moment(flip.at));
+            for (part, changes) in [("node", &flip.node), ("api", &flip.api)] {
+                let mut gates = Fields::default();
+                for (gate, on) in changes {
+                    gates.push(gate.name(), on);
+                }
+                fields.push(part, format_args!("{{{}}}", gates.0));
+            }
+            writeln!(f, "- {{{}}}", fields.0)?;
+        }
         let keys = ["deleteAt", "gracePeriodSeconds"];
         for (index, ending) in self.deletes.iter().enumerate() {
             write_ending(f, ending, keys, if index == 0 { "" } else { "# and again: " })?;

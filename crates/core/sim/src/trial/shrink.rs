@@ -118,6 +118,12 @@ fn simpler_requests(case: &Case, add: &mut Add<'_>) {
         add(&|it| it.scenario.deletes[place].grace = None);
     }
     add(&|it| it.scenario.evict = None);
+    add(&|it| it.scenario.gates = Vec::new());
+    for index in 0..case.scenario.gates.len() {
+        add(&|it| {
+            it.scenario.gates.remove(index);
+        });
+    }
     add(&|it| it.pod.spec.active_deadline_seconds = None);
     add(&|it| it.pod.spec.termination_grace_period_seconds = None);
 }

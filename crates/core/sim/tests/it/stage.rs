@@ -6,11 +6,12 @@ use std::sync::Arc;
 use pulselet_engine::line::{Line, LineBody, LineRecord};
 use pulselet_engine::plan::{ProbeKind, Settings};
 use pulselet_engine::time::{Span, Time};
-use pulselet_model::{GateSet, Pod, Profile, admit_create, decode_documents};
+use pulselet_model::{Pod, Profile, admit_create, decode_documents};
 use pulselet_plan::PodBlueprint;
 use pulselet_plan::duration::parse_duration;
 use pulselet_sim::faults::FaultPlan;
 use pulselet_sim::oracle::{Oracles, Punctuality};
+use pulselet_sim::scenario::GateSkew;
 use pulselet_sim::{Scenario, Setup, Simulation};
 use pulselet_vocabulary::PodName;
 use serde_json::Value;
@@ -19,6 +20,7 @@ use serde_json::Value;
 #[derive(Clone)]
 pub(crate) struct Stage {
     pub(crate) pod: Pod,
+    pub(crate) gates: GateSkew,
     pub(crate) blueprint: PodBlueprint,
     pub(crate) settings: Settings,
     pub(crate) scenario: Scenario,
@@ -28,10 +30,11 @@ pub(crate) struct Stage {
 impl Stage {
     /// `spec` is the pod's spec as YAML.
     pub(crate) fn new(spec: &str, scenario: &str) -> Self {
-        Self::with_gates(spec, scenario, GateSet::ALL)
+        Self::with_skew(spec, scenario, GateSkew::default())
     }
 
-    pub(crate) fn with_gates(spec: &str, scenario: &str, gates: GateSet) -> Self {
+    /// A pod that is new at an API and a node with these gates.
+    pub(crate) fn with_skew(spec: &str, scenario: &str, gates: GateSkew) -> Self {
         let indented = spec.replace('\n', "\n  ");
         let manifest = format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: web}}\nspec:\n  {indented}\n");
         let document = decode_documents(manifest.as_bytes())
@@ -42,13 +45,14 @@ impl Stage {
             .decode(Profile::Pulselet)
             .pod
             .unwrap_or_else(|error| panic!("{error}\n{manifest}"));
-        let pod = admit_create(pod, Profile::Pulselet, gates)
+        let pod = admit_create(pod, Profile::Pulselet, gates.api)
             .expect("the pod is admitted")
             .pod;
-        let blueprint = pulselet_plan::convert(&pod, gates).expect("the pod has a plan");
+        let blueprint = pulselet_plan::convert(&pod, gates.node).expect("the pod has a plan");
         let scenario = Scenario::read(scenario, &blueprint.plan).unwrap_or_else(|error| panic!("{error}"));
         Self {
             pod,
+            gates,
             blueprint,
             settings: Settings::default(),
             scenario,
@@ -63,7 +67,7 @@ impl Stage {
     /// The setup of a simulation.
     pub(crate) fn setup(&self) -> Setup {
         let scenario = self.scenario.clone();
-        let setup = Setup::for_pod(&self.pod, &self.blueprint, self.settings, 7, scenario);
+        let setup = Setup::for_pod(&self.pod, self.gates, &self.blueprint, self.settings, 7, scenario);
         Setup {
             faults: self.faults.clone(),
             ..setup

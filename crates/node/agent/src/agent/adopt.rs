@@ -166,6 +166,7 @@ impl Agent {
         };
         let uid = Arc::clone(&entry.identity.uid);
         let plan = Arc::clone(entry.plan());
+        let running = Arc::clone(&entry.blueprint.running);
         let settings = self.config.settings;
         let ready =
             |sandbox: &&SandboxStatus| *sandbox.pod.uid == *uid && sandbox.state == SandboxState::Ready;
@@ -197,7 +198,14 @@ impl Agent {
         }
         self.feed(key, Input::AgentRestarted);
         // Last: what was begun under the old plan goes on under it.
-        self.feed(key, Input::Replan { plan, settings });
+        self.feed(
+            key,
+            Input::Replan {
+                plan,
+                running,
+                settings,
+            },
+        );
     }
 
     /// The database could not be read; the pods come from their spare copies.

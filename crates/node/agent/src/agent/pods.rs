@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pulselet_engine::plan::{ProbeKind, Role};
 use pulselet_engine::{Identity, Input, PodKey, PodPlan};
-use pulselet_model::Pod;
+use pulselet_model::{Pod, keep_accepted};
 use pulselet_plan::{PodBlueprint, refusal_without};
 use pulselet_runtime::SandboxId;
 use pulselet_vocabulary::PodName;
@@ -32,7 +32,7 @@ impl Agent {
                 let _ = reply.send(self.add(Arc::from(pod), origin));
             }
             Request::Update { pod, reply } => {
-                let _ = reply.send(self.update(&pod));
+                let _ = reply.send(self.update(*pod));
             }
             Request::Delete {
                 pod,
@@ -157,21 +157,23 @@ impl Agent {
         key
     }
 
-    /// Another manifest for a pod that stays. Nothing is restarted for it.
-    fn update(&mut self, pod: &Pod) -> Result<(), UpdateError> {
-        let blueprint = Arc::new(pulselet_plan::convert(pod, self.config.gates)?);
-        let plan = Arc::clone(&blueprint.plan);
-        let name = pod_name_of(pod);
+    /// Another manifest for a pod that stays. Nothing is restarted for it, and what an API no longer shows because a gate
+    /// was turned off there is kept.
+    fn update(&mut self, mut pod: Pod) -> Result<(), UpdateError> {
+        let name = pod_name_of(&pod);
         let key = self.find(&name)?;
         let settings = self.config.settings;
         let entry = self.entries.get_mut(&key).expect("a name leads to an entry");
-        if *entry.identity.uid != *uid_of(pod) {
+        if *entry.identity.uid != *uid_of(&pod) {
             return Err(NoSuchPod { pod: name }.into());
         }
+        keep_accepted(&mut pod, &entry.spec.read());
+        let blueprint = Arc::new(pulselet_plan::convert(&pod, self.config.gates)?);
+        let (plan, running) = (Arc::clone(&blueprint.plan), Arc::clone(&blueprint.running));
         if !only_adds_ephemeral(&plan, entry.plan()) {
             return Err(UpdateError::Containers);
         }
-        let spec = Manifest::new(pod);
+        let spec = Manifest::new(&pod);
         let before = entry.generation;
         entry.generation = before.wrapping_add(1);
         self.journal.spec(&entry.identity.uid, entry.generation, &spec);
@@ -187,7 +189,14 @@ impl Agent {
         let pod = entry.reference(key);
         let work = async move { jobs.update_volumes(pod).await };
         self.tasks.spawn(work.instrument(entry.span()));
-        self.feed(key, Input::Replan { plan, settings });
+        self.feed(
+            key,
+            Input::Replan {
+                plan,
+                running,
+                settings,
+            },
+        );
         Ok(())
     }
 
