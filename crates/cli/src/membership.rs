@@ -102,6 +102,7 @@ impl Application {
         let file = options.data_dir.path().join(SERVICES_FILE);
         self.objects = self.objects.clone().with_services_in(file);
         options.objects = Arc::new(self.objects.clone());
+        options.local_objects = None;
     }
 
     /// Joins with a node that runs.

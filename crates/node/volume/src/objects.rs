@@ -5,6 +5,7 @@
 //! what becomes of them and what is reported about a missing one is the node's business; caching is the source's.
 
 mod fetch;
+mod local;
 mod service;
 
 use std::fmt;
@@ -16,6 +17,7 @@ use pulselet_model::openapi::api::core::v1::{ConfigMap, Secret};
 use thiserror::Error;
 
 pub use fetch::{ObjectError, Objects, SourceKind, Wanted};
+pub use local::{LocalObject, LocalObjects};
 pub use service::{ServiceFacts, ServicePortFacts};
 
 /// Where a node gets the objects from that its pods name.

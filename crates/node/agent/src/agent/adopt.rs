@@ -112,7 +112,7 @@ impl Agent {
         }
         // What the runtime still has keeps its files, whether or not anybody knows why it is there.
         uids.extend(listing.running_uids().into_iter().map(str::to_owned));
-        self.remove_stale_directories(uids);
+        self.remove_stale_directories(uids).await;
         Ok(())
     }
 
@@ -256,10 +256,11 @@ impl Agent {
         self.warn_all(&message);
     }
 
-    /// Removes the directories and logs of pods that were forgotten while their removal was under way.
-    fn remove_stale_directories(&mut self, known: HashSet<String>) {
+    /// Removes the directories and logs of pods that were forgotten while their removal was under way, and the logs that
+    /// an earlier run has kept. Done before any pod is taken: the same manifest has the same uid, and its directory again.
+    async fn remove_stale_directories(&self, known: HashSet<String>) {
         let layout = self.jobs.layout.clone();
-        self.tasks.spawn_blocking(move || {
+        let removed = tokio::task::spawn_blocking(move || {
             let is_stale = |uid: &str| !known.contains(uid);
             remove_below(&layout.pods(), |name| is_stale(name));
             // Namespace, name and uid; neither of them has an underscore. What is named otherwise is not ours.
@@ -270,6 +271,7 @@ impl Agent {
                 }
             });
         });
+        removed.await.expect("removing does not panic");
     }
 }
 

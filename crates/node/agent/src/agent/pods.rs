@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pulselet_engine::plan::{ProbeKind, Role};
+use pulselet_engine::status::ReportedState;
 use pulselet_engine::{Identity, Input, PodKey, PodPlan};
 use pulselet_model::Pod;
 use pulselet_plan::{PodBlueprint, refusal_without};
@@ -244,8 +245,10 @@ impl Agent {
             return;
         };
         let pod = entry.identity.clone();
+        // Who ran it looks for what it printed when it has failed; the next run removes it.
+        let keeps_logs = entry.origin == Origin::Run;
         let jobs = Arc::clone(&self.jobs);
-        let work = async move { jobs.clean_up(key, pod).await };
+        let work = async move { jobs.clean_up(key, pod, keeps_logs).await };
         self.tasks.spawn(work.instrument(entry.span()));
     }
 
@@ -349,6 +352,16 @@ impl Agent {
             .ok_or(StreamError::NoSandbox { pod })
     }
 
+    /// Whether a container will not run again.
+    fn has_finished(&self, key: PodKey, container: usize) -> bool {
+        let Some(pod) = self.pods.get(key) else {
+            return true;
+        };
+        let report = pod.status();
+        let container = report.containers.get(container);
+        container.is_none_or(|it| matches!(it.state, ReportedState::Terminated(_)))
+    }
+
     fn log(&self, pod: &PodName, container: Option<&str>, previous: bool) -> Result<LogPlace, LogError> {
         let key = self.find(pod)?;
         let entry = self.entries.get(&key).expect("a name leads to an entry");
@@ -396,6 +409,7 @@ impl Agent {
             container,
             attempt,
             running: !previous && life.is_running(),
+            last: !life.is_running() && self.has_finished(key, index),
         })
     }
 }
