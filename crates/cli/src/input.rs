@@ -7,8 +7,11 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use pulselet_model::{Admission, DecodeError, Document, FieldError, GateSet, Position, Profile, Warning};
-use pulselet_model::{admit_create, admit_local, decode_documents};
+use pulselet_agent::LocalObject;
+use pulselet_model::{
+    Admission, DecodeError, Document, FieldError, GateSet, ManifestObject, Pod, Position, Profile, Warning,
+};
+use pulselet_model::{admit_config_map, admit_create, admit_local, admit_secret, decode_documents};
 
 use crate::exit::Failure;
 
@@ -133,6 +136,8 @@ pub(crate) struct Verdict {
 pub(crate) enum Outcome {
     /// The Pod, and the place of the field of each warning.
     Accepted(Box<Admission>, Vec<Option<Position>>),
+    /// A config map or a secret, for the pods beside it.
+    Object(LocalObject),
     /// Every error, with the place of the field it is about.
     Invalid(Vec<(FieldError, Option<Position>)>),
     Undecodable(DecodeError),
@@ -148,25 +153,15 @@ pub(crate) enum Gatekeeper {
 }
 
 fn judge(document: &Document<'_>, profile: Profile, gatekeeper: Gatekeeper) -> Verdict {
-    let decoded = document.decode(profile);
-    let admit = |pod| match gatekeeper {
-        Gatekeeper::Api(gates) => admit_create(pod, profile, gates),
-        Gatekeeper::Node(gates) => admit_local(pod, profile, gates),
-    };
-    let outcome = match decoded.pod {
-        Ok(pod) => match admit(pod) {
-            Ok(admission) if admission.warnings.is_empty() => {
-                Outcome::Accepted(Box::new(admission), Vec::new())
-            }
-            Ok(admission) => {
-                let places = document.locate_all(admission.warnings.iter().map(Warning::field));
-                Outcome::Accepted(Box::new(admission), places)
-            }
-            Err(errors) => {
-                let places = document.locate_all(errors.iter().map(|error| error.field.as_str()));
-                Outcome::Invalid(errors.into_iter().zip(places).collect())
-            }
-        },
+    let decoded = document.decode_object(profile);
+    let outcome = match decoded.object {
+        Ok(ManifestObject::Pod(pod)) => judge_pod(document, *pod, profile, gatekeeper),
+        Ok(ManifestObject::ConfigMap(map)) => object_outcome(document, admit_config_map(*map), |map| {
+            LocalObject::ConfigMap(Box::new(map))
+        }),
+        Ok(ManifestObject::Secret(secret)) => object_outcome(document, admit_secret(*secret), |secret| {
+            LocalObject::Secret(Box::new(secret))
+        }),
         Err(error) => Outcome::Undecodable(error),
     };
     Verdict {
@@ -176,4 +171,35 @@ fn judge(document: &Document<'_>, profile: Profile, gatekeeper: Gatekeeper) -> V
         name: decoded.name,
         outcome,
     }
+}
+
+fn judge_pod(document: &Document<'_>, pod: Pod, profile: Profile, gatekeeper: Gatekeeper) -> Outcome {
+    let admitted = match gatekeeper {
+        Gatekeeper::Api(gates) => admit_create(pod, profile, gates),
+        Gatekeeper::Node(gates) => admit_local(pod, profile, gates),
+    };
+    match admitted {
+        Ok(admission) if admission.warnings.is_empty() => Outcome::Accepted(Box::new(admission), Vec::new()),
+        Ok(admission) => {
+            let places = document.locate_all(admission.warnings.iter().map(Warning::field));
+            Outcome::Accepted(Box::new(admission), places)
+        }
+        Err(errors) => invalid(document, errors),
+    }
+}
+
+fn object_outcome<T>(
+    document: &Document<'_>,
+    admitted: Result<T, Vec<FieldError>>,
+    object: impl FnOnce(T) -> LocalObject,
+) -> Outcome {
+    match admitted {
+        Ok(admitted) => Outcome::Object(object(admitted)),
+        Err(errors) => invalid(document, errors),
+    }
+}
+
+fn invalid(document: &Document<'_>, errors: Vec<FieldError>) -> Outcome {
+    let places = document.locate_all(errors.iter().map(|error| error.field.as_str()));
+    Outcome::Invalid(errors.into_iter().zip(places).collect())
 }

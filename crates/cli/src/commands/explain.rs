@@ -29,6 +29,8 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<Exit, Failure> {
             Outcome::Accepted(admission, _) => {
                 output::written(explain_pod(&mut out, args, &config, &source, &admission.pod)?)
             }
+            // It has no timing.
+            Outcome::Object(_) => Ok(()),
             Outcome::Invalid(_) | Outcome::Undecodable(_) => {
                 worst = worst.max(Exit::No);
                 Ok(())

@@ -20,7 +20,7 @@ use crate::backoff::BackOff;
 use crate::hook::HookRun;
 use crate::io::{ContainerIx, CreateError, ImageFailure, LifeKey};
 use crate::line::{HookOutcome, LineBody};
-use crate::plan::{ContainerPlan, ProbeKind, Role, Settings};
+use crate::plan::{ContainerPlan, ProbeKind, Role};
 use crate::probe_runner::ProbeRunner;
 use crate::scope::Scope;
 use crate::status::Terminated;
@@ -43,6 +43,9 @@ pub(crate) struct Container {
     earlier: Option<Ended>,
     backoff: BackOff,
     pull_backoff: BackOff,
+    /// The image that the newest creation was asked for with.
+    #[serde(default)]
+    asked_image: Option<Arc<str>>,
     probers: Probers,
     /// It has been started in some life: what waited for it may go on.
     pub(crate) was_started: bool,
@@ -110,6 +113,9 @@ pub(crate) struct Running {
 pub(crate) struct Ended {
     pub(crate) terminated: Terminated,
     pub(crate) stop_signal: Option<Signal>,
+    /// `None` if an agent wrote this that did not write images.
+    #[serde(default)]
+    image: Option<Arc<str>>,
     attempt: u32,
 }
 
@@ -133,6 +139,7 @@ impl Container {
             earlier: None,
             backoff: BackOff::default(),
             pull_backoff: BackOff::default(),
+            asked_image: None,
             probers: [None, None, None],
             was_started: false,
             reported: Reported::default(),
@@ -143,23 +150,67 @@ impl Container {
         &self.plan
     }
 
-    /// The next life is made from `plan`; the one that there is goes by the times of `running`.
+    /// Takes another plan for its next life; the one that there is goes by the times of `running`. One with another image makes it a new container, as far as waiting goes: what it waits for
+    /// because of the old image is over.
     pub(crate) fn replan(
         &mut self,
-        now: Time,
+        scope: &mut Scope<'_>,
         plan: &Arc<ContainerPlan>,
-        running: &ContainerPlan,
-        settings: &Settings,
+        running: Option<&Arc<ContainerPlan>>,
     ) {
+        let has_changed = self.plan.image != plan.image;
         self.plan = Arc::clone(plan);
-        if let Stage::Starting(life) | Stage::Running(Running { life, .. }) = &mut self.stage {
-            life.plan = Arc::new(life.plan.with_times_of(running));
-            let life = &life.plan;
-            for prober in self.probers.iter_mut().flatten() {
-                if let Some(probe) = life.probe(prober.kind()) {
-                    prober.replan(now, probe, settings);
-                }
+        if let Some(running) = running {
+            self.take_times(scope, running);
+        }
+        if !has_changed {
+            return;
+        }
+        self.backoff = BackOff::default();
+        self.pull_backoff = BackOff::default();
+        match self.stage {
+            Stage::Pulling | Stage::PullBackOff { .. } | Stage::CreateBackOff { .. } => {
+                self.ensure_image(scope);
             }
+            Stage::BackOff { .. } => self.begin(scope, true),
+            Stage::Pending | Stage::Creating | Stage::Starting(_) | Stage::Running(_) | Stage::Finished => {}
+        }
+    }
+
+    fn take_times(&mut self, scope: &Scope<'_>, running: &ContainerPlan) {
+        let (Stage::Starting(life) | Stage::Running(Running { life, .. })) = &mut self.stage else {
+            return;
+        };
+        life.plan = Arc::new(life.plan.with_times_of(running));
+        for prober in self.probers.iter_mut().flatten() {
+            if let Some(probe) = life.plan.probe(prober.kind()) {
+                prober.replan(scope.now, probe, scope.settings);
+            }
+        }
+    }
+
+    /// Whether it runs and goes on with an image that it should not have any more. Init containers run to their end.
+    pub(crate) fn has_old_image(&self) -> bool {
+        let replaceable = match self.role() {
+            Role::Sidecar | Role::Main => true,
+            Role::Init | Role::Ephemeral => false,
+        };
+        let old = |running: &Running| running.life.plan.image != self.plan.image;
+        replaceable && !self.is_terminating() && self.running().is_some_and(old)
+    }
+
+    /// The image of the life that is there or was there last; the plan's where the next one is being made.
+    pub(crate) fn image(&self) -> &Arc<str> {
+        let newest = || self.newest.as_ref().and_then(|ended| ended.image.as_ref());
+        match &self.stage {
+            Stage::Starting(life) => &life.plan.image,
+            Stage::Running(running) => &running.life.plan.image,
+            Stage::BackOff { .. } | Stage::Finished => newest().unwrap_or(&self.plan.image),
+            Stage::Pending
+            | Stage::Pulling
+            | Stage::PullBackOff { .. }
+            | Stage::Creating
+            | Stage::CreateBackOff { .. } => &self.plan.image,
         }
     }
 

@@ -127,6 +127,8 @@ pub enum KillReason {
     Evicted,
     Deadline,
     SandboxChanged,
+    /// The manifest names another image.
+    ImageChanged,
     PostStartHook,
     /// All main containers have finished for good, so the sidecars may go.
     Completed,

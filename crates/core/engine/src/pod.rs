@@ -189,6 +189,11 @@ impl PodMachine {
         self.end.is_some_and(|end| end.deleted)
     }
 
+    /// When all of it should be gone; `None` if it is not ending.
+    pub fn ends_by(&self) -> Option<Time> {
+        self.end.map(|end| end.until)
+    }
+
     pub fn phase(&self) -> Phase {
         self.phase
     }

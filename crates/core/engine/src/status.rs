@@ -54,6 +54,8 @@ impl ConditionKind {
 pub struct ContainerReport {
     pub name: Arc<str>,
     pub role: Role,
+    /// What it runs or ran last; what it is asked to run only where that is being made.
+    pub image: Arc<str>,
     pub state: ReportedState,
     /// The end of the life before the one `state` speaks of.
     pub last: Option<Terminated>,

@@ -14,6 +14,7 @@ use pulselet_model::{Container, EphemeralContainer, LifecycleHandler, PodSpec};
 use crate::convert::manifest_probe;
 use crate::refusal::PodRefusal;
 use crate::security::RecursiveReadOnly;
+use crate::storage::StorageLimit;
 use crate::target::{HookTarget, ProbeTarget};
 use crate::volume::{SizeLimit, VolumeBlueprint};
 
@@ -47,6 +48,8 @@ pub struct ContainerBlueprint {
     pub mounts: Box<[MountBlueprint]>,
     pub stdin: bool,
     pub tty: bool,
+    /// How much of the disk it may take; `None` if that is not limited.
+    pub storage_limit: Option<Box<StorageLimit>>,
 }
 
 /// A volume's mount, as far as the status shows it.
@@ -103,6 +106,7 @@ impl ContainerBlueprint {
             mounts: container.volume_mounts.iter().map(MountBlueprint::new).collect(),
             stdin: container.stdin,
             tty: container.tty,
+            storage_limit: StorageLimit::read(&container.resources).map(Box::new),
         }
     }
 
@@ -116,6 +120,7 @@ impl ContainerBlueprint {
             mounts: container.volume_mounts.iter().map(MountBlueprint::new).collect(),
             stdin: container.stdin,
             tty: container.tty,
+            storage_limit: None,
         }
     }
 

@@ -17,7 +17,8 @@ pub mod duration;
 pub mod explain;
 pub mod refusal;
 pub mod security;
-pub mod target;
+pub mod storage;
+mod target;
 pub mod timing;
 pub mod volume;
 
@@ -29,5 +30,6 @@ pub use refusal::{PodRefusal, RefusalReason, refusal};
 pub use security::{
     Ability, AppArmorProfile, RecursiveReadOnly, app_armor_profile, container_refusal, refusal_without,
 };
+pub use storage::StorageLimit;
 pub use target::{HookTarget, HostPort, HttpScheme, HttpTarget, ProbeTarget};
 pub use volume::{SizeLimit, VolumeBlueprint, VolumeKind, limit_bytes};

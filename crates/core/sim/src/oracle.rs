@@ -297,6 +297,7 @@ impl Oracles {
             | KillReason::Evicted
             | KillReason::Deadline
             | KillReason::SandboxChanged
+            | KillReason::ImageChanged
             | KillReason::PostStartHook
             | KillReason::Completed => return Ok(()),
         };
@@ -530,6 +531,7 @@ const fn pod_wide(reason: KillReason) -> bool {
         | KillReason::StartupProbe
         | KillReason::LivenessProbe
         | KillReason::SandboxChanged
+        | KillReason::ImageChanged
         | KillReason::PostStartHook => false,
     }
 }

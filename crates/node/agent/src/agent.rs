@@ -1,7 +1,8 @@
 //! The agent: one task that owns all pods, feeds the engine and has its actions carried out.
 //!
 //! Everything that changes a pod passes through [`Agent::feed`] or [`Agent::advance`]. What always holds:
-//! - a pod's state is on disk before an action that follows from it begins, and before others see it;
+//! - a pod's state is on disk before an action that follows from it begins, and before others see it, unless the disk
+//!   refuses: then the node acts first, and only new sandboxes wait;
 //! - nothing in the loop waits: runtimes, disks and readers are waited for elsewhere;
 //! - the engine decides, this carries out.
 
@@ -21,6 +22,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pulselet_engine::io::Action;
 use pulselet_engine::{Input, LifeKey, Outbox, PodKey, Pods, Time};
 use pulselet_plan::NodeConfig;
 use pulselet_runtime::{ContainerId, Events};
@@ -36,7 +38,7 @@ pub use requests::{
 };
 pub(crate) use requests::{REQUESTS, Request};
 
-use self::entry::{PendingOutput, PodEntry};
+use self::entry::{DueAction, PendingOutput, PodEntry};
 use self::journal::{Journal, Verdict};
 use self::starvation::Starvation;
 use crate::endpoints::metrics::Metrics;
@@ -60,6 +62,8 @@ const ANSWERS_PER_TURN: usize = 256;
 const ADVANCES_PER_TURN: usize = 256;
 /// How long a shutdown waits for a disk that refuses.
 const LAST_SAVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long an agent that leaves goes on with the removal of pods that are all but gone.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(3);
 /// The clock is looked at again after this long at the latest: a machine that slept has moved on.
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 
@@ -82,6 +86,8 @@ pub(crate) struct Agent {
     /// The part of the pods whose light changes are saved next.
     light_part: usize,
     ending: Option<Shutdown>,
+    /// When an agent that was told to leave does so in any case.
+    leave_by: Instant,
     /// A listing is under way.
     listing: bool,
     findings: mpsc::Receiver<Findings>,
@@ -137,6 +143,7 @@ impl Agent {
             starvation: config.settings.overload_guard.then(|| Starvation::new(now)),
             light_part: 0,
             ending: None,
+            leave_by: Instant::now(),
             listing: false,
             findings,
             found,
@@ -158,7 +165,7 @@ impl Agent {
             interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         }
         let mut timer = Box::pin(tokio::time::sleep(Duration::ZERO));
-        let mut events_over = false;
+        let (mut events_over, mut requests_over) = (false, false);
         while !self.is_done() {
             self.turn();
             self.arm(timer.as_mut());
@@ -168,13 +175,14 @@ impl Agent {
                 Some(answer) = inlets.answers.recv() => Wake::Answer(answer),
                 event = inlets.events.next(), if !events_over => Wake::Event(event),
                 Some(findings) = self.findings.recv() => Wake::Findings(findings),
-                request = inlets.requests.recv() => Wake::Request(request),
+                request = inlets.requests.recv(), if !requests_over => Wake::Request(request),
                 () = timer.as_mut() => Wake::Timer,
                 _ = reconcile.tick() => Wake::Reconcile,
                 _ = light_save.tick() => Wake::LightSave,
                 _ = beat.tick(), if self.starvation.is_some() => Wake::Beat,
             };
             events_over |= matches!(wake, Wake::Event(None));
+            requests_over |= matches!(wake, Wake::Request(None));
             self.wake(wake, &mut inlets);
             // However busy the probes keep it, somebody who asks gets an answer.
             if let Ok(request) = inlets.requests.try_recv() {
@@ -205,12 +213,20 @@ impl Agent {
             Wake::Findings(findings) => self.reconcile(&findings),
             Wake::Request(Some(request)) => self.request(request),
             // Every handle was dropped: nobody can ask for anything else.
-            Wake::Request(None) => self.ending = self.ending.max(Some(Shutdown::Leave)),
+            Wake::Request(None) => self.shut_down(Shutdown::Leave),
             Wake::Reconcile => {
                 self.look();
                 self.measure_volumes();
             }
-            Wake::LightSave => self.mark_some_lightly_changed(),
+            Wake::LightSave => {
+                self.mark_some_lightly_changed();
+                if self.journal.falls_behind(self.jobs.clock.now()) {
+                    tracing::warn!(
+                        "the disk takes long to write the node's state; what is due does not wait for it"
+                    );
+                    self.stop_waiting();
+                }
+            }
         }
     }
 
@@ -266,10 +282,7 @@ impl Agent {
         self.follow(key, &out.transitions);
         self.record(key, &out.lines, &out.events);
         if let Some(entry) = self.entries.get_mut(&key) {
-            let due_actions = out
-                .actions
-                .drain(..)
-                .map(|action| entry::DueAction { action, due });
+            let due_actions = out.actions.drain(..).map(|action| DueAction { action, due });
             let waits = !entry.pending.actions.is_empty() || !entry.pending.lines.is_empty();
             if out.dirty {
                 let pending = &mut entry.pending.actions;
@@ -281,9 +294,9 @@ impl Agent {
                 }
                 entry.pending.lines.append(&mut out.lines);
                 self.journal.mark(key);
-                if self.journal.is_failing() {
-                    let lines = std::mem::take(&mut entry.pending.lines);
-                    self.publish(key, lines);
+                if self.journal.is_behind() {
+                    let pending = std::mem::take(&mut entry.pending);
+                    self.go_ahead(key, pending);
                 }
             } else {
                 entry.changed_lightly = true;
@@ -307,25 +320,63 @@ impl Agent {
     fn judge(&mut self, note: Note) {
         match self.journal.judge(note) {
             Verdict::Saved(pods) => {
+                self.jobs.state_health.written();
                 for (key, pending) in pods {
                     self.release(key, pending);
                 }
             }
             Verdict::Refused { error } => {
-                for (key, lines) in self.journal.waiting_lines() {
-                    self.publish(key, lines);
-                }
                 let message = format!(
-                    "the node's state cannot be written ({error}): everything keeps running, but nothing is started \
-                     or stopped until it can; make room on the disk"
+                    "the node's state cannot be written ({error}): everything keeps running and is kept healthy, but no \
+                     pod is begun, and an agent that is restarted now forgets what happened meanwhile; make room on the disk"
                 );
+                self.jobs.state_health.refused(message.clone());
                 self.warn_all(&message);
+                self.stop_waiting();
+                self.measure_volumes();
             }
             Verdict::Nothing => {}
         }
     }
 
-    /// The state is on disk: others may know, and things may happen.
+    /// The disk refuses or takes too long: what waits for it goes ahead.
+    fn stop_waiting(&mut self) {
+        let mut waiting = self.journal.waiting();
+        for (key, entry) in &mut self.entries {
+            waiting.push((*key, std::mem::take(&mut entry.pending)));
+        }
+        for (key, pending) in waiting {
+            self.go_ahead(key, pending);
+        }
+    }
+
+    /// Does what follows from a state that is not on disk, new sandboxes aside.
+    fn go_ahead(&mut self, key: PodKey, mut pending: PendingOutput) {
+        let begins = |due: &DueAction| match due.action {
+            Action::RunSandbox { .. } => true,
+            Action::StopSandbox
+            | Action::EnsureImage { .. }
+            | Action::Create { .. }
+            | Action::Start { .. }
+            | Action::Probe { .. }
+            | Action::Hook { .. }
+            | Action::CancelHook { .. }
+            | Action::Stop { .. }
+            | Action::Kill { .. }
+            | Action::Remove { .. } => false,
+        };
+        let (waiting, due): (Vec<_>, Vec<_>) = pending.actions.drain(..).partition(begins);
+        pending.actions = due;
+        if !waiting.is_empty() {
+            let left = self.journal.keep_waiting(key, waiting);
+            if let Some(entry) = self.entries.get_mut(&key) {
+                entry.pending.actions.extend(left);
+            }
+        }
+        self.release(key, pending);
+    }
+
+    /// The state is on disk, or cannot be now: others may know, and things may happen.
     fn release(&mut self, key: PodKey, pending: PendingOutput) {
         self.publish(key, pending.lines);
         if let (Some(feed), Some(entry)) = (&self.api_feed, self.entries.get(&key)) {
@@ -339,7 +390,13 @@ impl Agent {
             .pods
             .get(key)
             .is_some_and(pulselet_engine::PodMachine::is_over);
-        if is_over && !self.journal.is_marked(key) {
+        if is_over && (!self.journal.is_marked(key) || self.journal.is_behind()) {
+            // Its files are perhaps what fills the disk: they do not wait for it.
+            if self.journal.is_marked(key)
+                && let Some(entry) = self.entries.get(&key)
+            {
+                self.journal.forget(key, &entry.identity.uid);
+            }
             if let (Some(feed), Some(last)) = (&self.api_feed, self.view(key)) {
                 feed.departed(last);
             }
@@ -372,11 +429,27 @@ impl Agent {
     fn is_done(&self) -> bool {
         match self.ending {
             None => false,
-            Some(Shutdown::Leave) => true,
+            Some(Shutdown::Leave) => !self.is_about_to_remove() || self.leave_by <= Instant::now(),
             Some(Shutdown::StopPods | Shutdown::KillPods) => {
                 self.entries.is_empty() && self.journal.is_idle()
             }
         }
+    }
+
+    /// Whether a deleted pod is all but gone: its grace period is over. What is left of it on the machine would stay until
+    /// the next agent comes, if one does.
+    fn is_about_to_remove(&self) -> bool {
+        let now = self.jobs.clock.now();
+        self.entries.keys().any(|key| match self.pods.get(*key) {
+            Some(pod) => pod.is_deleting() && (pod.ends_by() <= Some(now) || !self.has_running_life(*key)),
+            // The engine has forgotten it; its files are being removed.
+            None => true,
+        })
+    }
+
+    fn has_running_life(&self, key: PodKey) -> bool {
+        let entry = self.entries.get(&key);
+        entry.is_some_and(|entry| entry.lives.iter().any(entry::Life::is_running))
     }
 
     /// Writes down everything once more, as far as the disk allows.

@@ -9,6 +9,7 @@ mod hook;
 mod image;
 mod life;
 mod sandbox;
+mod storage;
 mod volumes;
 
 use std::net::IpAddr;
@@ -27,11 +28,14 @@ pub(crate) use check::ProbeJob;
 pub(crate) use hook::HookJob;
 pub(crate) use image::ImageJob;
 pub(crate) use life::{CreateJob, RemoveJob, StopJob};
+pub(crate) use storage::{ContainerStorage, StorageMeasurement};
 pub(crate) use volumes::Measurement;
 
 use self::volumes::MountReports;
 use crate::container_config::Context;
+use crate::pod::status::KnownImage;
 use crate::state::clock::Clock;
+use crate::state::health::StateHealth;
 use crate::state::layout::Layout;
 
 /// How long a runtime may take to make, start or remove something, as a kubelet waits.
@@ -67,6 +71,7 @@ pub(crate) struct JobContext {
     /// The volumes that are made from them.
     pub(crate) volumes: VolumeKeeper<PodKey>,
     pub(crate) clock: Clock,
+    pub(crate) state_health: StateHealth,
     answers: mpsc::Sender<JobAnswer>,
     limits: Limits,
 }
@@ -78,6 +83,7 @@ struct Limits {
     network_probes: Semaphore,
     exec_probes: Semaphore,
     measurements: Semaphore,
+    storage: Semaphore,
 }
 
 /// What a job found out about a pod.
@@ -94,10 +100,17 @@ pub(crate) enum JobResult {
     Sandbox(SandboxLocation),
     Image {
         container: usize,
-        image_id: String,
+        image: KnownImage,
         pulled: pulselet_engine::io::Pulled,
         /// A `STOPSIGNAL` that makes no sense.
         bad_signal: Option<String>,
+    },
+    /// There is no image of that name.
+    ImageFailed {
+        container: usize,
+        image: Arc<str>,
+        error: pulselet_engine::io::ImageFailure,
+        message: String,
     },
     /// A container as the runtime describes it.
     Container(Box<ContainerStatus>),
@@ -138,17 +151,21 @@ pub(crate) struct SandboxLocation {
 }
 
 impl SandboxLocation {
-    pub(crate) fn address(&self) -> Option<IpAddr> {
-        self.addresses.first().copied()
-    }
-}
-
-impl From<&SandboxStatus> for SandboxLocation {
-    fn from(status: &SandboxStatus) -> Self {
+    /// Where the runtime says it is. `host` is the machine's address where the pod uses the machine's network, which
+    /// runtimes need not know.
+    pub(crate) fn new(status: &SandboxStatus, host: Option<IpAddr>) -> Self {
+        let mut addresses = status.addresses.clone();
+        if addresses.is_empty() {
+            addresses.extend(host);
+        }
         Self {
             sandbox: status.id.clone(),
-            addresses: status.addresses.clone(),
+            addresses,
         }
+    }
+
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        self.addresses.first().copied()
     }
 }
 
@@ -178,6 +195,7 @@ impl JobContext {
             objects,
             volumes,
             clock,
+            state_health: StateHealth::default(),
             answers,
             limits: Limits {
                 operations,
@@ -185,9 +203,15 @@ impl JobContext {
                 network_probes: Semaphore::new(NETWORK_PROBES_AT_ONCE),
                 exec_probes: Semaphore::new(EXEC_PROBES_AT_ONCE),
                 measurements: Semaphore::new(MEASUREMENTS_AT_ONCE),
+                storage: Semaphore::new(MEASUREMENTS_AT_ONCE),
             },
         };
         (jobs, receiver)
+    }
+
+    /// The address of a pod that has none of its own.
+    pub(crate) fn host_address(&self, pod: &Pod) -> Option<IpAddr> {
+        pod.spec.host_network.then_some(self.facts.address)
     }
 
     async fn answer(&self, pod: PodKey, result: JobResult) {

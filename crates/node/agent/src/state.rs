@@ -1,6 +1,7 @@
 //! What outlives an agent: its directory, the store in it, the history of kills, and the time line that goes on.
 
 pub(crate) mod clock;
+pub(crate) mod health;
 pub(crate) mod history;
 pub(crate) mod layout;
 pub(crate) mod store;

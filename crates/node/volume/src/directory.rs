@@ -18,7 +18,8 @@ impl PodDirectory {
         self.0.join("memory")
     }
 
-    pub(crate) fn empty_dir(&self, volume: &str) -> PathBuf {
+    /// Where an `emptyDir` on the disk is.
+    pub fn empty_dir(&self, volume: &str) -> PathBuf {
         self.volumes("kubernetes.io~empty-dir").join(volume)
     }
 

@@ -94,6 +94,11 @@ pub trait Runtime: fmt::Debug + Send + Sync {
 
     async fn container_stats(&self, id: &ContainerId) -> Result<ContainerStats>;
 
+    /// Bytes on the disk that a container has written to its own layer; `None` if the runtime does not know.
+    async fn writable_layer(&self, _id: &ContainerId) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
     /// Runs a command in a running container to its end or to the timeout, when its whole process tree is killed.
     /// [`Error::CannotRun`] when the command cannot be executed.
     async fn exec_sync(&self, id: &ContainerId, request: &ExecRequest) -> Result<ExecOutput>;

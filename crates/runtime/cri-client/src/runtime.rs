@@ -389,6 +389,17 @@ impl Runtime for CriRuntime {
         })
     }
 
+    async fn writable_layer(&self, id: &ContainerId) -> Result<Option<u64>> {
+        let request = v1::ContainerStatsRequest {
+            container_id: id.to_string(),
+        };
+        let operation = Operation::ContainerStats;
+        let answer = call(ASK, self.0.connection.runtime().container_stats(request)).await;
+        let answer = answer.map_err(|error| error.on(operation, ObjectKind::Container, id.as_str()))?;
+        let layer = answer.stats.and_then(|stats| stats.writable_layer);
+        Ok(layer.and_then(|layer| layer.used_bytes).map(|bytes| bytes.value))
+    }
+
     async fn exec_sync(&self, id: &ContainerId, request: &ExecRequest) -> Result<ExecOutput> {
         let timeout = request.timeout;
         let wire = v1::ExecSyncRequest {

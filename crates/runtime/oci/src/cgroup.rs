@@ -282,7 +282,15 @@ impl Cgroup {
         for pid in &members {
             let _ = send_signal(*pid, Signal::KILL.number());
         }
+        self.thaw();
         members.len()
+    }
+
+    /// With version 1 frozen processes do not even die. Version 2 kills them as they are.
+    fn thaw(&self) {
+        if let Some(directory) = self.directory("freezer").filter(|_| !self.is_v2()) {
+            let _ = fs::write(directory.join("freezer.state"), "THAWED");
+        }
     }
 
     /// Kills all in it again and again. Returns whether none is left.
@@ -297,7 +305,7 @@ impl Cgroup {
         true
     }
 
-    fn members(&self) -> HashSet<Pid> {
+    pub(crate) fn members(&self) -> HashSet<Pid> {
         let mut members = HashSet::new();
         for directory in self.directories() {
             let text = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();

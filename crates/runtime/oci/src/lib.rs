@@ -36,6 +36,7 @@ mod init_process;
 mod network;
 mod oom_score;
 mod pause_process;
+mod place;
 mod program;
 mod rootfs;
 mod runtime;

@@ -36,6 +36,8 @@ use rustix::{
 };
 
 use self::lookup::{Links, Missing, RootDir, Target};
+pub(crate) use overlay::UPPER;
+
 use crate::{
     cgroup::Cgroup,
     confinement::PodUsers,

@@ -18,12 +18,16 @@ use pulselet_runtime::{
 };
 use pulselet_shim_client::{ContainerKind, ContainerRecord, SandboxRecord, ShimCommand, Shims, detached};
 
+use pulselet_sys::Pid;
+
 use crate::{
     cgroup::{Cgroup, Hierarchies},
     cni::Cni,
     host_image::{self, HostImage},
     image::Images,
     network::{Network, NetworkOptions},
+    place,
+    rootfs::UPPER,
     sandbox, shim_program,
     spec::ContainerSpec,
     spec_builder::{SpecBuilder, stop_signal},
@@ -116,6 +120,20 @@ impl ContainerKind for Cgroups {
         self.container(record).kill() == 0
     }
 
+    fn kill_unrecorded(&self, id: &str, _dir: &Path) -> bool {
+        let sandboxes = self.all().children().into_iter();
+        let cgroups = sandboxes.map(|sandbox| {
+            let path = self.container_path(&SandboxId::new(sandbox), id);
+            self.hierarchies.cgroup(&path)
+        });
+        let left: usize = cgroups.map(|cgroup| cgroup.kill()).sum();
+        left == 0
+    }
+
+    fn processes(&self, record: &ContainerRecord, _dir: &Path) -> Vec<Pid> {
+        self.container(record).members().into_iter().collect()
+    }
+
     fn clean_up(&self, record: &ContainerRecord, _dir: &Path) {
         self.container(record).remove();
     }
@@ -162,6 +180,7 @@ impl OciRuntime {
             user_namespaces,
             seed,
         }));
+        runtime.check_pins().await;
         runtime.0.detach_forgotten().await;
         let inner = Arc::clone(&runtime.0);
         let cleaned = tokio::task::spawn_blocking(move || inner.clean_up()).await;
@@ -196,7 +215,9 @@ fn prepare(mut options: OciOptions) -> std::result::Result<Prepared, OciOpenErro
         tracing::warn!(%error, "other agents' containers may see this agent's data: it cannot be announced");
     }
     let hierarchies = Hierarchies::find().map_err(|error| OciOpenError::Cgroups(error.into()))?;
-    let base = PathBuf::from(format!("pulselet-{:016x}", tag(&options.root)));
+    let names = place::names(&options.root, &options.network.bridge, &hierarchies);
+    options.network.bridge = names.bridge;
+    let base = names.cgroup;
     let cgroups = Cgroups { hierarchies, base };
     let program = shim_program::read_only_view(&options.shim.program).map_err(|source| {
         OciOpenError::ProtectProgram {
@@ -334,10 +355,12 @@ impl Runtime for OciRuntime {
     }
 
     async fn sandbox_status(&self, id: &SandboxId) -> Result<SandboxStatus> {
+        self.check_pins_of(&self.0.shims.sandbox(id)?).await;
         Ok(self.0.shims.sandbox(id)?.status())
     }
 
     async fn list_sandboxes(&self) -> Result<Vec<SandboxStatus>> {
+        self.check_pins().await;
         let all = self.0.shims.sandboxes();
         Ok(all.iter().map(SandboxRecord::status).collect())
     }
@@ -400,6 +423,14 @@ impl Runtime for OciRuntime {
             id: id.to_string(),
             state: "not running",
         })
+    }
+
+    async fn writable_layer(&self, id: &ContainerId) -> Result<Option<u64>> {
+        let layer = self.0.shims.container_dir(id)?.join(UPPER);
+        let measured = tokio::task::spawn_blocking(move || pulselet_durable::disk_usage(&layer)).await;
+        measured
+            .map(Some)
+            .map_err(|error| Error::failed(Operation::ContainerStats, error))
     }
 
     async fn exec_sync(&self, id: &ContainerId, request: &ExecRequest) -> Result<ExecOutput> {

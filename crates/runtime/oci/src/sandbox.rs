@@ -18,10 +18,12 @@ use std::{
     time::Duration,
 };
 
-use pulselet_runtime::{Dns, SandboxConfig, SandboxId};
-use pulselet_shim_client::IdRange;
+use pulselet_runtime::{Dns, PidNamespace, SandboxConfig, SandboxId};
+use pulselet_shim::record::{self, RecordError};
+use pulselet_shim_client::{IdRange, SANDBOX_FILE, SandboxRecord};
 use pulselet_sys::{NamespaceHolder, unshare_namespaces};
 use rustix::{
+    fs::statfs,
     mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount},
     system::sethostname,
     thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space},
@@ -42,6 +44,9 @@ pub(crate) const RESOLV_CONF: &str = "resolv.conf";
 
 /// Everything that may be mounted in a sandbox's directory.
 const MOUNTS: [&str; 7] = [NETWORK, IPC, UTS, PROC, PROCESSES, USERS, SHM];
+
+/// What the kernel says of a file that is a namespace.
+const NSFS_MAGIC: rustix::fs::FsWord = 0x6e73_6673;
 
 /// Settings below /proc/sys that belong to a pod's own namespaces and cannot harm the machine: Kubernetes' safe set and
 /// what else is namespaced.
@@ -244,6 +249,43 @@ pub(crate) fn forwards(config: &SandboxConfig, pod: Ipv4Addr) -> Vec<Forward> {
     mappings.map(|mapping| Forward { mapping, pod }).collect()
 }
 
+/// The namespaces of a sandbox that are pinned, by the names of their pins.
+fn pins(config: &SandboxConfig) -> Vec<&'static str> {
+    let own = &config.namespaces;
+    let mut pins = Vec::new();
+    if !own.host_network {
+        pins.extend([NETWORK, UTS]);
+    }
+    if !own.host_ipc {
+        pins.push(IPC);
+    }
+    if own.pid == PidNamespace::Pod {
+        pins.push(PROCESSES);
+    }
+    if own.own_users {
+        pins.push(USERS);
+    }
+    pins
+}
+
+/// The pins behind which there is no namespace any more: somebody has unmounted them, or all mounts went with the
+/// container in which the agent runs.
+pub(crate) fn lost_pins(dir: &Path, config: &SandboxConfig) -> Vec<&'static str> {
+    let is_pinned = |name: &&str| statfs(dir.join(name)).is_ok_and(|it| it.f_type == NSFS_MAGIC);
+    pins(config).into_iter().filter(|name| !is_pinned(name)).collect()
+}
+
+/// Pins namespaces again that a process of the pod still has.
+pub(crate) fn pin_again(dir: &Path, pins: &[&str], process: i32) -> Result<(), SandboxError> {
+    for name in pins {
+        let path = dir.join(name);
+        let source = format!("/proc/{process}/ns/{name}");
+        let mounted = File::create(&path).and_then(|_| Ok(mount_bind(source, &path)?));
+        mounted.map_err(|source| SandboxError::Pin { path, source })?;
+    }
+    Ok(())
+}
+
 /// Lets go of everything that is mounted.
 pub(crate) fn unmount_all(dir: &Path) -> Result<(), SandboxError> {
     MOUNTS.iter().try_for_each(|name| unmount_stack(&dir.join(name)))
@@ -266,15 +308,16 @@ fn unmount_stack(path: &Path) -> Result<(), SandboxError> {
     Ok(())
 }
 
-/// Below a runtime's root: lets go of what is mounted in directories that are no sandboxes (any more), so that they can
-/// be removed.
+/// Below a runtime's root: lets go of what is mounted in directories that are no sandboxes (any more), or whose record is
+/// damaged, so that they can be removed.
 pub(crate) fn unmount_forgotten(root: &Path) -> Result<(), SandboxError> {
     for entry in fs::read_dir(root.join("sandboxes"))
         .into_iter()
         .flatten()
         .flatten()
     {
-        if !entry.path().join(pulselet_shim_client::SANDBOX_FILE).exists() {
+        let record = record::read::<SandboxRecord>(&entry.path(), SANDBOX_FILE);
+        if matches!(record, Ok(None) | Err(RecordError::Parse { .. })) {
             unmount_all(&entry.path())?;
         }
     }

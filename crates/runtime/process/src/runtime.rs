@@ -23,7 +23,7 @@ use pulselet_shim_client::{
     Assignment, ContainerKind, ContainerRecord, OpenShimsError, SandboxRecord, ShimCommand, Shims,
 };
 use pulselet_sys::send_signal;
-use rustix::process::test_kill_process;
+use rustix::process::{Pid, test_kill_process};
 use tokio::net::TcpStream;
 
 use crate::{cgroup::Cgroup, host_launcher::CONTAINER_ID_VARIABLE, validate};
@@ -51,7 +51,17 @@ struct HostProcess;
 impl ContainerKind for HostProcess {
     /// By the cgroup where there is one, and by the variable every process of the container was given.
     fn kill_leftovers(&self, record: &ContainerRecord, dir: &Path) -> bool {
-        let mut left = processes_with_variable(CONTAINER_ID_VARIABLE, record.id.as_str());
+        self.kill_unrecorded(record.id.as_str(), dir)
+    }
+
+    fn processes(&self, record: &ContainerRecord, dir: &Path) -> Vec<Pid> {
+        let mut found = processes_with_variable(CONTAINER_ID_VARIABLE, record.id.as_str());
+        found.extend(Cgroup::find(dir).into_iter().flat_map(|cgroup| cgroup.members()));
+        found
+    }
+
+    fn kill_unrecorded(&self, id: &str, dir: &Path) -> bool {
+        let mut left = processes_with_variable(CONTAINER_ID_VARIABLE, id);
         if let Some(cgroup) = Cgroup::find(dir) {
             cgroup.kill();
             left.extend(cgroup.members());

@@ -2,7 +2,8 @@
 //!
 //! The shim is asked first. If it is not there, the records decide: an exit is an exit; a life without an exit and
 //! without a shim ended unseen, with [`exit_code::UNKNOWN`], and whatever of it still runs is killed; no life at all means that it was
-//! never started.
+//! never started. Only facts decide: a record or a lock that cannot be read now, for want of descriptors or memory, is
+//! looked at again, for as long as it takes.
 
 use std::{
     io,
@@ -15,7 +16,7 @@ use jiff::Timestamp;
 use pulselet_runtime::{ContainerExit, ContainerState, EventHub, ExitCause, exit_code};
 use pulselet_shim::{
     protocol::{Reply, Request},
-    record::{self, LifeRecord},
+    record::{self, LifeRecord, RecordError},
 };
 
 use crate::{
@@ -58,10 +59,24 @@ pub(crate) fn read_trace(dir: &Path) -> Result<Trace, StoreError> {
             });
         }
     };
-    if let Some(exit) = record::read_exit(dir)? {
+    let exit = match record::read_exit(dir) {
+        Err(error @ RecordError::Parse { .. }) if lock.is_some() => {
+            tracing::warn!(%error, "nobody knows how a container ended");
+            return Ok(Trace::Lost);
+        }
+        // Its shim will write another one.
+        Err(RecordError::Parse { .. }) => None,
+        read => read?,
+    };
+    if let Some(exit) = exit {
         return Ok(Trace::Exited(exit));
     }
-    Ok(match (lock, record::read_life(dir)?) {
+    let life = match record::read_life(dir) {
+        // Whatever it said, the life had begun.
+        Err(RecordError::Parse { .. }) => Some(LifeRecord::Launching),
+        read => read?,
+    };
+    Ok(match (lock, life) {
         (None, _) => Trace::ShimBusy,
         (Some(_), None) => Trace::NeverStarted,
         (Some(_), Some(_)) => Trace::Lost,
@@ -69,24 +84,26 @@ pub(crate) fn read_trace(dir: &Path) -> Result<Trace, StoreError> {
 }
 
 /// A container that was there before this agent, as far as files can tell.
-pub(crate) fn load(
-    record: ContainerRecord,
-    dir: PathBuf,
-    boot_id: &str,
-    events: &EventHub,
-) -> Result<Container, StoreError> {
+pub(crate) fn load(record: ContainerRecord, dir: PathBuf, boot_id: &str, events: &EventHub) -> Container {
     let same_boot = record.boot_id == boot_id;
-    let state = match read_trace(&dir)? {
-        Trace::Exited(exit) => ContainerState::Exited(exit),
-        Trace::NeverStarted | Trace::ShimBusy | Trace::Lost if !same_boot => {
+    let state = match read_trace(&dir) {
+        Ok(Trace::Exited(exit)) => ContainerState::Exited(exit),
+        Ok(Trace::NeverStarted | Trace::ShimBusy | Trace::Lost) | Err(_) if !same_boot => {
             let exit = unseen_exit(None, "the machine was restarted");
-            record::write_exit(&dir, &exit)?;
+            if let Err(error) = record::write_exit(&dir, &exit) {
+                // The next agent will come to the same conclusion.
+                tracing::warn!(container = %record.id, %error, "the container's exit cannot be recorded");
+            }
             ContainerState::Exited(exit)
         }
-        Trace::NeverStarted => ContainerState::Created,
-        Trace::ShimBusy | Trace::Lost => ContainerState::Unknown,
+        Ok(Trace::NeverStarted) => ContainerState::Created,
+        Ok(Trace::ShimBusy | Trace::Lost) => ContainerState::Unknown,
+        Err(error) => {
+            tracing::warn!(container = %record.id, %error, "the container's records cannot be read now");
+            ContainerState::Unknown
+        }
     };
-    Ok(Container::new(record, dir, state, events.clone()))
+    Container::new(record, dir, state, events.clone())
 }
 
 /// Follows a container to its end. Returns early only if it turns out never to have been started.
@@ -103,15 +120,17 @@ pub(crate) async fn watch(container: Arc<Container>, kind: Arc<dyn ContainerKind
             Ok(Trace::Exited(exit)) => return container.exited(exit),
             Ok(Trace::NeverStarted) => return container.never_started(),
             Ok(Trace::Lost) => return container.exited(record_lost_exit(&container, &kind).await),
-            Ok(Trace::ShimBusy) => {
-                tokio::time::sleep(wait).await;
-                wait = (2 * wait).min(LOOK_LATER);
-            }
+            Ok(Trace::ShimBusy) => {}
             Err(error) => {
-                tracing::warn!(container = %container.record.id, %error, "the container's records cannot be read");
-                return container.exited(record_lost_exit(&container, &kind).await);
+                tracing::warn!(
+                    container = %container.record.id,
+                    %error,
+                    "the container's records cannot be read now, they will be looked at again"
+                );
             }
         }
+        tokio::time::sleep(wait).await;
+        wait = (2 * wait).min(LOOK_LATER);
     }
 }
 
@@ -170,7 +189,8 @@ fn unseen_exit(started_at: Option<Timestamp>, message: &str) -> ContainerExit {
     }
 }
 
-async fn kill_leftovers(container: &Arc<Container>, kind: &Arc<dyn ContainerKind>) {
+/// Kills all that runs of a container, without its shim. Returns whether nothing is left.
+pub(crate) async fn kill_leftovers(container: &Arc<Container>, kind: &Arc<dyn ContainerKind>) -> bool {
     for _ in 0..LEFTOVER_ROUNDS {
         let (container, kind) = (Arc::clone(container), Arc::clone(kind));
         let round = move || {
@@ -181,9 +201,10 @@ async fn kill_leftovers(container: &Arc<Container>, kind: &Arc<dyn ContainerKind
             gone
         };
         if tokio::task::spawn_blocking(round).await.unwrap_or(false) {
-            return;
+            return true;
         }
         tokio::time::sleep(LOOK_AGAIN).await;
     }
     tracing::warn!(container = %container.record.id, "some processes of the container cannot be killed");
+    false
 }

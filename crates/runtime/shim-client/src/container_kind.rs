@@ -2,6 +2,8 @@
 
 use std::{fmt, path::Path};
 
+use rustix::process::Pid;
+
 use crate::store::ContainerRecord;
 
 /// One kind of container with a shim. All of it may block, and may be called again after it has succeeded.
@@ -9,6 +11,12 @@ pub trait ContainerKind: fmt::Debug + Send + Sync + 'static {
     /// Sends SIGKILL to what still runs of a container whose shim is gone. Returns whether nothing is left; otherwise
     /// it is called again in a moment.
     fn kill_leftovers(&self, record: &ContainerRecord, dir: &Path) -> bool;
+
+    /// The same for a container whose record cannot be read: all that is known of it is its id and its directory.
+    fn kill_unrecorded(&self, id: &str, dir: &Path) -> bool;
+
+    /// The processes of a container, as the machine numbers them. Its shim is not among them.
+    fn processes(&self, record: &ContainerRecord, dir: &Path) -> Vec<Pid>;
 
     /// Takes away what a container without processes has left outside of its directory. Usually its shim has done
     /// that.

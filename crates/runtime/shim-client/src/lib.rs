@@ -21,6 +21,7 @@ mod sandboxes;
 mod shims;
 mod store;
 mod streams;
+mod stuck_shim;
 mod validate;
 
 pub use container_kind::ContainerKind;

@@ -31,12 +31,13 @@ use tokio::{
 };
 
 use crate::{
-    adopt::{self, Trace},
+    adopt,
     client::{Client, ClientError},
     container::Container,
     container_kind::ContainerKind,
     shims::ShimCommand,
     store::{ContainerRecord, Found, SandboxRecord, Store, StoreError},
+    stuck_shim,
 };
 
 /// Added to a grace or timeout that the shim keeps, before the shim is taken as broken.
@@ -52,10 +53,21 @@ const START_PATIENCE: Duration = Duration::from_secs(30);
 const MAX_REPORT: u64 = 64 * 1024;
 
 /// How long a shim may take to answer a simple request, or to leave.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a shim may take to accept a stop before the container is stopped without it. Usually it takes less than a
+/// millisecond; on a machine that is overloaded a second.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Records that cannot be read, for want of descriptors, are tried so often, with [`READ_PAUSE`] between two tries.
+const READ_TRIES: usize = 20;
+const READ_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long the processes of a container without a record may take to be gone.
+const UNRECORDED_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Between two looks whether a shim has left.
-const LEAVE_INTERVAL: Duration = Duration::from_millis(2);
+pub(crate) const LEAVE_INTERVAL: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
 pub(crate) struct Inner {
@@ -91,7 +103,7 @@ impl Inner {
         let store = Store::open(root)?;
         let events = EventHub::new();
         let mut known = Known::default();
-        for Found { dir, record } in store.sandboxes()? {
+        for Found { dir, record } in read_patiently(|| store.sandboxes())? {
             match record {
                 Ok(mut record) => {
                     if record.boot_id != store.boot_id {
@@ -101,23 +113,22 @@ impl Inner {
                 }
                 Err(error) => {
                     tracing::warn!(%error, "a sandbox's record is damaged, it is removed");
-                    Store::remove_damaged_sandbox(&dir)?;
+                    if let Err(error) = Store::remove_damaged_sandbox(&dir) {
+                        // It is in nobody's way, and the next start tries again.
+                        tracing::warn!(%error, "the remains of a damaged sandbox cannot be removed");
+                    }
                 }
             }
         }
-        for Found { dir, record } in store.containers()? {
+        for Found { dir, record } in read_patiently(|| store.containers())? {
             match record {
                 Ok(record) => {
-                    let container = Arc::new(adopt::load(record, dir, &store.boot_id, &events)?);
+                    let container = Arc::new(adopt::load(record, dir, &store.boot_id, &events));
                     known.containers.insert(container.record.id.clone(), container);
                 }
-                // Its shim goes on with what it read when it was started.
-                Err(error) if matches!(adopt::read_trace(&dir), Ok(Trace::ShimBusy)) => {
-                    tracing::warn!(%error, "the record of a running container is damaged, it is left alone");
-                }
                 Err(error) => {
-                    tracing::warn!(%error, "a container's record is damaged, it is removed");
-                    Store::remove_damaged_container(&dir)?;
+                    tracing::warn!(%error, "a container's record is damaged, it is killed and removed");
+                    end_damaged(&dir, &*kind);
                 }
             }
         }
@@ -296,17 +307,22 @@ impl Inner {
             return Ok(());
         }
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-        let after = match self.ask(container, operation, &Request::Stop { grace_ms }).await {
-            Ok((_, Reply::Done)) => grace.saturating_add(KEEPING_PATIENCE),
-            Ok((_, other)) => return Err(unexpected(container, operation, other)),
+        let asked = Instant::now();
+        let request = Request::Stop { grace_ms };
+        let answer = timeout(STOP_PATIENCE, self.ask(container, operation, &request)).await;
+        let after = match answer {
+            Ok(Ok((_, Reply::Done))) => grace.saturating_add(KEEPING_PATIENCE),
+            Ok(Ok((_, other))) => return Err(unexpected(container, operation, other)),
             // The shim is leaving or was lost; either way the end is about to be observed.
-            Err(Error::WrongState { .. } | Error::Unavailable { .. }) => ANSWER_PATIENCE,
-            Err(error) => return Err(error),
+            Ok(Err(Error::WrongState { .. } | Error::Unavailable { .. })) => ANSWER_PATIENCE,
+            Ok(Err(error)) => return Err(error),
+            Err(_) => Duration::ZERO,
         };
-        timeout(after, container.wait_for_exit())
-            .await
-            .map_err(|_| Error::Timeout { operation, after })?;
-        Ok(())
+        if timeout(after, container.wait_for_exit()).await.is_ok() {
+            return Ok(());
+        }
+        let left = grace.saturating_sub(asked.elapsed());
+        stuck_shim::stop(container, &self.kind, left).await
     }
 
     pub(crate) async fn remove(&self, container: Arc<Container>) -> Result<()> {
@@ -431,6 +447,48 @@ impl Inner {
                 Err(Error::failed(operation, error))
             }
         }
+    }
+}
+
+/// Reads all records of a kind. One that is damaged is a fact; one that cannot be read now is tried again.
+fn read_patiently<T>(
+    read: impl Fn() -> std::result::Result<Vec<Found<T>>, StoreError>,
+) -> std::result::Result<Vec<Found<T>>, StoreError> {
+    let mut tries = READ_TRIES;
+    loop {
+        let found = read().and_then(|found| found.into_iter().map(Found::unless_unreadable).collect());
+        tries -= 1;
+        match found {
+            Err(error) if tries > 0 => {
+                tracing::warn!(%error, "the runtime's records cannot be read now, they will be tried again");
+                std::thread::sleep(READ_PAUSE);
+            }
+            found => return found,
+        }
+    }
+}
+
+/// Nobody knows what the container was asked to be: it is not left to run beside the one that takes its place.
+fn end_damaged(dir: &Path, kind: &dyn ContainerKind) {
+    let id = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let give_up = std::time::Instant::now() + UNRECORDED_PATIENCE;
+    loop {
+        stuck_shim::kill_shim(dir);
+        let is_gone = kind.kill_unrecorded(&id, dir);
+        if is_gone && matches!(record::try_lock(dir), Ok(Some(_))) {
+            break;
+        }
+        if std::time::Instant::now() > give_up {
+            tracing::error!(
+                container = id,
+                "a container without a record cannot be killed; the next start tries again"
+            );
+            return;
+        }
+        std::thread::sleep(LEAVE_INTERVAL);
+    }
+    if let Err(error) = Store::remove_damaged_container(dir) {
+        tracing::warn!(container = id, %error, "the remains of a damaged container cannot be removed");
     }
 }
 

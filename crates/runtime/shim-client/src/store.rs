@@ -130,6 +130,16 @@ pub(crate) struct Found<T> {
     pub(crate) record: Result<T, RecordError>,
 }
 
+impl<T> Found<T> {
+    /// The error of a record that may be readable later.
+    pub(crate) fn unless_unreadable(self) -> Result<Self, StoreError> {
+        match self.record {
+            Err(error @ (RecordError::Read { .. } | RecordError::Write { .. })) => Err(error.into()),
+            record @ (Ok(_) | Err(RecordError::Parse { .. })) => Ok(Self { record, ..self }),
+        }
+    }
+}
+
 impl Store {
     /// Makes the directories if they are missing and deletes remains.
     pub(crate) fn open(root: &Path) -> Result<Self, StoreError> {
@@ -170,13 +180,13 @@ impl Store {
             path: dir.clone(),
             source,
         })?;
-        Ok(record::write(&dir, CONTAINER_FILE, record, Durability::Process)?)
+        Ok(record::write(&dir, CONTAINER_FILE, record, Durability::Disk)?)
     }
 
     pub(crate) fn put_sandbox(&self, record: &SandboxRecord) -> Result<(), StoreError> {
         let dir = self.sandbox_dir(&record.id);
         make_private_directory(&dir)?;
-        Ok(record::write(&dir, SANDBOX_FILE, record, Durability::Process)?)
+        Ok(record::write(&dir, SANDBOX_FILE, record, Durability::Disk)?)
     }
 
     pub(crate) fn containers(&self) -> Result<Vec<Found<ContainerRecord>>, StoreError> {

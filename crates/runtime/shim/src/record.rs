@@ -92,6 +92,10 @@ pub fn write<T: Serialize>(
         }
         Ok(())
     })();
+    if result.is_err() {
+        // On a full disk the remains would take the room that is missing.
+        let _ = fs::remove_file(&temporary);
+    }
     result.map_err(|source| RecordError::Write {
         file: dir.join(name).display().to_string(),
         source,

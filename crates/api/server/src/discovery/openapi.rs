@@ -7,10 +7,10 @@
 use bytes::Bytes;
 use k8s_openapi::api::{coordination, core, events};
 use pulselet_model::Profile;
+use pulselet_vocabulary::KUBERNETES_VERSION;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-use super::GIT_VERSION;
 use crate::registry::resource::{Endpoint, GroupVersion, ResourceKind};
 
 const V2_DEFINITIONS: &str = "/definitions";
@@ -23,7 +23,7 @@ pub(crate) fn v3_index() -> Value {
         .map(|group_version| {
             let path = base_path(group_version);
             // The hash lets clients keep a document for as long as the server is the same.
-            let url = format!("/openapi/v3{path}?hash={GIT_VERSION}").replace('+', "%2B");
+            let url = format!("/openapi/v3{path}?hash={KUBERNETES_VERSION}").replace('+', "%2B");
             (
                 path.trim_start_matches('/').to_owned(),
                 json!({"serverRelativeURL": url}),
@@ -37,7 +37,7 @@ pub(crate) fn v3_index() -> Value {
 pub(crate) fn v3(group_version: GroupVersion, profile: Profile) -> Value {
     json!({
         "openapi": "3.0.0",
-        "info": {"title": "Kubernetes", "version": GIT_VERSION},
+        "info": {"title": "Kubernetes", "version": KUBERNETES_VERSION},
         "paths": paths([group_version], V3_DEFINITIONS),
         "components": {"schemas": schemas(&[group_version], V3_DEFINITIONS, profile)},
     })
@@ -47,7 +47,7 @@ pub(crate) fn v3(group_version: GroupVersion, profile: Profile) -> Value {
 pub(crate) fn v2(profile: Profile) -> Value {
     json!({
         "swagger": "2.0",
-        "info": {"title": "Kubernetes", "version": GIT_VERSION},
+        "info": {"title": "Kubernetes", "version": KUBERNETES_VERSION},
         "paths": paths(GroupVersion::ALL, V2_DEFINITIONS),
         "definitions": schemas(&GroupVersion::ALL, V2_DEFINITIONS, profile),
     })
@@ -61,7 +61,7 @@ pub(crate) fn v2_protobuf() -> Bytes {
         out.extend_from_slice(bytes);
         out
     };
-    let info = [field(1, b"Kubernetes"), field(2, GIT_VERSION.as_bytes())].concat();
+    let info = [field(1, b"Kubernetes"), field(2, KUBERNETES_VERSION.as_bytes())].concat();
     let (paths, definitions) = (field(8, b""), field(9, b""));
     Bytes::from([field(1, b"2.0"), field(2, &info), paths, definitions].concat())
 }

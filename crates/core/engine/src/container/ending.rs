@@ -102,7 +102,7 @@ impl Container {
             return;
         };
         let decided_on = match ended.cause {
-            Some(KillReason::LivenessProbe | KillReason::StartupProbe) => self
+            Some(KillReason::LivenessProbe | KillReason::StartupProbe | KillReason::ImageChanged) => self
                 .earlier
                 .as_ref()
                 .map(|earlier| Decided::OnEarlier(earlier.terminated.finished_at)),
@@ -138,6 +138,10 @@ impl Container {
     }
 
     pub(super) fn restarts_after(&self, ended: EndedBy) -> bool {
+        // Whoever changes an image wants it to run, whatever the policy says about exits.
+        if ended.cause == Some(KillReason::ImageChanged) {
+            return true;
+        }
         if self
             .plan
             .restart_rules

@@ -95,7 +95,7 @@ impl PodMachine {
                 plan,
                 running,
                 settings,
-            } => self.replan(now, plan, &running, settings),
+            } => self.replan(now, plan, &running, settings, out),
         }
     }
 

@@ -179,6 +179,7 @@ impl Record {
             | KillReason::Evicted
             | KillReason::Deadline
             | KillReason::SandboxChanged
+            | KillReason::ImageChanged
             | KillReason::PostStartHook
             | KillReason::Completed => None,
         };

@@ -245,7 +245,12 @@ fn create_job(entry: &PodEntry, key: PodKey, life: LifeKey) -> CreateJob {
         pod: entry.reference(key),
         life,
         name: plan.map(|plan| Arc::clone(&plan.name)).unwrap_or_default(),
-        image_id: entry.image_ids.get(life.container).cloned().unwrap_or_default(),
+        image_id: entry
+            .images
+            .get(life.container)
+            .filter(|known| plan.is_some_and(|plan| plan.image == known.name))
+            .map(|known| known.id.clone())
+            .unwrap_or_default(),
         stop_signal: plan.and_then(|plan| plan.stop_signal),
     }
 }

@@ -1,16 +1,19 @@
 //! The first moments of an agent: it reads what the last one left and looks at what became of it.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
 use pulselet_engine::status::ReportedState;
 use pulselet_engine::{Input, LifeKey, PodKey};
 use pulselet_model::Pod;
-use pulselet_runtime::{ContainerFilter, ContainerId, ContainerStatus, Runtime, SandboxState, SandboxStatus};
+use pulselet_runtime::{
+    ContainerFilter, ContainerId, ContainerState, ContainerStatus, Runtime, SandboxState, SandboxStatus,
+};
 use pulselet_vocabulary::PodName;
 use pulselet_volume::discard;
 use thiserror::Error;
+use tracing::Instrument as _;
 
 use super::Agent;
 use super::entry::{LifeStage, Manifest, PodEntry, Record};
@@ -35,6 +38,16 @@ impl Listing {
             sandboxes,
             containers,
         })
+    }
+
+    /// The pods of which there is a sandbox that is ready, or a container that has not exited.
+    fn running_uids(&self) -> BTreeSet<&str> {
+        let is_ready = |it: &&SandboxStatus| it.state == SandboxState::Ready;
+        let has_not_exited = |it: &&ContainerStatus| !matches!(it.state, ContainerState::Exited(_));
+        let sandboxes = self.sandboxes.iter().filter(is_ready);
+        let containers = self.containers.iter().filter(has_not_exited);
+        let uids = sandboxes.map(|it| &*it.pod.uid);
+        uids.chain(containers.map(|it| &*it.pod.uid)).collect()
     }
 }
 
@@ -75,21 +88,52 @@ impl Agent {
                 self.resume(key, &listing);
             }
         }
-        for sandbox in listing
-            .sandboxes
-            .iter()
-            .filter(|sandbox| !uids.contains(&sandbox.pod.uid))
-        {
-            let pod = PodName::new(&*sandbox.pod.namespace, &*sandbox.pod.name);
-            spans::pod(&pod).in_scope(|| {
+        for uid in listing.running_uids() {
+            // The database does not know what runs. A spare copy of a pod of which nothing runs is the remains of one that
+            // was deleted.
+            if uids.contains(uid) {
+                continue;
+            }
+            if let Some(pod) = store::load_spare(&self.jobs.layout, uid) {
+                tracing::warn!(
+                    uid,
+                    "the database does not know a pod that runs, going on from its spare copy"
+                );
+                uids.insert(uid.to_owned());
+                if let Some(key) = self.restore_or_spare(&pod) {
+                    self.resume(key, &listing);
+                }
+            }
+        }
+        for sandbox in &listing.sandboxes {
+            if !uids.contains(&sandbox.pod.uid) {
+                self.found_stranger(sandbox);
+            }
+        }
+        // What the runtime still has keeps its files, whether or not anybody knows why it is there.
+        uids.extend(listing.running_uids().into_iter().map(str::to_owned));
+        self.remove_stale_directories(uids).await;
+        Ok(())
+    }
+
+    /// A sandbox of a pod that this node does not know. One that was stopped is all that an agent left which was killed
+    /// before it could remove it; one that is ready may still be asked for.
+    fn found_stranger(&mut self, sandbox: &SandboxStatus) {
+        let pod = PodName::new(&*sandbox.pod.namespace, &*sandbox.pod.name);
+        let span = spans::pod(&pod);
+        match sandbox.state {
+            SandboxState::Ready => span.in_scope(|| {
                 tracing::warn!(
                     sandbox = %sandbox.id,
                     "the runtime has a sandbox of a pod that this node does not know; it is left alone"
                 );
-            });
+            }),
+            SandboxState::NotReady => {
+                let (jobs, id) = (Arc::clone(&self.jobs), sandbox.id.clone());
+                let work = async move { jobs.remove_stopped_sandbox(&id).await };
+                self.tasks.spawn(work.instrument(span));
+            }
         }
-        self.remove_stale_directories(uids);
-        Ok(())
     }
 
     fn restore_or_spare(&mut self, pod: &StoredPod) -> Option<PodKey> {
@@ -172,7 +216,8 @@ impl Agent {
             |sandbox: &&SandboxStatus| *sandbox.pod.uid == *uid && sandbox.state == SandboxState::Ready;
         let sandbox = listing.sandboxes.iter().filter(ready).max_by_key(|it| it.attempt);
         if let Some(sandbox) = sandbox {
-            entry.set_location(SandboxLocation::from(sandbox));
+            let host = self.jobs.host_address(&entry.spec.read());
+            entry.set_location(SandboxLocation::new(sandbox, host));
         }
         let expected: Vec<_> = entry
             .lives
@@ -219,18 +264,35 @@ impl Agent {
         self.warn_all(&message);
     }
 
-    /// Removes the directories of pods that were forgotten while their removal was under way.
-    fn remove_stale_directories(&mut self, known: HashSet<String>) {
-        let pods = self.jobs.layout.pods();
-        self.tasks.spawn_blocking(move || {
-            let Ok(entries) = std::fs::read_dir(&pods) else { return };
-            for entry in entries.flatten() {
-                let is_known = entry.file_name().to_str().is_none_or(|name| known.contains(name));
-                if !is_known && let Err(error) = discard(&entry.path()) {
-                    tracing::warn!(path = %entry.path().display(), %error, "cannot remove what is left of a pod");
+    /// Removes the directories and logs of pods that were forgotten while their removal was under way, and the logs that
+    /// an earlier run has kept. Done before any pod is taken: the same manifest has the same uid, and its directory again.
+    async fn remove_stale_directories(&self, known: HashSet<String>) {
+        let layout = self.jobs.layout.clone();
+        let removed = tokio::task::spawn_blocking(move || {
+            let is_stale = |uid: &str| !known.contains(uid);
+            remove_below(&layout.pods(), |name| is_stale(name));
+            // Namespace, name and uid; neither of them has an underscore. What is named otherwise is not ours.
+            remove_below(&layout.logs(), |name| {
+                match *name.split('_').collect::<Vec<_>>() {
+                    [_, _, uid] => is_stale(uid),
+                    _ => false,
                 }
-            }
+            });
         });
+        removed.await.expect("removing does not panic");
+    }
+}
+
+/// Removes the directories whose names fit.
+fn remove_below(parent: &Path, fits: impl Fn(&str) -> bool) {
+    let Ok(entries) = std::fs::read_dir(parent) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let is_stale = entry.file_name().to_str().is_some_and(&fits);
+        if is_stale && let Err(error) = discard(&entry.path()) {
+            tracing::warn!(path = %entry.path().display(), %error, "cannot remove what is left of a pod");
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use tokio::task::AbortHandle;
 
 use crate::jobs::{PodRef, SandboxLocation};
 use crate::pod::identity::Origin;
+use crate::pod::status::KnownImage;
 use crate::spans;
 use crate::state::history::History;
 
@@ -37,8 +38,8 @@ pub(super) struct PodEntry {
     /// of the host.
     pub(super) address: Option<IpAddr>,
     pub(super) lives: Vec<Life>,
-    /// Per container, what the runtime called its image; empty where it is not known.
-    pub(super) image_ids: Vec<String>,
+    /// Per container, what the runtime called its image.
+    pub(super) images: Vec<KnownImage>,
     pub(super) history: History,
     /// Done once the state they follow from is on disk.
     pub(super) pending: PendingOutput,
@@ -153,7 +154,7 @@ impl PodEntry {
         accepted_at: Time,
     ) -> Self {
         let pod_name = identity.pod_name();
-        let image_ids = vec![String::new(); blueprint.containers.len()];
+        let images = vec![KnownImage::default(); blueprint.containers.len()];
         let signals = stop_signals(&blueprint.plan);
         let qos_class = pod.status.qos_class.clone();
         Self {
@@ -168,7 +169,7 @@ impl PodEntry {
             location: None,
             address: None,
             lives: Vec::new(),
-            image_ids,
+            images,
             history: History::default(),
             pending: PendingOutput::default(),
             successor: None,
@@ -196,6 +197,11 @@ impl PodEntry {
             grace_exceeded: self.grace_exceeded,
             engine,
         }
+    }
+
+    /// The image that a container's next life is to have.
+    pub(super) fn wanted_image(&self, container: usize) -> Option<&Arc<str>> {
+        self.plan().containers.get(container).map(|plan| &plan.image)
     }
 
     pub(super) fn plan(&self) -> &Arc<PodPlan> {
@@ -282,6 +288,12 @@ impl Life {
     /// What the node needs of its container besides the engine's plan.
     pub(super) fn container(&self) -> Option<&ContainerBlueprint> {
         self.blueprint.containers.get(self.key.container)
+    }
+
+    /// The image it was made from.
+    pub(super) fn image(&self) -> Option<&Arc<str>> {
+        let plan = self.blueprint.plan.containers.get(self.key.container);
+        plan.map(|plan| &plan.image)
     }
 
     pub(super) fn is_running(&self) -> bool {

@@ -2,20 +2,23 @@
 //!
 //! One batch is under way at a time. Pods that change meanwhile are remembered by their key and written down as they
 //! are when the next batch is made, so the journal never holds more than one state per pod, however long the disk
-//! is full. Actions and lines follow once their pod's state is on disk; if the disk refuses, lines go ahead and
-//! actions wait.
+//! is full. Actions and lines follow once their pod's state is on disk. While the disk refuses, or takes longer than
+//! [`PATIENCE`], they go ahead without it: a container that failed its probes is not kept alive by a full disk. Only new
+//! sandboxes wait, because a pod that nobody would remember is better not begun.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pulselet_engine::{PodKey, Time};
+use pulselet_engine::{PodKey, Span, Time};
 
-use super::entry::{Manifest, PendingOutput, PodEntry};
+use super::entry::{DueAction, Manifest, PendingOutput, PodEntry};
 use crate::state::store::{Batch, EventRow, KillRow, Note, Spare, Write, Writer};
 
 /// Events and kills that wait while nothing can be written; beyond it events are dropped. Some megabytes.
 const MAX_ROWS: usize = 10_000;
 /// Rows looked at for an equal one that still waits. It saves room, the store counts equal ones anyway.
 const LOOK_BACK: usize = 64;
+/// How long a batch may take before what follows from it goes ahead. A commit takes milliseconds.
+const PATIENCE: Span = Span::from_secs(2);
 
 #[derive(Debug)]
 pub(super) struct Journal {
@@ -24,13 +27,24 @@ pub(super) struct Journal {
     marked: BTreeSet<PodKey>,
     rows: Vec<Write>,
     flight: Option<Flight>,
-    failing: bool,
+    trouble: Trouble,
+}
+
+/// Whether writing keeps up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trouble {
+    None,
+    /// The batch under way takes too long.
+    Late,
+    /// The disk refuses.
+    Refused,
 }
 
 /// A batch under way and what follows it.
 #[derive(Debug)]
 struct Flight {
     number: u64,
+    since: Time,
     /// In the order of their keys.
     pods: Vec<(PodKey, PendingOutput)>,
 }
@@ -55,7 +69,7 @@ impl Journal {
             marked: BTreeSet::new(),
             rows: Vec::new(),
             flight: None,
-            failing: false,
+            trouble: Trouble::None,
         }
     }
 
@@ -80,8 +94,28 @@ impl Journal {
         }
     }
 
-    pub(super) fn is_failing(&self) -> bool {
-        self.failing
+    /// Nothing waits for the disk now: it refuses, or takes too long.
+    pub(super) fn is_behind(&self) -> bool {
+        match self.trouble {
+            Trouble::None => false,
+            Trouble::Late | Trouble::Refused => true,
+        }
+    }
+
+    /// Whether the batch under way has just turned out to take too long.
+    pub(super) fn falls_behind(&mut self, now: Time) -> bool {
+        let is_late = |flight: &Flight| now > flight.since + PATIENCE;
+        let falls = self.trouble == Trouble::None && self.flight.as_ref().is_some_and(is_late);
+        if falls {
+            self.trouble = Trouble::Late;
+        }
+        falls
+    }
+
+    /// The pod is over and its entry is about to go: it is forgotten with the next batch.
+    pub(super) fn forget(&mut self, key: PodKey, uid: &str) {
+        self.marked.remove(&key);
+        self.rows.push(Write::Forget { uid: uid.to_owned() });
     }
 
     /// Nothing waits and nothing is under way.
@@ -159,6 +193,7 @@ impl Journal {
         let number = self.number;
         self.flight = Some(Flight {
             number,
+            since: now,
             pods: outputs,
         });
         self.writer.submit(Batch { number, now, writes });
@@ -173,23 +208,37 @@ impl Journal {
         match note {
             Note::Committed { number } => {
                 let flight = self.flight.take_if(|flight| flight.number == number);
-                self.failing = false;
+                self.trouble = Trouble::None;
                 flight.map_or(Verdict::Nothing, |flight| Verdict::Saved(flight.pods))
             }
-            Note::Failed { error } if !self.failing => {
-                self.failing = true;
-                Verdict::Refused { error }
-            }
-            Note::Failed { .. } => Verdict::Nothing,
+            Note::Failed { error } => match self.trouble {
+                Trouble::Refused => Verdict::Nothing,
+                Trouble::None | Trouble::Late => {
+                    self.trouble = Trouble::Refused;
+                    Verdict::Refused { error }
+                }
+            },
         }
     }
 
-    /// The lines that wait for a batch that cannot be written.
-    pub(super) fn waiting_lines(&mut self) -> Vec<(PodKey, Vec<pulselet_engine::Line>)> {
+    /// What waits for a batch that cannot be written.
+    pub(super) fn waiting(&mut self) -> Vec<(PodKey, PendingOutput)> {
         let flight = self.flight.iter_mut().flat_map(|flight| &mut flight.pods);
         flight
-            .map(|(key, pending)| (*key, std::mem::take(&mut pending.lines)))
+            .map(|(key, pending)| (*key, std::mem::take(pending)))
             .collect()
+    }
+
+    /// Puts back actions that wait for the batch under way after all.
+    pub(super) fn keep_waiting(&mut self, key: PodKey, mut actions: Vec<DueAction>) -> Vec<DueAction> {
+        let Some(flight) = &mut self.flight else {
+            return actions;
+        };
+        if let Ok(index) = flight.pods.binary_search_by_key(&key, |(other, _)| *other) {
+            let (_, pending) = &mut flight.pods[index];
+            pending.actions.append(&mut actions);
+        }
+        actions
     }
 }
 

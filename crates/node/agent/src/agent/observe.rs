@@ -8,7 +8,7 @@ use std::sync::Arc;
 use pulselet_engine::io::{Exit, ProbeReport, StopRecord};
 use pulselet_engine::plan::{ContainerPlan, ProbeKind};
 use pulselet_engine::{Input, LifeKey, PodKey, Time};
-use pulselet_plan::MessagePolicy;
+use pulselet_plan::{MessagePolicy, VolumeKind};
 use pulselet_runtime::{
     ContainerEvent, ContainerId, ContainerState, ContainerStatus, EventKind, ExitCause, RuntimeEvent,
     SandboxId, SandboxState, SandboxStatus,
@@ -20,9 +20,11 @@ use super::Agent;
 use super::adopt::{Findings, Listing};
 use super::entry::{Life, LifeStage, PodEntry};
 use super::transitions::probe_name;
-use crate::jobs::{JobAnswer, JobResult, Measurement, SandboxLocation};
+use crate::jobs::{ContainerStorage, JobAnswer, JobResult, Measurement, SandboxLocation, StorageMeasurement};
+use crate::pod::status::KnownImage;
 use crate::pod::termination;
 use crate::spans;
+use crate::state::layout::Layout;
 
 impl Agent {
     pub(super) fn answer(&mut self, answer: JobAnswer) {
@@ -32,13 +34,28 @@ impl Agent {
             JobResult::Sandbox(location) => self.sandbox_is(key, location),
             JobResult::Image {
                 container,
-                image_id,
+                image,
                 pulled,
                 bad_signal,
-            } => {
-                self.image_is(key, container, image_id, bad_signal);
+            } if self.is_wanted(key, container, &image.name) => {
+                self.image_is(key, container, image, bad_signal);
                 self.feed(key, Input::ImageReady { container, pulled });
             }
+            JobResult::ImageFailed {
+                container,
+                image,
+                error,
+                message,
+            } if self.is_wanted(key, container, &image) => {
+                let failed = Input::ImageFailed {
+                    container,
+                    error,
+                    message,
+                };
+                self.feed(key, failed);
+            }
+            // The manifest has named another image since; that one was asked for, too.
+            JobResult::Image { .. } | JobResult::ImageFailed { .. } => {}
             JobResult::Container(status) => self.observe(key, &status),
             JobResult::ProbeDone {
                 life,
@@ -82,12 +99,17 @@ impl Agent {
         self.feed(key, Input::SandboxReady);
     }
 
-    fn image_is(&mut self, key: PodKey, container: usize, image_id: String, bad_signal: Option<String>) {
+    fn is_wanted(&self, key: PodKey, container: usize, image: &Arc<str>) -> bool {
+        let entry = self.entries.get(&key);
+        entry.and_then(|entry| entry.wanted_image(container)) == Some(image)
+    }
+
+    fn image_is(&mut self, key: PodKey, container: usize, image: KnownImage, bad_signal: Option<String>) {
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
         };
-        if let Some(slot) = entry.image_ids.get_mut(container) {
-            *slot = image_id;
+        if let Some(slot) = entry.images.get_mut(container) {
+            *slot = image;
         }
         let plan = entry.plan().containers.get(container);
         if let (Some(why), Some(plan)) = (bad_signal, plan.filter(|plan| plan.stop_signal.is_none())) {
@@ -216,7 +238,11 @@ impl Agent {
             return None;
         }
         if !status.image_id.is_empty() {
-            entry.image_ids[container].clone_from(&status.image_id);
+            let of_life = entry.life(life).and_then(Life::image).cloned();
+            entry.images[container] = KnownImage {
+                name: of_life.unwrap_or_default(),
+                id: status.image_id.clone(),
+            };
         }
         Some(life)
     }
@@ -310,7 +336,7 @@ impl Agent {
         });
     }
 
-    /// Looks how much room volumes take that may not take all.
+    /// Looks how much room volumes and containers take that may not take all.
     pub(super) fn measure_volumes(&mut self) {
         let mut volumes = Vec::new();
         for (&pod, entry) in self.entries.iter().filter(|(_, entry)| entry.location.is_some()) {
@@ -322,6 +348,14 @@ impl Agent {
         }
         if !volumes.is_empty() {
             self.tasks.spawn(Arc::clone(&self.jobs).measure(volumes));
+        }
+        let is_short = self.jobs.is_disk_short();
+        let pods = self.entries.iter().filter(|(_, entry)| entry.location.is_some());
+        let pods = pods.map(|(key, entry)| storage_of(*key, entry, &self.jobs.layout));
+        let pods: Vec<_> = pods.filter(|pod| is_short || pod.has_limit()).collect();
+        if !pods.is_empty() {
+            let jobs = Arc::clone(&self.jobs);
+            self.tasks.spawn(jobs.measure_storage(pods, is_short));
         }
     }
 
@@ -375,6 +409,31 @@ impl Agent {
         {
             self.feed(key, Input::SandboxLost);
         }
+    }
+}
+
+/// Where a pod's files on the disk are.
+fn storage_of(pod: PodKey, entry: &PodEntry, layout: &Layout) -> StorageMeasurement {
+    let uid = &entry.identity.uid;
+    let logs = layout.pod_logs(&entry.identity.namespace, &entry.identity.name, uid);
+    let on_disk = entry.blueprint.volumes.iter();
+    let on_disk = on_disk.filter(|volume| matches!(volume.kind, VolumeKind::Disk { .. }));
+    let containers = entry.plan().containers.iter().zip(&entry.blueprint.containers);
+    let containers = containers.enumerate().map(|(index, (plan, blueprint))| {
+        let lives = entry.lives.iter().filter(|life| life.key.container == index);
+        ContainerStorage {
+            name: Arc::clone(&plan.name),
+            ids: lives.map(|life| life.id.clone()).collect(),
+            logs: logs.join(&*plan.name),
+            limit: blueprint.storage_limit.as_deref().cloned(),
+        }
+    });
+    StorageMeasurement {
+        pod,
+        volumes: on_disk
+            .map(|volume| layout.volumes(uid).empty_dir(&volume.name))
+            .collect(),
+        containers: containers.collect(),
     }
 }
 

@@ -5,23 +5,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pulselet_engine::plan::{ProbeKind, Role};
+use pulselet_engine::status::ReportedState;
 use pulselet_engine::{Identity, Input, PodKey, PodPlan};
 use pulselet_model::{Pod, keep_accepted};
 use pulselet_plan::{PodBlueprint, refusal_without};
 use pulselet_runtime::SandboxId;
 use pulselet_vocabulary::PodName;
+use tokio::time::Instant;
 use tracing::Instrument as _;
 
-use super::Agent;
 use super::entry::{Manifest, PodEntry, Successor};
 use super::requests::{
     AddError, Added, How, Located, LogError, LogPlace, MAX_PODS, NoSuchPod, PodView, Request, Shutdown,
     StreamError, UpdateError,
 };
 use super::transitions::probe_name;
+use super::{Agent, LEAVE_PATIENCE};
 use crate::container_config::{abilities, log_path};
 use crate::pod::identity::{Origin, pod_name_of, uid_of};
-use crate::pod::status::{Surroundings, pod_status};
+use crate::pod::status::{KnownImage, Surroundings, pod_status};
 use crate::spans;
 
 impl Agent {
@@ -157,8 +159,8 @@ impl Agent {
         key
     }
 
-    /// Another manifest for a pod that stays. Nothing is restarted for it, and what an API no longer shows because a gate
-    /// was turned off there is kept.
+    /// Another manifest for a pod that stays. Only another image restarts a container, and what an API no longer shows
+    /// because a gate was turned off there is kept.
     fn update(&mut self, mut pod: Pod) -> Result<(), UpdateError> {
         let name = pod_name_of(&pod);
         let key = self.find(&name)?;
@@ -181,7 +183,9 @@ impl Agent {
             self.journal.forget_spec(&entry.identity.uid, before);
         }
         entry.spec = spec;
-        entry.image_ids.resize(plan.containers.len(), String::new());
+        entry
+            .images
+            .resize_with(plan.containers.len(), KnownImage::default);
         entry.blueprint = blueprint;
         entry.changed_visibly = true;
         self.journal.mark(key);
@@ -225,7 +229,10 @@ impl Agent {
         key.ok_or_else(|| NoSuchPod { pod: pod.clone() })
     }
 
-    fn shut_down(&mut self, mode: Shutdown) {
+    pub(super) fn shut_down(&mut self, mode: Shutdown) {
+        if self.ending.is_none() {
+            self.leave_by = Instant::now() + LEAVE_PATIENCE;
+        }
         self.ending = self.ending.max(Some(mode));
         let grace = match mode {
             Shutdown::Leave => return,
@@ -247,8 +254,10 @@ impl Agent {
             return;
         };
         let pod = entry.identity.clone();
+        // Who ran it looks for what it printed when it has failed; the next run removes it.
+        let keeps_logs = entry.origin == Origin::Run;
         let jobs = Arc::clone(&self.jobs);
-        let work = async move { jobs.clean_up(key, pod).await };
+        let work = async move { jobs.clean_up(key, pod, keeps_logs).await };
         self.tasks.spawn(work.instrument(entry.span()));
     }
 
@@ -291,10 +300,9 @@ impl Agent {
         let pod = self.pods.get(key)?;
         let clock = self.jobs.clock;
         let around = Surroundings {
-            plan: entry.plan(),
             blueprints: &entry.blueprint.containers,
             qos_class: &entry.qos_class,
-            image_ids: &entry.image_ids,
+            images: &entry.images,
             pod_ips: entry
                 .location
                 .as_ref()
@@ -353,6 +361,16 @@ impl Agent {
             .ok_or(StreamError::NoSandbox { pod })
     }
 
+    /// Whether a container will not run again.
+    fn has_finished(&self, key: PodKey, container: usize) -> bool {
+        let Some(pod) = self.pods.get(key) else {
+            return true;
+        };
+        let report = pod.status();
+        let container = report.containers.get(container);
+        container.is_none_or(|it| matches!(it.state, ReportedState::Terminated(_)))
+    }
+
     fn log(&self, pod: &PodName, container: Option<&str>, previous: bool) -> Result<LogPlace, LogError> {
         let key = self.find(pod)?;
         let entry = self.entries.get(&key).expect("a name leads to an entry");
@@ -400,6 +418,7 @@ impl Agent {
             container,
             attempt,
             running: !previous && life.is_running(),
+            last: !life.is_running() && self.has_finished(key, index),
         })
     }
 }

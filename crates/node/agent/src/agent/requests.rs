@@ -161,6 +161,9 @@ pub struct LogPlace {
     pub attempt: u32,
     /// More may come: this life has not ended.
     pub running: bool,
+    /// No life follows this one.
+    #[serde(default)]
+    pub last: bool,
 }
 
 /// A running container, as its runtime knows it.

@@ -65,6 +65,7 @@ const fn ends_pod(reason: KillReason) -> bool {
         KillReason::StartupProbe
         | KillReason::LivenessProbe
         | KillReason::SandboxChanged
+        | KillReason::ImageChanged
         | KillReason::PostStartHook => false,
     }
 }

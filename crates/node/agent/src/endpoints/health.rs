@@ -10,6 +10,7 @@ use pulselet_runtime::{Runtime, RuntimeCondition};
 use crate::endpoints::http::{Answering, Body, full};
 use crate::endpoints::metrics::Metrics;
 use crate::endpoints::usage::{self, Snapshot, Usage};
+use crate::state::health::StateHealth;
 
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// The older format, whose times are in milliseconds: that of a kubelet's pages about containers.
@@ -24,6 +25,7 @@ pub(crate) struct Health {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) usage: Usage,
+    pub(crate) state: StateHealth,
 }
 
 /// A document for monitoring, as it is served.
@@ -81,6 +83,9 @@ impl Health {
 
     async fn readiness(&self) -> MonitoringPage {
         let not_ready = |why: String| MonitoringPage::new(StatusCode::SERVICE_UNAVAILABLE, TEXT, why);
+        if let Some(message) = self.state.trouble() {
+            return not_ready(format!("{message}\n"));
+        }
         match tokio::time::timeout(HEALTH_TIMEOUT, self.runtime.health()).await {
             Err(_) => not_ready("the runtime does not answer\n".to_owned()),
             Ok(Err(error)) => not_ready(format!("the runtime is not well: {error}\n")),

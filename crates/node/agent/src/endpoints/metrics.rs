@@ -306,6 +306,7 @@ const fn reason_label(reason: KillReason) -> &'static str {
         KillReason::Evicted => "evicted",
         KillReason::Deadline => "deadline",
         KillReason::SandboxChanged => "sandboxChanged",
+        KillReason::ImageChanged => "imageChanged",
         KillReason::PostStartHook => "postStartHook",
         KillReason::Completed => "completed",
     }

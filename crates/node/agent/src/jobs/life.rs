@@ -224,10 +224,11 @@ impl JobContext {
     }
 
     /// Removes the files of a pod that is over.
-    pub(crate) async fn clean_up(&self, key: PodKey, pod: Identity) {
+    pub(crate) async fn clean_up(&self, key: PodKey, pod: Identity, keeps_logs: bool) {
         let logs = self.layout.pod_logs(&pod.namespace, &pod.name, &pod.uid);
         self.volumes.forget(&pod.uid).await;
-        for path in [self.layout.pod(&pod.uid), logs] {
+        let logs = (!keeps_logs).then_some(logs);
+        for path in [Some(self.layout.pod(&pod.uid)), logs].into_iter().flatten() {
             let span = tracing::Span::current();
             let removed = tokio::task::spawn_blocking(move || {
                 let _entered = span.entered();

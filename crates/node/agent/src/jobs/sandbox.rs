@@ -31,7 +31,7 @@ impl JobContext {
             other => other?,
         };
         let status = bounded(Operation::SandboxStatus, self.runtime.sandbox_status(&id)).await?;
-        Ok(SandboxLocation::from(&status))
+        Ok(SandboxLocation::new(&status, self.host_address(&pod.spec)))
     }
 
     /// An earlier agent made it and died before it could say so, or died while it made it.
@@ -59,6 +59,17 @@ impl JobContext {
         }
         self.end_volumes(&uid).await;
         self.send_input(pod, Input::SandboxStopped).await;
+    }
+
+    /// Removes a stopped sandbox that belongs to no pod.
+    pub(crate) async fn remove_stopped_sandbox(&self, id: &SandboxId) {
+        let _permit = self.limits.operations.acquire().await;
+        match bounded(Operation::RemoveSandbox, self.runtime.remove_sandbox(id)).await {
+            Ok(()) => tracing::info!(sandbox = %id, "removed a stopped sandbox that an earlier agent left"),
+            Err(error) => {
+                tracing::warn!(sandbox = %id, %error, "a stopped sandbox that an earlier agent left cannot be removed");
+            }
+        }
     }
 
     async fn remove_sandboxes(&self, uid: &str) -> Result<()> {

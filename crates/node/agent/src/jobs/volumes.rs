@@ -12,8 +12,8 @@ use tokio::sync::mpsc;
 
 use super::{JobAnswer, JobContext, JobResult, PodRef};
 
-/// What is left to a pod that is evicted because a volume is too large, as a kubelet has it.
-const EVICTION_GRACE: Span = Span::from_secs(1);
+/// What is left to a pod that is evicted because it takes too much room, as a kubelet has it.
+pub(super) const EVICTION_GRACE: Span = Span::from_secs(1);
 
 /// A volume to be measured.
 #[derive(Debug)]

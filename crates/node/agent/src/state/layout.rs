@@ -9,9 +9,12 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use pulselet_vocabulary::PodName;
 use pulselet_volume::PodDirectory;
 use rustix::fs::FlockOperation;
 use thiserror::Error;
+
+use crate::container_config::log_path;
 
 /// How often the lock is tried. An agent that was killed while it started a process has left it to that process until its
 /// program runs, which is soon.
@@ -45,6 +48,16 @@ impl Layout {
 
     pub(crate) fn database(&self) -> PathBuf {
         self.root.join("node.db")
+    }
+
+    /// Room on the disk that is kept for the database.
+    pub(crate) fn reserve(&self) -> PathBuf {
+        self.root.join("node.reserve")
+    }
+
+    /// The directory with the logs of all pods.
+    pub(crate) fn logs(&self) -> PathBuf {
+        self.root.join("logs")
     }
 
     fn lock(&self) -> PathBuf {
@@ -81,7 +94,12 @@ impl Layout {
     }
 
     pub(crate) fn pod_logs(&self, namespace: &str, name: &str, uid: &str) -> PathBuf {
-        self.root.join("logs").join(format!("{namespace}_{name}_{uid}"))
+        self.logs().join(format!("{namespace}_{name}_{uid}"))
+    }
+
+    /// The log of one life of a container.
+    pub fn container_log(&self, pod: &PodName, uid: &str, container: &str, attempt: u32) -> PathBuf {
+        log_path(&self.pod_logs(&pod.namespace, &pod.name, uid), container, attempt)
     }
 
     /// Makes the data directory if it is not there; only its owner may look inside. One that was open to others is closed,
@@ -90,7 +108,7 @@ impl Layout {
         if self.root.is_dir() && self.is_ours_alone() {
             close_to_others(&self.root, 0o700);
         }
-        for directory in [self.root.clone(), self.pods(), self.root.join("logs")] {
+        for directory in [self.root.clone(), self.pods(), self.logs()] {
             fs::DirBuilder::new()
                 .recursive(true)
                 .mode(0o700)
@@ -175,6 +193,16 @@ pub enum LayoutError {
         path = path.display()
     )]
     Held { path: PathBuf, holder: Option<u32> },
+}
+
+impl LayoutError {
+    /// Another agent has the directory.
+    pub fn is_held(&self) -> bool {
+        match self {
+            Self::Held { .. } => true,
+            Self::CreateDirectory { .. } | Self::OpenLock { .. } => false,
+        }
+    }
 }
 
 /// Held for as long as the agent lives; the kernel lets go of it when the process dies.

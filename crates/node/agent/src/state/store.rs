@@ -2,8 +2,9 @@
 //!
 //! The agent hands over one [`Batch`] at a time and is notified when it is committed; what gathers meanwhile goes into the
 //! next, so commits are few under load and immediate without. A batch that cannot be written (a full disk) is tried
-//! again until it can: nothing is dropped, the agent only waits. A file that is not a database is kept aside, and
-//! the spare copies beside it take its place. What the rows mean is left to others.
+//! again until it can: nothing is dropped. Room is kept for that, and given up when it is needed. A file that is not a
+//! database is kept aside, and the spare copies beside it take its place, as they do if there is no file. On a disk so full that the database cannot even be opened for writing, it is read as it is, and opened later.
+//! What the rows mean is left to others.
 
 mod schema;
 mod spare;
@@ -11,6 +12,7 @@ mod writer;
 
 use std::path::{Path, PathBuf};
 
+use pulselet_durable::Reserve;
 use pulselet_engine::time::Time;
 use pulselet_vocabulary::PodName;
 use rusqlite::{Connection, ErrorCode, params};
@@ -20,6 +22,7 @@ use thiserror::Error;
 use crate::state::clock::{Base, Clock, Continuity};
 use crate::state::layout::Layout;
 pub(crate) use spare::{Spare, load as load_spare};
+use writer::Database;
 pub(crate) use writer::{Note, Writer};
 
 /// Kills remembered per container, the newest ones.
@@ -132,25 +135,34 @@ pub enum NodeStoreError {
 /// Opens the store of a data directory, in whatever state it is.
 pub(crate) fn open(layout: &Layout) -> Result<Opened, NodeStoreError> {
     let path = layout.database();
+    let mut reserve = Reserve::take(layout.reserve());
     let mut kept_aside = None;
-    let loaded = match load(&path) {
-        Err(error) if is_corrupt(&error) => {
-            kept_aside = Some(keep_aside(&path)?);
-            load(&path)
-        }
-        other => other,
+    let mut loaded = load(&path);
+    if loaded.as_ref().is_err_and(is_full) && reserve.give_up() {
+        loaded = load(&path);
+    }
+    if loaded.as_ref().is_err_and(is_corrupt) {
+        kept_aside = Some(keep_aside(&path)?);
+        loaded = load(&path);
+    }
+    let (connection, contents) = match loaded {
+        Ok((connection, contents)) => (Some(connection), contents),
+        Err(error) if is_full(&error) => (None, read_full_disk(&path, &error)?),
+        Err(source) => return Err(NodeStoreError::Open { path, source }),
     };
-    let (connection, base, last, mut pods) = loaded.map_err(|source| NodeStoreError::Open {
-        path: path.clone(),
-        source,
-    })?;
-    if kept_aside.is_some() {
+    let Contents { base, last, mut pods } = contents;
+    if kept_aside.is_some() || base.is_none() {
         pods = spare::load_all(layout);
     }
     let (clock, base, continuity) = Clock::resume(base.as_ref(), last);
-    schema::save_base(&connection, &base).map_err(|source| NodeStoreError::Open { path, source })?;
+    let database = Database {
+        path,
+        connection,
+        reserve,
+        base: Some(base),
+    };
     let writer =
-        Writer::start(connection, layout.clone()).map_err(|source| NodeStoreError::Thread { source })?;
+        Writer::start(database, layout.clone()).map_err(|source| NodeStoreError::Thread { source })?;
     Ok(Opened {
         writer,
         clock,
@@ -160,27 +172,63 @@ pub(crate) fn open(layout: &Layout) -> Result<Opened, NodeStoreError> {
     })
 }
 
-type Contents = (Connection, Option<Base>, Time, Vec<StoredPod>);
+/// The state on a disk that has no room to open it for writing: what the last agent left when it closed the file.
+fn read_full_disk(path: &Path, error: &rusqlite::Error) -> Result<Contents, NodeStoreError> {
+    tracing::error!(
+        path = %path.display(),
+        %error,
+        "the node's state cannot be opened for writing; going on with what is there: make room on the disk"
+    );
+    let read = || read_contents(&schema::open_unchanged(path)?);
+    read().map_err(|source| NodeStoreError::Open {
+        path: path.to_owned(),
+        source,
+    })
+}
 
-fn load(path: &Path) -> rusqlite::Result<Contents> {
+/// What a database holds of the last agent.
+#[derive(Debug)]
+struct Contents {
+    base: Option<Base>,
+    last: Time,
+    pods: Vec<StoredPod>,
+}
+
+fn load(path: &Path) -> rusqlite::Result<(Connection, Contents)> {
     let connection = schema::open(path)?;
-    let base = schema::meta(&connection, schema::BASE)?.and_then(|text| serde_json::from_str(&text).ok());
-    let last = schema::meta(&connection, schema::LAST)?
+    let contents = read_contents(&connection)?;
+    Ok((connection, contents))
+}
+
+fn read_contents(connection: &Connection) -> rusqlite::Result<Contents> {
+    let base = schema::meta(connection, schema::BASE)?.and_then(|text| serde_json::from_str(&text).ok());
+    let last = schema::meta(connection, schema::LAST)?
         .and_then(|text| text.parse().ok())
         .unwrap_or_default();
     let mut pods = Vec::new();
-    {
-        let mut rows = connection.prepare("SELECT uid, record FROM pods ORDER BY rowid")?;
-        let mut specs =
-            connection.prepare("SELECT generation, body FROM specs WHERE uid = ? ORDER BY generation")?;
-        for row in rows.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get(1)?)))? {
-            let (uid, record) = row?;
-            let specs = specs.query_map([&uid], |row| Ok((row.get(0)?, row.get(1)?)))?;
-            let specs = specs.collect::<rusqlite::Result<_>>()?;
-            pods.push(StoredPod { uid, record, specs });
-        }
+    let mut rows = connection.prepare("SELECT uid, record FROM pods ORDER BY rowid")?;
+    let mut specs =
+        connection.prepare("SELECT generation, body FROM specs WHERE uid = ? ORDER BY generation")?;
+    for row in rows.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get(1)?)))? {
+        let (uid, record) = row?;
+        let specs = specs.query_map([&uid], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let specs = specs.collect::<rusqlite::Result<_>>()?;
+        pods.push(StoredPod { uid, record, specs });
     }
-    Ok((connection, base, Time::from_micros(last), pods))
+    Ok(Contents {
+        base,
+        last: Time::from_micros(last),
+        pods,
+    })
+}
+
+/// Whether the disk has no room. `SQLite` reports that in several ways, depending on which file it could not extend.
+fn is_full(error: &rusqlite::Error) -> bool {
+    let code = error.sqlite_error_code();
+    matches!(
+        code,
+        Some(ErrorCode::DiskFull | ErrorCode::SystemIoFailure | ErrorCode::CannotOpen)
+    )
 }
 
 /// Whether the file is no database, or one with other tables than ours.

@@ -235,3 +235,25 @@ async fn a_fallible_runtime_gets_everything_done_in_the_end() {
     bench.drain();
     assert_eq!(bench.types().iter().filter(|kind| *kind == "deleted").count(), 8);
 }
+
+#[tokio::test]
+async fn a_pod_of_the_hosts_network_has_the_hosts_address() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let host = [192, 0, 2, 7].into();
+    let mut bench = Bench::on(directory, runtime(), |options| options.facts.address = host).await;
+    let env = json!([{"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]);
+    let containers = json!([{"name": "app", "image": "app:1", "env": env}]);
+    bench
+        .add(pod_of(
+            "web",
+            &json!({"hostNetwork": true, "containers": containers}),
+        ))
+        .await;
+    bench.until_ready().await;
+    let status = &bench.node.pods().await.unwrap()[0].status;
+    assert_eq!([&status.pod_ip, &status.host_ip], ["192.0.2.7"; 2]);
+    let (directory, runtime) = bench.leave().await;
+    let bench = Bench::on(directory, runtime, |options| options.facts.address = host).await;
+    let status = &bench.node.pods().await.unwrap()[0].status;
+    assert_eq!(status.pod_ip, "192.0.2.7", "after a restart of the agent");
+}

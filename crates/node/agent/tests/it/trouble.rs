@@ -1,12 +1,10 @@
 //! What goes wrong around a node, and what it says then.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 
 use pulselet_agent::{DataDir, How, LayoutError};
 use pulselet_runtime::{ContainerFilter, Features, PodIdentity, Runtime as _, SandboxConfig};
 use pulselet_runtime_fake::{FakeRuntime, RuntimeFaults};
-use pulselet_vocabulary::PodName;
 use serde_json::json;
 
 use crate::harness::{Bench, eventually, pod, pod_of, runtime};
@@ -62,67 +60,6 @@ async fn an_unreadable_state_is_kept_aside_and_the_containers_are_adopted() {
     let probe = json!({"exec": {"command": ["check"]}, "periodSeconds": 1});
     let same = pod("web", &json!({"readinessProbe": probe, "startupProbe": probe}));
     assert_eq!(bench.add(same).await, How::Adopted);
-}
-
-/// A file system of its own, small enough to be filled.
-struct SmallDisk(PathBuf);
-
-impl SmallDisk {
-    /// None without the privilege to mount.
-    fn mount(path: &Path) -> Option<Self> {
-        use rustix::mount::{MountFlags, mount};
-        fs::create_dir_all(path).expect("a directory");
-        let mounted = mount("tmpfs", path, "tmpfs", MountFlags::empty(), c"size=2m");
-        mounted.ok().map(|()| Self(path.to_owned()))
-    }
-
-    fn fill(&self) {
-        use std::io::Write as _;
-        let mut file = fs::File::create(self.0.join("filler")).expect("a file");
-        while file.write_all(&[0; 4096]).is_ok() {}
-    }
-
-    fn clear(&self) {
-        fs::remove_file(self.0.join("filler")).expect("the filler");
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
-    }
-}
-
-#[tokio::test]
-async fn a_full_disk_stops_nothing_that_runs_and_starts_nothing_new() {
-    let directory = tempfile::tempdir().unwrap();
-    let disk = SmallDisk::mount(&directory.path().join("data"));
-    if !pulselet_testing::requires("the right to mount", disk.is_some()) {
-        return;
-    }
-    let disk = disk.expect("just looked");
-    let mut bench = Bench::on(directory, runtime(), |_| {}).await;
-    let probe = json!({"exec": {"command": ["check"]}, "periodSeconds": 1});
-    bench.add(pod("first", &json!({"readinessProbe": probe}))).await;
-    bench.until_ready().await;
-    disk.fill();
-    bench.add(pod("second", &json!({}))).await;
-    let warning = bench.until_type("warning").await.to_json();
-    assert!(warning.contains("make room on the disk"), "{warning}");
-    bench
-        .until("one more probe", |line| {
-            line.pod == PodName::new("default", "first") && line.to_json().contains("probe")
-        })
-        .await;
-    assert_eq!(bench.runtime.list_sandboxes().await.unwrap().len(), 1);
-    disk.clear();
-    let node = bench.node.clone();
-    eventually("both pods are ready", || async {
-        let pods = node.pods().await.unwrap();
-        pods.iter().all(|pod| pod.status.container_statuses[0].ready) && pods.len() == 2
-    })
-    .await;
-    bench.leave().await;
 }
 
 #[tokio::test]

@@ -232,7 +232,9 @@ impl World {
         options.joined = true;
         options.manifests = Some(self.manifests());
         options.static_suffix = format!("-{NODE}");
-        options.objects = Arc::new(ApiObjects::new(client.clone()));
+        let services = self.directory.path().join("services.json");
+        let objects = ApiObjects::new(client.clone()).with_services_in(services);
+        options.objects = Arc::new(objects.clone());
         let node = Node::start(options).await.expect("the node starts");
         let machine = Machine {
             facts,
@@ -240,7 +242,7 @@ impl World {
             data_dir: self.directory.path().to_owned(),
             endpoint: ([127, 0, 0, 1], 10250).into(),
         };
-        let joined = join(&client, node.clone(), feed, machine);
+        let joined = join(&client, node.clone(), feed, &objects, machine);
         self.agent = Some(Agent {
             node,
             _joined: joined,

@@ -22,7 +22,7 @@ use super::{ROOT, RootError};
 use crate::{confinement::PodUsers, spec::ContainerSpec};
 
 /// What the container writes, and what the kernel needs beside it.
-const UPPER: &str = "upper";
+pub(crate) const UPPER: &str = "upper";
 const WORK: &str = "work";
 
 /// Views of the image's layers, of a pod that has users of its own.

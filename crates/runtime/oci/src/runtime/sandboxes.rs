@@ -11,8 +11,14 @@ use std::{
     time::Duration,
 };
 
-use pulselet_runtime::{Error, Operation, PidNamespace, Result, SandboxConfig, SandboxId, SandboxState};
-use pulselet_shim::Handshake;
+use pulselet_runtime::{
+    ContainerFilter, ContainerState, ContainerStatus, Error, Operation, PidNamespace, Result, SandboxConfig,
+    SandboxId, SandboxState,
+};
+use pulselet_shim::{
+    Handshake,
+    record::{self, LifeRecord},
+};
 use pulselet_shim_client::{Assignment, IdRange, SandboxRecord, ShimCommand};
 
 use super::{Inner, OciRuntime};
@@ -65,15 +71,74 @@ impl Inner {
         let known: Vec<&str> = sandboxes.iter().map(|record| record.id.as_str()).collect();
         for name in self.cgroups.all().children() {
             if !known.contains(&name.as_str()) {
-                let id = SandboxId::new(name);
-                self.kill_pause_process(&id);
-                self.cgroups.sandbox(&id).remove();
+                self.end_unknown(&SandboxId::new(name));
             }
         }
         if sandboxes.is_empty() {
             self.cgroups.all().remove();
         }
         Ok(())
+    }
+
+    /// Kills what runs in the cgroups of a sandbox that has no record, or no readable one.
+    fn end_unknown(&self, id: &SandboxId) {
+        let sandbox = self.cgroups.sandbox(id);
+        for container in sandbox.children() {
+            let cgroup = self
+                .cgroups
+                .hierarchies
+                .cgroup(&self.cgroups.container_path(id, &container));
+            if !cgroup.kill_until_empty(KILL_PATIENCE) {
+                tracing::warn!(sandbox = %id, container, "processes without a record cannot be killed");
+            }
+        }
+        sandbox.remove();
+    }
+
+    /// Looks for namespaces that are not pinned any more, and pins those again that a running container still has.
+    /// Returns whether some are lost for good.
+    fn has_lost_pins(&self, record: &SandboxRecord) -> bool {
+        let dir = self.shims.sandbox_dir(&record.id);
+        let lost = sandbox::lost_pins(&dir, &record.config);
+        if lost.is_empty() {
+            return false;
+        }
+        let pod = record.config.pod.pod_name();
+        let Some(process) = self.running_process(&record.id) else {
+            tracing::warn!(%pod, ?lost, "the pod's namespaces are gone; its sandbox is made anew");
+            return true;
+        };
+        match sandbox::pin_again(&dir, &lost, process) {
+            Ok(()) => {
+                tracing::warn!(%pod, ?lost, "namespaces of the pod were unmounted; they are pinned again");
+                false
+            }
+            Err(error) => {
+                tracing::warn!(%pod, %error, "namespaces of the pod cannot be pinned again; its sandbox is made anew");
+                true
+            }
+        }
+    }
+
+    /// The init process of a container that runs in the sandbox.
+    fn running_process(&self, sandbox: &SandboxId) -> Option<i32> {
+        let all = self.shims.list_containers(&ContainerFilter::default());
+        let running = |status: &&ContainerStatus| {
+            status.sandbox == *sandbox && matches!(status.state, ContainerState::Running { .. })
+        };
+        all.iter().filter(running).find_map(|status| {
+            let dir = self.shims.container_dir(&status.id).ok()?;
+            let Ok(Some(LifeRecord::Running { pid, .. })) = record::read_life(&dir) else {
+                return None;
+            };
+            // The number may have become another process's; that one is not in the container's cgroup.
+            let path = self.cgroups.container_path(sandbox, status.id.as_str());
+            let members = self.cgroups.hierarchies.cgroup(&path).members();
+            members
+                .iter()
+                .any(|it| it.as_raw_nonzero().get() == pid)
+                .then_some(pid)
+        })
     }
 
     /// The address that was given last of those that are recorded.
@@ -244,6 +309,28 @@ enum MakeError {
 }
 
 impl OciRuntime {
+    /// Notices sandboxes whose namespaces are gone: they are not ready any more.
+    pub(super) async fn check_pins(&self) {
+        for record in self.0.shims.sandboxes() {
+            self.check_pins_of(&record).await;
+        }
+    }
+
+    pub(super) async fn check_pins_of(&self, record: &SandboxRecord) {
+        if record.state != SandboxState::Ready || !self.0.has_lost_pins(record) {
+            return;
+        }
+        let not_ready = |record: &mut SandboxRecord| record.state = SandboxState::NotReady;
+        let updated = self
+            .0
+            .shims
+            .update_sandbox(Operation::SandboxStatus, &record.id, not_ready)
+            .await;
+        if let Err(error) = updated {
+            tracing::warn!(sandbox = %record.id, %error, "cannot record that the sandbox is not ready");
+        }
+    }
+
     pub(super) async fn run_sandbox_to_the_end(&self, config: SandboxConfig) -> Result<SandboxId> {
         let operation = Operation::RunSandbox;
         let ids_of_machine = if config.namespaces.own_users {

@@ -7,6 +7,7 @@ mod cni;
 mod crash;
 mod escapes;
 mod exec;
+mod faults;
 mod host_image;
 mod images;
 mod isolation;

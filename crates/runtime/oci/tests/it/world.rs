@@ -262,7 +262,7 @@ impl World {
 }
 
 /// What the kernel has because of a world: processes, mounts, cgroups, links, rules.
-fn traces(home: &Path) -> BTreeSet<String> {
+pub(crate) fn traces(home: &Path) -> BTreeSet<String> {
     let path = home.display().to_string();
     let bridge = network_for(home).bridge;
     let mut traces = BTreeSet::new();

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use pulselet_engine::time::Time;
-use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Transaction, params};
 
 use super::{Batch, EVENTS_PER_POD, EventRow, KILLS_IN_ALL, KILLS_PER_CONTAINER, KillRow, Write};
 use crate::state::clock::Base;
@@ -59,6 +59,24 @@ pub(super) fn open(path: &Path) -> rusqlite::Result<Connection> {
     Err(rusqlite::Error::SqliteFailure(code, Some(verdict)))
 }
 
+/// Reads the file alone, without its log and without a lock, so that no other file is needed beside it. Right only for
+/// a file that its last user has closed.
+pub(super) fn open_unchanged(path: &Path) -> rusqlite::Result<Connection> {
+    let mut name = String::from("file:");
+    for character in path.to_string_lossy().chars() {
+        match character {
+            '%' => name.push_str("%25"),
+            '?' => name.push_str("%3f"),
+            '#' => name.push_str("%23"),
+            plain => name.push(plain),
+        }
+    }
+    name.push_str("?immutable=1");
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    Connection::open_with_flags(name, flags)
+}
+
 pub(super) fn meta(connection: &Connection, key: &str) -> rusqlite::Result<Option<String>> {
     let mut statement = connection.prepare("SELECT value FROM meta WHERE key = ?")?;
     statement.query_row([key], |row| row.get(0)).optional()
@@ -70,14 +88,21 @@ fn set_meta(connection: &Connection, key: &str, value: &str) -> rusqlite::Result
     statement.execute([key, value]).map(drop)
 }
 
-pub(super) fn save_base(connection: &Connection, base: &Base) -> rusqlite::Result<()> {
+fn save_base(connection: &Connection, base: &Base) -> rusqlite::Result<()> {
     let text = serde_json::to_string(base).expect("a base is plain data");
     set_meta(connection, BASE, &text)
 }
 
-/// Writes all of a batch or nothing.
-pub(super) fn commit(connection: &mut Connection, batch: &Batch) -> rusqlite::Result<()> {
+/// Writes all of a batch or nothing; with it where the time line begins, if that is new.
+pub(super) fn commit(
+    connection: &mut Connection,
+    batch: &Batch,
+    base: Option<&Base>,
+) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
+    if let Some(base) = base {
+        save_base(&transaction, base)?;
+    }
     for write in &batch.writes {
         apply(&transaction, write)?;
     }

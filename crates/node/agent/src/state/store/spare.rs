@@ -1,11 +1,10 @@
 //! Spare copies: one file per pod beside the database, rewritten when what others see of the pod changes.
 //!
-//! They are read only when the database cannot be. A spare may be older than the database was: the agent then goes on
+//! They are read when the database cannot be, or does not know their pod. A spare may be older than the database was: the agent then goes on
 //! from there with what it finds in the runtime.
 
 use std::fs;
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -25,21 +24,13 @@ pub(crate) struct Spare {
     pub(crate) specs: Vec<(u32, Box<RawValue>)>,
 }
 
-/// Replaces the file in one step, so that a reader never sees half of it.
+/// Replaces the file in one step, so that neither a reader nor the next boot sees half of it.
 pub(super) fn write(layout: &Layout, uid: &str, body: &[u8]) -> io::Result<()> {
     let path = layout.spare(uid);
-    let temporary = path.with_extension("new");
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
     }
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&temporary)?;
-    file.write_all(body)?;
-    fs::rename(&temporary, &path)
+    pulselet_durable::replace(&path, body, 0o600)
 }
 
 /// Every spare that can be read; the others are reported.

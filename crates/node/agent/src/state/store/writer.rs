@@ -1,16 +1,19 @@
 //! The thread that writes.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use pulselet_durable::Reserve;
 use rusqlite::Connection;
 use tokio::sync::mpsc;
 
 use super::{Batch, Write, schema, spare};
+use crate::state::clock::Base;
 use crate::state::layout::Layout;
 
 /// First wait before a failed commit is tried again; it doubles up to [`MAX_RETRY`].
@@ -44,14 +47,14 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn start(connection: Connection, layout: Layout) -> io::Result<Self> {
+    pub(super) fn start(database: Database, layout: Layout) -> io::Result<Self> {
         let (batches, receiver) = sync_channel(BATCHES);
         let (sender, notes) = mpsc::channel(NOTES);
         let closing = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&closing);
         let thread = thread::Builder::new()
             .name("store".to_owned())
-            .spawn(move || write_all(connection, &layout, &receiver, &sender, &flag))?;
+            .spawn(move || write_all(database, &layout, &receiver, &sender, &flag))?;
         Ok(Self {
             batches: Some(batches),
             notes,
@@ -93,8 +96,42 @@ impl Drop for Writer {
     }
 }
 
+/// The file that is written, and the room that is kept for it.
+#[derive(Debug)]
+pub(super) struct Database {
+    pub(super) path: PathBuf,
+    /// `None` as long as the disk is too full to open it.
+    pub(super) connection: Option<Connection>,
+    pub(super) reserve: Reserve,
+    /// Where the time line begins; `None` once that is written.
+    pub(super) base: Option<Base>,
+}
+
+impl Database {
+    fn commit(&mut self, batch: &Batch) -> rusqlite::Result<()> {
+        let mut result = self.try_commit(batch);
+        if result.is_err() && self.reserve.give_up() {
+            result = self.try_commit(batch);
+        }
+        if result.is_ok() {
+            self.reserve.refill();
+        }
+        result
+    }
+
+    fn try_commit(&mut self, batch: &Batch) -> rusqlite::Result<()> {
+        let connection = match &mut self.connection {
+            Some(connection) => connection,
+            none => none.insert(schema::open(&self.path)?),
+        };
+        schema::commit(connection, batch, self.base.as_ref())?;
+        self.base = None;
+        Ok(())
+    }
+}
+
 fn write_all(
-    mut connection: Connection,
+    mut database: Database,
     layout: &Layout,
     batches: &Receiver<Batch>,
     notes: &mpsc::Sender<Note>,
@@ -102,11 +139,11 @@ fn write_all(
 ) {
     while let Ok(batch) = batches.recv() {
         let mut wait = MIN_RETRY;
-        while let Err(error) = schema::commit(&mut connection, &batch) {
+        while let Err(error) = database.commit(&batch) {
             tracing::error!(
                 %error,
-                "cannot write the node's state; everything keeps running, but nothing new is started or stopped \
-                 until it can be written: make room on the disk"
+                "cannot write the node's state; everything keeps running, but no pod is begun until it can be written: \
+                 make room on the disk"
             );
             if closing.load(Ordering::Relaxed) {
                 return;

@@ -1,0 +1,15 @@
+//! Files that outlive a power cut and a full disk.
+//!
+//! - [`replace`]: a file that is the old one or the new one, whenever the power goes;
+//! - [`Reserve`]: room on the disk that is kept for our own writes, and given up when the disk is full;
+//! - [`disk_usage`]: how much others have taken.
+//!
+//! What is in the files is left to their owners.
+
+mod replace;
+mod reserve;
+mod usage;
+
+pub use replace::{replace, sync_directory};
+pub use reserve::Reserve;
+pub use usage::disk_usage;
