@@ -152,8 +152,8 @@ mod tests {
         let prefix = Some("app | ".to_owned());
         let since = Some(LATER.parse().unwrap());
         let shown = shown(Wishes {
-            prefix,
             since,
+            prefix,
             ..Wishes::default()
         });
         assert_eq!(shown, "app | three\n");
