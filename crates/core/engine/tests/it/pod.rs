@@ -629,8 +629,10 @@ fn replanned(container: ContainerPlan) -> Input {
         active_deadline: None,
         containers: vec![Arc::new(container)],
     };
+    let plan = Arc::new(plan);
     Input::Replan {
-        plan: Arc::new(plan),
+        running: Arc::clone(&plan),
+        plan,
         settings: Settings::default(),
     }
 }
