@@ -172,6 +172,15 @@ fn put_back(seen: &mut Container, accepted: &Container) {
     }
 }
 
+/// The gates whose fields a Pod has.
+#[must_use]
+pub fn gates_in_use(pod: &Pod) -> GateSet {
+    Gate::ALL.into_iter().fold(GateSet::NONE, |used, gate| {
+        let without = GateSet::ALL.with(gate, false);
+        used.with(gate, !drop_disabled(&mut pod.clone(), without).is_empty())
+    })
+}
+
 /// Puts back into an update what the gates hide from its author, and says what the author set in vain.
 pub(crate) fn keep_hidden(new: &mut Pod, old: &Pod, gates: GateSet) -> Vec<Warning> {
     if gates == GateSet::ALL {

@@ -44,6 +44,16 @@ impl Gate {
         }
     }
 
+    /// How far upstream has taken the feature, as its metrics say it; empty for what is generally available.
+    pub const fn stage(self) -> &'static str {
+        match self {
+            Self::StartupProbeEnabled | Self::ProbeTerminationGracePeriod => "",
+            Self::SubSecondProbes
+            | Self::ContainerStopSignals
+            | Self::ProbeInitializationFailureThreshold => "ALPHA",
+        }
+    }
+
     /// Finds a gate by its name or its one alias, `StartupProbe`.
     pub fn from_name(name: &str) -> Option<Self> {
         if name == "StartupProbe" {

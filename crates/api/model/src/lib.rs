@@ -32,7 +32,7 @@ pub use decode::{
     DecodeError, Decoded, DecodedObject, Document, Documents, MAX_DOCUMENT_BYTES, ManifestObject, Position,
     decode_documents,
 };
-pub use dropping::{hide_disabled, keep_accepted};
+pub use dropping::{gates_in_use, hide_disabled, keep_accepted};
 pub use field::{CauseReason, FieldError};
 pub use gates::{Gate, GateError, GateSet};
 pub use objects::{MAX_DATA_BYTES, admit_config_map, admit_secret, data_key_error, data_size_error};

@@ -7,6 +7,7 @@ use std::fmt;
 use crate::gates::Gate;
 use crate::pod::{Container, Pod};
 use crate::profile::Profile;
+use pulselet_vocabulary::Signal;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Warning {
@@ -24,6 +25,8 @@ pub enum Warning {
     StartupWithInitialization { field: String },
     /// Upstream API servers would refuse this.
     SignalWithoutOs { field: String },
+    /// A stop signal that ends no process by default.
+    SignalEndsNothing { field: String, signal: Signal },
 }
 
 impl Warning {
@@ -34,7 +37,8 @@ impl Warning {
             | Self::Ignored { field, .. }
             | Self::GraceAbovePod { field, .. }
             | Self::StartupWithInitialization { field }
-            | Self::SignalWithoutOs { field } => field,
+            | Self::SignalWithoutOs { field }
+            | Self::SignalEndsNothing { field, .. } => field,
         }
     }
 }
@@ -61,6 +65,11 @@ impl fmt::Display for Warning {
                 f,
                 "{field}: is set together with a startupProbe; liveness is not probed before the startup probe has \
                  succeeded"
+            ),
+            Self::SignalEndsNothing { field, signal } => write!(
+                f,
+                "{field}: {signal} ends no process that does not handle it; unless the program does, every stop takes \
+                 the whole grace period and ends with SIGKILL"
             ),
             Self::SignalWithoutOs { field } => {
                 write!(
@@ -121,14 +130,29 @@ fn container_warnings(
         let field = path("livenessProbe.initializationFailureThreshold");
         warnings.push(Warning::StartupWithInitialization { field });
     }
-    let has_signal = container
-        .lifecycle
-        .as_ref()
-        .is_some_and(|lifecycle| lifecycle.stop_signal.is_some());
-    let has_os = pod.spec.os.as_ref().is_some_and(|os| !os.name.is_empty());
-    if has_signal && !has_os && profile == Profile::Pulselet {
-        warnings.push(Warning::SignalWithoutOs {
-            field: path("lifecycle.stopSignal"),
-        });
+    if profile == Profile::Pulselet {
+        signal_warnings(warnings, pod, container, path);
+    }
+}
+
+/// Upstream API servers say nothing about signals that they accept.
+fn signal_warnings(
+    warnings: &mut Vec<Warning>,
+    pod: &Pod,
+    container: &Container,
+    path: &dyn Fn(&str) -> String,
+) {
+    let lifecycle = container.lifecycle.as_ref();
+    let Some(signal) = lifecycle.and_then(|lifecycle| lifecycle.stop_signal.as_deref()) else {
+        return;
+    };
+    let field = path("lifecycle.stopSignal");
+    if pod.spec.os.as_ref().is_none_or(|os| os.name.is_empty()) {
+        warnings.push(Warning::SignalWithoutOs { field: field.clone() });
+    }
+    if let Ok(signal) = signal.parse::<Signal>()
+        && !signal.default_action().ends_process()
+    {
+        warnings.push(Warning::SignalEndsNothing { field, signal });
     }
 }

@@ -12,6 +12,7 @@
 //! - `store` keeps versioned values and passes changes to watchers.
 //! - `watch` turns the changes of the store into the stream that a client reads.
 //! - `discovery` says which kinds there are and what their fields are.
+//! - `metrics` is what monitoring sees of the server.
 //! - `node_proxy` passes logs, exec and usage on to the node that can answer.
 //! - `client` is the way in for controllers of the same process.
 //!
@@ -28,6 +29,7 @@ mod client;
 mod discovery;
 #[doc(hidden)]
 pub mod fuzzing;
+mod metrics;
 mod node_proxy;
 mod patch;
 mod registry;

@@ -6,6 +6,7 @@ mod check;
 mod command;
 mod e2e;
 mod explain;
+mod floors;
 mod image;
 mod recorded;
 mod serve;

@@ -23,7 +23,7 @@ use crate::line::{HookOutcome, LineBody};
 use crate::plan::{ContainerPlan, ProbeKind, Role};
 use crate::probe_runner::ProbeRunner;
 use crate::scope::Scope;
-use crate::status::Terminated;
+use crate::status::{EffectiveProbe, Terminated};
 use crate::termination::Termination;
 use crate::time::Time;
 use crate::transition::Transition;
@@ -104,6 +104,9 @@ pub(crate) struct Running {
     /// One of its probes has succeeded.
     #[serde(default)]
     succeeded: bool,
+    /// Its stop signal was read to end nothing, which was reported.
+    #[serde(default)]
+    signal_unhandled: bool,
     post_start: Option<HookRun>,
     termination: Option<Termination>,
 }
@@ -298,6 +301,27 @@ impl Container {
             Some(_) => self.published(ProbeKind::Readiness, running.life.attempt) == Some(Published::Success),
         };
         running.started.is_some() && passed
+    }
+
+    /// The signal that the manifest of its life, or of the next one, names.
+    pub(crate) fn asked_signal(&self) -> Option<Signal> {
+        let plan = self.running().map_or(&self.plan, |running| &running.life.plan);
+        plan.stop_signal
+    }
+
+    /// How its probes work now, or will.
+    pub(crate) fn probes(&self) -> impl Iterator<Item = EffectiveProbe> {
+        ProbeKind::ALL.into_iter().filter_map(|kind| {
+            let plan = self.running().map_or(&self.plan, |running| &running.life.plan);
+            let probe = plan.probe(kind)?;
+            let prober = self.probers[kind as usize].as_ref();
+            Some(EffectiveProbe {
+                container: Arc::clone(&plan.name),
+                kind,
+                period: prober.map_or(probe.period, ProbeRunner::period),
+                timeout: probe.timeout,
+            })
+        })
     }
 
     /// Whether a worker of this kind probes, or is to probe, this life.

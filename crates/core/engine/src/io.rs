@@ -94,6 +94,12 @@ pub enum Input {
         signal: Signal,
         at: Time,
     },
+    /// The main process of this life was read, and its stop signal would not end it. The driver reads it some time
+    /// after its start and again when a stop begins.
+    StopSignalUnhandled {
+        life: LifeKey,
+        signal: Signal,
+    },
     /// A deletion or a stop by the user; without a number the pod's own grace period counts. A later one can
     /// only shorten it.
     Delete {

@@ -132,6 +132,13 @@ impl ProbeRunner {
         }
     }
 
+    /// Between two ticks, as it is now.
+    pub fn period(&self) -> Span {
+        self.schedule
+            .as_ref()
+            .map_or(self.plan().period, Schedule::period)
+    }
+
     pub fn due_at(&self) -> Option<Time> {
         self.schedule.as_ref()?.due().map(|due| due.at)
     }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use pulselet_engine::plan::{ContainerPlan, HookPlan, PodPlan, ProbeKind, ProbePlan, Settings};
 use pulselet_engine::time::Span;
 use pulselet_model::{Container, Gate, GateSet, Probe};
+use pulselet_vocabulary::Signal;
 
 use crate::convert::manifest_probe;
 use crate::timing::{MINIMUM_GRACE, ProbeTiming, probe_timing};
@@ -75,6 +76,8 @@ pub enum Advice {
     GraceAbovePod { probe: Seconds, pod: Seconds },
     /// The hook does not fit into the grace period of this probe's kill.
     HookCutOff { sleep: Seconds, grace: Seconds },
+    /// The stop signal ends no process that does not handle it.
+    SignalEndsNothing { signal: Signal, grace: Seconds },
     /// The hook leaves the container next to nothing of the pod's grace period.
     HookUsesGrace { sleep: Seconds, grace: Seconds },
     /// A sub-second period would notice the end of the start sooner, with this threshold for the same budget.
@@ -107,6 +110,7 @@ impl Advice {
             | Self::LongGrace { .. }
             | Self::GraceAbovePod { .. }
             | Self::HookCutOff { .. }
+            | Self::SignalEndsNothing { .. }
             | Self::HookUsesGrace { .. } => false,
         }
     }
@@ -175,16 +179,27 @@ pub fn about_probe(subject: &Subject<'_>, kind: ProbeKind) -> Vec<Advice> {
 
 /// Advice about a container as a whole, probed or not.
 pub fn about_container(subject: &Subject<'_>) -> Vec<Advice> {
-    let (Some(sleep), Some(grace)) = (subject.pre_stop_sleep(), subject.pod.grace) else {
-        return Vec::new();
-    };
+    let about = [signal_ends_nothing(subject), hook_uses_grace(subject)];
+    about.into_iter().flatten().collect()
+}
+
+fn signal_ends_nothing(subject: &Subject<'_>) -> Option<Advice> {
+    let signal = subject.container.stop_signal?;
+    (!signal.default_action().ends_process()).then(|| Advice::SignalEndsNothing {
+        signal,
+        grace: Seconds(subject.pod.grace.unwrap_or(MINIMUM_GRACE)),
+    })
+}
+
+fn hook_uses_grace(subject: &Subject<'_>) -> Option<Advice> {
+    let (sleep, grace) = (subject.pre_stop_sleep()?, subject.pod.grace?);
     if grace.is_zero() || sleep.is_zero() || grace.saturating_sub(sleep) >= MINIMUM_GRACE {
-        return Vec::new();
+        return None;
     }
-    vec![Advice::HookUsesGrace {
+    Some(Advice::HookUsesGrace {
         sleep: Seconds(sleep),
         grace: Seconds(grace),
-    }]
+    })
 }
 
 /// A probe under consideration.
@@ -379,7 +394,8 @@ fn long_grace(probe: &Considered<'_>) -> Option<Advice> {
     }
     let then = probe.timing_with(|probe| probe.grace = Some(Span::from_secs(SHORT_GRACE_SECONDS)))?;
     let (gone_by, gone_by_then) = (Seconds(probe.timing.gone_by?), Seconds(then.gone_by?));
-    Some(Advice::LongGrace {
+    // SIGKILL as the stop signal waits for no grace period.
+    (gone_by != gone_by_then).then_some(Advice::LongGrace {
         kind: probe.kind(),
         gone_by,
         gone_by_then,

@@ -31,6 +31,8 @@ pub struct PodBlueprint {
     pub volumes: Box<[VolumeBlueprint]>,
     /// Names of secrets that may hold credentials for registries.
     pub pull_secrets: BTreeSet<String>,
+    /// The containers see processes that are not their own, and none of their main processes is PID 1.
+    pub shares_processes: bool,
     /// Why a node does not run the pod at all; `None` if it does.
     pub refusal: Option<Box<PodRefusal>>,
 }

@@ -73,6 +73,7 @@ pub fn convert(pod: &Pod, gates: GateSet) -> Result<PodBlueprint, PlanError> {
         containers: blueprints,
         volumes: spec.volumes.iter().map(VolumeBlueprint::new).collect(),
         pull_secrets: pull_secrets(spec),
+        shares_processes: spec.host_pid || spec.share_process_namespace == Some(true),
         refusal: refusal(pod).map(Box::new),
     })
 }

@@ -14,6 +14,7 @@ use pulselet_engine::plan::{
     ContainerPlan, HookPlan, PodPlan, ProbeKind, ProbePlan, Role, Settings, SubSecondPolicy,
 };
 use pulselet_engine::time::{Span, Time};
+use pulselet_vocabulary::Signal;
 
 /// What is left to a container after its stop signal when a hook used up the grace period, and the grace period where
 /// nothing says another.
@@ -123,7 +124,7 @@ pub fn stop_after_probe(pod: &PodPlan, container: &ContainerPlan, kind: ProbeKin
     Some(StopTiming {
         grace,
         from,
-        at_most: stop_at_most(grace, container.pre_stop),
+        at_most: stop_at_most(grace, container.pre_stop, container.stop_signal),
     })
 }
 
@@ -134,20 +135,29 @@ pub fn stop_on_deletion(pod: &PodPlan, container: &ContainerPlan) -> Span {
         Role::Sidecar => Some(HookPlan::Run),
         Role::Init | Role::Main | Role::Ephemeral => container.pre_stop,
     };
-    stop_at_most(pod.grace.unwrap_or(MINIMUM_GRACE), before_signal)
+    stop_at_most(
+        pod.grace.unwrap_or(MINIMUM_GRACE),
+        before_signal,
+        container.stop_signal,
+    )
 }
 
-/// From the decision to SIGKILL at the latest.
-pub fn stop_at_most(grace: Span, pre_stop: Option<HookPlan>) -> Span {
+/// From the decision to SIGKILL at the latest. A stop signal that is SIGKILL itself waits for nothing but the hook.
+pub fn stop_at_most(grace: Span, pre_stop: Option<HookPlan>, stop_signal: Option<Signal>) -> Span {
     if grace.is_zero() {
         return Span::ZERO;
     }
     let hook = match pre_stop {
-        None => return grace,
+        None => Span::ZERO,
         Some(HookPlan::Sleep(span)) => span.min(grace),
         Some(HookPlan::Run) => grace,
     };
-    hook + grace.saturating_sub(hook).max(MINIMUM_GRACE)
+    let after_signal = match (stop_signal, pre_stop) {
+        (Some(signal), _) if signal.is_kill() => Span::ZERO,
+        (Some(_) | None, None) => grace,
+        (Some(_) | None, Some(_)) => grace.saturating_sub(hook).max(MINIMUM_GRACE),
+    };
+    hook + after_signal
 }
 
 /// The period once the probe has succeeded. Under `alwaysWhenWaitingForSuccess` too, because a deadlock begins while

@@ -335,6 +335,7 @@ impl Dice {
             gates,
             deletes,
             evict,
+            shares_processes: false,
         }
     }
 
@@ -406,6 +407,7 @@ impl Dice {
                 Span::ZERO
             },
             handles: self.sometimes(5, |_| Vec::new()),
+            image_stop_signal: None,
             hooks: Hooks {
                 post_start: self.hook_script(),
                 pre_stop: self.hook_script(),

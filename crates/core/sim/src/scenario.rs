@@ -28,6 +28,9 @@ pub struct Scenario {
     /// A file holds one at most; a pod may be deleted again with less patience.
     pub deletes: Vec<Ending>,
     pub evict: Option<Ending>,
+    /// No main process is PID 1, so that the kernel's default actions apply to it. It follows from the manifest: a file
+    /// cannot say it.
+    pub shares_processes: bool,
 }
 
 /// Gates that change at one moment.
@@ -83,8 +86,10 @@ pub struct ScriptedLife {
     pub exit: Option<OwnExit>,
     /// From a signal that it handles to its exit.
     pub stops_in: Span,
-    /// The signals it handles; without a list the effective stop signal.
+    /// The signals it handles; without a list the effective stop signal, if it can be caught.
     pub handles: Option<Vec<Signal>>,
+    /// The stop signal that the image declares.
+    pub image_stop_signal: Option<Signal>,
     pub hooks: Hooks,
 }
 

@@ -60,6 +60,7 @@ impl Setup {
         mut scenario: Scenario,
     ) -> Self {
         scenario.fail_impossible_hooks(blueprint);
+        scenario.shares_processes = blueprint.shares_processes;
         let replans = scenario.replans(pod, gates).into_iter();
         let replans =
             replans.map(|(at, PodBlueprint { plan, running, .. })| GateReplan { at, plan, running });

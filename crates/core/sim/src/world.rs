@@ -326,10 +326,12 @@ impl World {
                 return Arrival::Silence;
             }
             let plan = &self.plan.containers[life.container];
-            let signal = plan.stop_signal.unwrap_or(Signal::TERM);
             let id = format!("{}-{}", plan.name, life.attempt).into();
             let script = self.scenario.life(&plan.name, life.attempt);
-            self.processes.insert(life, Process::new(id, signal, script));
+            let signal = plan.stop_signal.or(script.image_stop_signal);
+            let is_init = !self.scenario.shares_processes;
+            let process = Process::new(id, signal.unwrap_or(Signal::TERM), is_init, script);
+            self.processes.insert(life, process);
         }
         let created = self.processes[&life].created(life);
         self.report(now, life, created)

@@ -31,8 +31,8 @@ pub mod spans;
 mod state;
 
 pub use agent::{
-    AddError, Added, AdoptError, How, Located, LogError, LogPlace, NoSuchPod, PodView, Shutdown, StreamError,
-    UpdateError,
+    AddError, Added, AdoptError, How, Located, LogError, LogPlace, NoSuchPod, PodView, ProbeView, Shutdown,
+    StreamError, UpdateError,
 };
 pub use endpoints::control;
 pub use endpoints::health::MonitoringPage;

@@ -14,7 +14,7 @@ use pulselet_runtime::{
     AttachOptions, BoxError, ContainerConfig, ContainerFilter, ContainerId, ContainerStats, ContainerStatus,
     DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Features, ImageSummary,
     Operation, RegistryCredentials, Result, Runtime, RuntimeCondition, RuntimeHealth, RuntimeImageError,
-    SandboxConfig, SandboxId, SandboxStatus, SecurityFeatures, Version, async_trait,
+    SandboxConfig, SandboxId, SandboxStatus, SecurityFeatures, SignalMasks, Version, async_trait,
 };
 use pulselet_shim_client::{ContainerKind, ContainerRecord, SandboxRecord, ShimCommand, Shims, detached};
 
@@ -26,7 +26,7 @@ use crate::{
     host_image::{self, HostImage},
     image::Images,
     network::{Network, NetworkOptions},
-    place,
+    oom_score, place,
     rootfs::UPPER,
     sandbox, shim_program,
     spec::ContainerSpec,
@@ -152,6 +152,7 @@ impl OciRuntime {
         if !rustix::process::geteuid().is_root() {
             return Err(OciOpenError::NotRoot);
         }
+        oom_score::protect_agent();
         let prepared = tokio::task::spawn_blocking(move || prepare(options));
         let Prepared {
             options,
@@ -411,6 +412,10 @@ impl Runtime for OciRuntime {
 
     async fn list_containers(&self, filter: &ContainerFilter) -> Result<Vec<ContainerStatus>> {
         Ok(self.0.shims.list_containers(filter))
+    }
+
+    async fn signal_masks(&self, id: &ContainerId) -> Result<Option<SignalMasks>> {
+        self.0.shims.signal_masks(id)
     }
 
     async fn container_stats(&self, id: &ContainerId) -> Result<ContainerStats> {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use pulselet_model::{
     Admission, FieldError, Gate, GateSet, Pod, Profile, Warning, admit_create, admit_local, admit_update,
-    hide_disabled, keep_accepted,
+    gates_in_use, hide_disabled, keep_accepted,
 };
 use serde_json::Value;
 
@@ -58,6 +58,28 @@ fn fields(gate: Gate) -> &'static [&'static str] {
 fn has(pod: &Pod, field: &str) -> bool {
     let container: Value = serde_json::to_value(&pod.spec.containers[0]).expect("serializes");
     container.pointer(field).is_some()
+}
+
+#[test]
+fn the_gates_that_a_pod_uses_are_known() {
+    let used = |container: &str| {
+        let manifest = manifest("", container);
+        gates_in_use(&decode(&manifest, Profile::Pulselet).expect("it decodes"))
+    };
+    assert_eq!(used(""), GateSet::NONE);
+    assert_eq!(used("livenessProbe: {tcpSocket: {port: 1}}"), GateSet::NONE);
+    let startup =
+        "startupProbe: {tcpSocket: {port: 1}, terminationGracePeriodSeconds: 1, periodMilliseconds: 1}";
+    let expected = GateSet::ALL
+        .with(Gate::ContainerStopSignals, false)
+        .with(Gate::ProbeInitializationFailureThreshold, false);
+    assert_eq!(
+        used(startup),
+        expected,
+        "a field of a field counts for both gates"
+    );
+    let signal = GateSet::NONE.with(Gate::ContainerStopSignals, true);
+    assert_eq!(used("lifecycle: {stopSignal: SIGINT}"), signal);
 }
 
 #[test]

@@ -6,7 +6,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -22,6 +22,7 @@ use crate::access::{self, Access, Authenticator, Identity};
 use crate::audit::{AuditLog, AuditRecord};
 use crate::discovery;
 use crate::discovery::openapi;
+use crate::metrics::{self, ApiMetrics, OpenStream, RequestLabels};
 use crate::node_proxy::usage;
 use crate::node_proxy::{self, Nodes};
 use crate::patch;
@@ -52,6 +53,7 @@ pub(crate) struct Handler {
     authenticator: Authenticator,
     nodes: Nodes,
     room: Room,
+    metrics: Arc<ApiMetrics>,
     /// `None` if nobody wants to know.
     audit: Option<Arc<AuditLog>>,
 }
@@ -75,11 +77,13 @@ impl Handler {
         nodes: Nodes,
         audit: Option<Arc<AuditLog>>,
     ) -> Self {
+        let gates = registry.rules().gates;
         Self {
             registry,
             authenticator,
             nodes,
             room: Room::new(),
+            metrics: ApiMetrics::new(gates),
             audit,
         }
     }
@@ -109,12 +113,14 @@ impl Handler {
     ) -> BoxFuture<'static, Response<Body>> {
         let record = || AuditRecord::new(&request, caller.as_ref().ok(), source);
         let audited = self.audit.as_ref().map(|audit| audit.begin(record()));
+        let (asked, began) = (RequestLabels::of(&request), Instant::now());
         Box::pin(async move {
             let answered = match caller {
                 Ok(identity) => self.answer(identity, request).await,
                 Err(error) => Err(error),
             };
             let answer = answered.unwrap_or_else(|error| failure(&error));
+            self.metrics.answered(asked, answer.status(), began.elapsed());
             if let Some(audited) = audited {
                 audited.answered(answer.status()).await;
             }
@@ -172,6 +178,7 @@ impl Handler {
         };
         match route {
             Route::Health => self.health().await,
+            Route::Metrics => Ok(self.metrics_page()),
             Route::Version => plain(&discovery::version()),
             Route::CoreVersions => aggregated(true, discovery::core_versions),
             Route::Groups => aggregated(false, discovery::groups),
@@ -186,6 +193,13 @@ impl Handler {
             Route::OpenApiV3(group) => plain(&openapi::v3(*group, self.registry.rules().profile)),
             Route::Objects(_) | Route::Usage(_) => Err(ApiError::no_such_path()),
         }
+    }
+
+    fn metrics_page(&self) -> Response<Body> {
+        let mut answer = Response::new(full(Bytes::from(self.metrics.text())));
+        let content_type = HeaderValue::from_static(metrics::CONTENT_TYPE);
+        answer.headers_mut().insert(CONTENT_TYPE, content_type);
+        answer
     }
 
     /// Answers a request for what pods and nodes use.
@@ -292,7 +306,7 @@ impl Handler {
         let namespace = call.path.namespace.as_deref();
         let session = Session::start(&self.registry, endpoint, namespace, options, call.view()?).await;
         let body = match session {
-            Ok(session) => session_body(session, permit),
+            Ok(session) => session_body(session, (permit, self.metrics.watch(call.path))),
             // A watch from a revision that is gone starts and says so, as upstream has it.
             Err(error) if error.reason == crate::rest::status::StatusReason::Expired => {
                 full(watch::error_frame(&error))
@@ -527,10 +541,10 @@ async fn read_body(body: Body) -> Result<Bytes, ApiError> {
 }
 
 /// The stream of a watch; the place it takes is free again when it ends.
-fn session_body(session: Session, permit: Permit) -> Body {
-    let frames = stream::unfold((session, permit), |(mut session, permit)| async move {
+fn session_body(session: Session, held: (Permit, OpenStream)) -> Body {
+    let frames = stream::unfold((session, held), |(mut session, held)| async move {
         let bytes = session.next().await?;
-        Some((Ok(Frame::data(bytes)), (session, permit)))
+        Some((Ok(Frame::data(bytes)), (session, held)))
     });
     StreamBody::new(frames).boxed_unsync()
 }

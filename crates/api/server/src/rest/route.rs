@@ -14,6 +14,7 @@ use crate::rest::status::ApiError;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Route {
     Health,
+    Metrics,
     Version,
     OpenApiV2,
     OpenApiV3Index,
@@ -111,6 +112,7 @@ pub(crate) fn parse(path: &str) -> Result<Route, ApiError> {
     let found = match segments.as_slice() {
         [] => Some(Route::Paths),
         ["healthz" | "livez" | "readyz", ..] => Some(Route::Health),
+        ["metrics"] => Some(Route::Metrics),
         ["version"] => Some(Route::Version),
         ["openapi", "v2"] => Some(Route::OpenApiV2),
         ["openapi", "v3"] => Some(Route::OpenApiV3Index),

@@ -259,6 +259,34 @@ async fn bad_requests_get_the_right_code_and_change_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn gates_requests_and_watches_are_metrics_of_the_api() {
+    let gates = GateSet::ALL.with(Gate::ContainerStopSignals, false);
+    let server = TestServer::start_with(|config| config.gates = gates);
+    let mut client = Client::admin(&server).await;
+    client.post(MAPS, &map("a", "1")).await;
+    let mut events = Client::admin(&server)
+        .await
+        .watch(&format!("{MAPS}?watch=1"))
+        .await;
+    events.next_named().await;
+    let answer = client.send(Method::GET, "/metrics", "", "").await;
+    let (code, text) = collect(answer).await;
+    let text = String::from_utf8(text.to_vec()).expect("UTF-8");
+    assert_eq!(code, 200);
+    for line in [
+        r#"kubernetes_feature_enabled{name="ContainerStopSignals",stage="ALPHA"} 0"#,
+        r#"kubernetes_feature_enabled{name="ProbeTerminationGracePeriod",stage=""} 1"#,
+        r#"apiserver_request_total{verb="POST",group="",version="v1",resource="configmaps",subresource="",code="201"} 1"#,
+        r#"apiserver_longrunning_requests{verb="WATCH",group="",version="v1",resource="configmaps",subresource=""} 1"#,
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} in {text}");
+    }
+    let nobody = Client::connect(&server, Credential::Nothing).await;
+    let (code, _) = { nobody }.get("/metrics").await;
+    assert!(code == 401 || code == 403, "{code}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_watch_starts_with_what_is_there_and_follows_a_selector() {
     let server = TestServer::start();
     let mut client = Client::admin(&server).await;

@@ -46,6 +46,23 @@ impl fmt::Display for StartRemedy {
     }
 }
 
+fn long_grace(
+    f: &mut fmt::Formatter<'_>,
+    kind: ProbeKind,
+    gone_by: Seconds,
+    gone_by_then: Seconds,
+) -> fmt::Result {
+    let (subject, probe) = match kind {
+        ProbeKind::Startup => ("a container that never comes up", "startup"),
+        ProbeKind::Liveness | ProbeKind::Readiness => ("a wedged container", "liveness"),
+    };
+    write!(
+        f,
+        "{subject} is gone after {gone_by} at the latest; with terminationGracePeriodSeconds: {SHORT_GRACE_SECONDS} on \
+         the {probe} probe after {gone_by_then}"
+    )
+}
+
 impl fmt::Display for Advice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let minimum = Seconds(MINIMUM_GRACE);
@@ -105,17 +122,7 @@ impl fmt::Display for Advice {
                 kind,
                 gone_by,
                 gone_by_then,
-            } => {
-                let (subject, probe) = match kind {
-                    ProbeKind::Startup => ("a container that never comes up", "startup"),
-                    ProbeKind::Liveness | ProbeKind::Readiness => ("a wedged container", "liveness"),
-                };
-                write!(
-                    f,
-                    "{subject} is gone after {gone_by} at the latest; with terminationGracePeriodSeconds: \
-                     {SHORT_GRACE_SECONDS} on the {probe} probe after {gone_by_then}"
-                )
-            }
+            } => long_grace(f, *kind, *gone_by, *gone_by_then),
             Self::GraceAbovePod { probe, pod } => write!(
                 f,
                 "the probe's grace period of {probe} is longer than the pod's {pod}: a wedged container is given \
@@ -125,6 +132,11 @@ impl fmt::Display for Advice {
                 f,
                 "preStop sleeps {sleep}, but a kill by this probe allows {grace} in all: the hook is cut off and \
                  {minimum} are left for the stop signal"
+            ),
+            Self::SignalEndsNothing { signal, grace } => write!(
+                f,
+                "{signal} ends no process that does not handle it: unless the program does, every stop takes {grace} \
+                 and ends with SIGKILL"
             ),
             Self::HookUsesGrace { sleep, grace } => write!(
                 f,

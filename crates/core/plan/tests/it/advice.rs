@@ -78,6 +78,18 @@ fn a_fast_probe_is_slow_against_a_server_that_hangs() {
 }
 
 #[test]
+fn a_signal_that_ends_nothing_is_named() {
+    insta::assert_snapshot!(advice(&json!({"lifecycle": {"stopSignal": "SIGWINCH"}})), @"container: SIGWINCH ends no process that does not handle it: unless the program does, every stop takes 30 s and ends with SIGKILL");
+    for signal in ["SIGTERM", "SIGKILL", "SIGUSR1", "SIGRTMIN+3"] {
+        assert_eq!(
+            advice(&json!({"lifecycle": {"stopSignal": signal}})),
+            "",
+            "{signal}"
+        );
+    }
+}
+
+#[test]
 fn liveness_alone_may_cut_the_start_short() {
     insta::assert_snapshot!(advice(&json!({"livenessProbe": probe(80, &json!({}))})), @"liveness: if its start can take longer than 30 s, liveness kills it; a startupProbe with periodSeconds: 10 and failureThreshold: 30 gives it 300 s");
     assert_eq!(

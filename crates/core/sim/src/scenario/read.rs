@@ -112,6 +112,7 @@ struct LifeFile {
     exit_code: Option<Spanned<i64>>,
     stops_in: Option<Text>,
     handles: Option<Vec<Text>>,
+    image_stop_signal: Option<Text>,
     probe_latency: Option<Text>,
     probes: Option<Entries<Option<ProbeFile>>>,
 }
@@ -205,6 +206,7 @@ impl File {
             gates,
             deletes: delete.into_iter().collect(),
             evict,
+            shares_processes: false,
         })
     }
 }
@@ -280,6 +282,7 @@ impl LifeFile {
                 .handles
                 .map(|names| names.into_iter().map(signal).collect())
                 .transpose()?,
+            image_stop_signal: self.image_stop_signal.map(image_signal).transpose()?,
             hooks: Hooks::default(),
         })
     }
@@ -439,17 +442,22 @@ fn probe_kind(kind: &Text) -> Result<ProbeKind, ScenarioError> {
     })
 }
 
-/// Signals that no process can handle.
-const UNCATCHABLE: [&str; 2] = ["SIGKILL", "SIGSTOP"];
-
 fn signal(name: Text) -> Result<Signal, ScenarioError> {
     let signal = name.value.parse().ok();
     signal
-        .filter(|signal: &Signal| !UNCATCHABLE.contains(&signal.name()))
+        .filter(|signal: &Signal| signal.can_be_caught())
         .ok_or_else(|| ScenarioError::UnknownSignal {
             at: place(&name),
             signal: name.value,
         })
+}
+
+/// An image may write its signal in more ways than a manifest.
+fn image_signal(name: Text) -> Result<Signal, ScenarioError> {
+    Signal::from_image(&name.value).map_err(|_| ScenarioError::UnknownSignal {
+        at: place(&name),
+        signal: name.value,
+    })
 }
 
 #[cfg(test)]
@@ -499,6 +507,7 @@ containers:
       exitCode: 1
       stopsIn: 5s
       handles: [SIGTERM, SIGRTMIN+1]
+      imageStopSignal: SIGUSR2
       probeLatency: 20ms
       probes: {readiness: {failsAt: 60s, recoversAt: 90s}, startup: {startsAfter: 1s}}
     - {}

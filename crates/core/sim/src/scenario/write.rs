@@ -112,6 +112,9 @@ fn life_fields(life: &ScriptedLife) -> String {
         let names: Vec<_> = signals.iter().map(|signal| signal.name()).collect();
         fields.push("handles", format_args!("[{}]", names.join(", ")));
     }
+    if let Some(signal) = life.image_stop_signal {
+        fields.push("imageStopSignal", signal);
+    }
     fields.span("probeLatency", *latency);
     if !life.probes.is_empty() {
         let mut kinds = Fields::default();

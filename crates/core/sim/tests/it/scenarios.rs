@@ -70,6 +70,54 @@ containers:
     "containers: {app: {lives: [{startsAfter: 3s, failsAt: 6s, recoversAt: 9s}]}}"
 );
 
+// stop signals and what the kernel does with them
+
+const FROZEN: &str = "
+terminationGracePeriodSeconds: 5
+containers:
+- {name: app, image: x, lifecycle: {stopSignal: SIGSTOP}}";
+
+scenario!(
+    /// Nobody can handle SIGSTOP, and it ends nothing: SIGKILL comes when the grace period is over.
+    sigstop_ends_nothing, "20s", FROZEN, "deleteAt: 10s"
+);
+scenario!(
+    /// PID 1 that does not handle its stop signal is killed by nothing but SIGKILL.
+    pid_1_ignores_what_it_does_not_handle, "20s",
+    "
+terminationGracePeriodSeconds: 5
+containers:
+- {name: app, image: x, lifecycle: {stopSignal: SIGUSR1}}",
+    "{containers: {app: {lives: [{handles: [SIGTERM]}]}}, deleteAt: 10s}"
+);
+scenario!(
+    /// A process that is not PID 1 ends by the default action, with 128 and the number of the signal.
+    the_default_action_ends_others, "20s",
+    "
+shareProcessNamespace: true
+containers:
+- {name: app, image: x, lifecycle: {stopSignal: SIGUSR1}}",
+    "{containers: {app: {lives: [{handles: []}]}}, deleteAt: 10s}"
+);
+scenario!(
+    /// SIGWINCH ends nobody by default, PID 1 or not.
+    the_default_action_of_sigwinch_ends_nobody, "20s",
+    "
+hostPID: true
+terminationGracePeriodSeconds: 5
+containers:
+- {name: app, image: x, lifecycle: {stopSignal: SIGWINCH}}",
+    "{containers: {app: {lives: [{handles: []}]}}, deleteAt: 10s}"
+);
+scenario!(
+    /// The image's signal is sent where the manifest names none.
+    the_images_stop_signal_is_sent, "20s",
+    "
+containers:
+- {name: app, image: x}",
+    "{containers: {app: {lives: [{imageStopSignal: usr2, stopsIn: 1s}]}}, deleteAt: 10s}"
+);
+
 // startupProbe
 
 const STARTUP: &str = "

@@ -13,7 +13,7 @@ use tracing::Instrument as _;
 
 use super::Agent;
 use super::entry::{DueAction, PodEntry};
-use crate::jobs::{CreateJob, HookJob, ImageJob, JobContext, ProbeJob, RemoveJob, StopJob};
+use crate::jobs::{CreateJob, HookJob, ImageJob, JobContext, ProbeJob, RemoveJob, SignalsJob, StopJob};
 use crate::spans;
 
 /// The runtime counts a grace period from the signal itself, which comes a moment after we asked for it. Our SIGKILL
@@ -174,6 +174,30 @@ impl Agent {
         let jobs = Arc::clone(&self.jobs);
         self.tasks
             .spawn(async move { jobs.stop(job).await }.instrument(span));
+    }
+
+    /// Has the main process of a life looked at after a while. A signal that the runtime does not tell is not guessed.
+    pub(super) fn read_signals(&mut self, key: PodKey, life: LifeKey, delay: Duration) {
+        let Some(entry) = self.entries.get(&key) else {
+            return;
+        };
+        let known = entry
+            .life(life)
+            .and_then(|known| Some((known.id.clone(), known.stop_signal?)));
+        let Some((id, signal)) = known.filter(|(_, signal)| !signal.is_kill()) else {
+            return;
+        };
+        let job = SignalsJob {
+            pod: key,
+            life,
+            id,
+            signal,
+            delay,
+        };
+        let jobs = Arc::clone(&self.jobs);
+        let span = entry.life_span(life);
+        self.tasks
+            .spawn(async move { jobs.read_signals(job).await }.instrument(span));
     }
 
     fn remove(&mut self, key: PodKey, life: LifeKey) {

@@ -18,6 +18,7 @@ use tracing::Instrument as _;
 use super::Agent;
 use super::entry::{LifeStage, Manifest, PodEntry, Record};
 use super::observe::Known;
+use super::transitions::SIGNALS_READ_AFTER;
 use crate::jobs::{PodRef, SandboxLocation};
 use crate::spans;
 use crate::state::store::{self, StoredPod};
@@ -224,6 +225,12 @@ impl Agent {
             .iter()
             .map(|life| (life.id.clone(), life.key))
             .collect();
+        let alive: Vec<_> = entry
+            .lives
+            .iter()
+            .filter(|life| life.is_running())
+            .map(|life| life.key)
+            .collect();
         let mut found: Vec<_> = listing
             .containers
             .iter()
@@ -242,6 +249,9 @@ impl Agent {
             self.feed(key, Input::SandboxLost);
         }
         self.feed(key, Input::AgentRestarted);
+        for life in alive {
+            self.read_signals(key, life, SIGNALS_READ_AFTER);
+        }
         // Last: what was begun under the old plan goes on under it.
         self.feed(
             key,

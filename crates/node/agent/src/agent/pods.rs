@@ -7,7 +7,7 @@ use std::time::Duration;
 use pulselet_engine::plan::{ProbeKind, Role};
 use pulselet_engine::status::ReportedState;
 use pulselet_engine::{Identity, Input, PodKey, PodPlan};
-use pulselet_model::{Pod, keep_accepted};
+use pulselet_model::{Pod, gates_in_use, keep_accepted};
 use pulselet_plan::{PodBlueprint, refusal_without};
 use pulselet_runtime::SandboxId;
 use pulselet_vocabulary::PodName;
@@ -16,8 +16,8 @@ use tracing::Instrument as _;
 
 use super::entry::{Manifest, PodEntry, Successor};
 use super::requests::{
-    AddError, Added, How, Located, LogError, LogPlace, MAX_PODS, NoSuchPod, PodView, Request, Shutdown,
-    StreamError, UpdateError,
+    AddError, Added, How, Located, LogError, LogPlace, MAX_PODS, NoSuchPod, PodView, ProbeView, Request,
+    Shutdown, StreamError, UpdateError,
 };
 use super::transitions::probe_name;
 use super::{Agent, LEAVE_PATIENCE};
@@ -142,6 +142,9 @@ impl Agent {
                 pulselet_engine::PodMachine::rejected(own, plan, settings, why, now, &mut self.out)
             }
         };
+        if origin.is_api() {
+            warn_of_long_grace(&identity, &blueprint.plan);
+        }
         let spec = Manifest::new(pod);
         self.journal.spec(&identity.uid, 0, &spec);
         let entry = PodEntry::new(identity, origin, pod, spec, Arc::new(blueprint), now);
@@ -150,13 +153,27 @@ impl Agent {
     }
 
     pub(super) fn insert(&mut self, engine: pulselet_engine::PodMachine, entry: PodEntry) -> PodKey {
-        for signal in &entry.signals {
-            self.metrics.signal_asked(*signal);
-        }
+        self.metrics.features_used(entry.gates_in_use);
         let key = self.pods.insert(engine);
         self.names.insert(entry.pod_name.clone(), key);
         self.entries.insert(key, entry);
+        self.count_signals(key);
         key
+    }
+
+    /// Counts the stop signals that a pod goes by now, which follows what runs.
+    pub(super) fn count_signals(&mut self, key: PodKey) {
+        let (Some(pod), Some(entry)) = (self.pods.get(key), self.entries.get_mut(&key)) else {
+            return;
+        };
+        let signals = pod.stop_signals();
+        for signal in signals.difference(&entry.signals) {
+            self.metrics.signal_asked(*signal);
+        }
+        for signal in entry.signals.difference(&signals) {
+            self.metrics.signal_gone(*signal);
+        }
+        entry.signals = signals;
     }
 
     /// Another manifest for a pod that stays. Only another image restarts a container, and what an API no longer shows
@@ -188,6 +205,9 @@ impl Agent {
             .resize_with(plan.containers.len(), KnownImage::default);
         entry.blueprint = blueprint;
         entry.changed_visibly = true;
+        self.metrics.features_gone(entry.gates_in_use);
+        entry.gates_in_use = gates_in_use(&pod);
+        self.metrics.features_used(entry.gates_in_use);
         self.journal.mark(key);
         let jobs = Arc::clone(&self.jobs);
         let pod = entry.reference(key);
@@ -201,6 +221,7 @@ impl Agent {
                 settings,
             },
         );
+        self.count_signals(key);
         Ok(())
     }
 
@@ -276,6 +297,7 @@ impl Agent {
         for signal in &entry.signals {
             self.metrics.signal_gone(*signal);
         }
+        self.metrics.features_gone(entry.gates_in_use);
         for container in &entry.plan().containers {
             for kind in ProbeKind::ALL {
                 self.metrics
@@ -322,6 +344,7 @@ impl Agent {
             accepted_at: clock.wall(entry.accepted_at),
             deleting: pod.is_deleting(),
             status: pod_status(&pod.status(), &around),
+            probes: pod.probes().map(ProbeView::from).collect(),
         })
     }
 
@@ -424,6 +447,25 @@ impl Agent {
 }
 
 /// An API decides over its own pods only, and nobody else over those.
+/// Pods from files were admitted by this process, which said it then.
+fn warn_of_long_grace(identity: &Identity, plan: &PodPlan) {
+    for container in &plan.containers {
+        for kind in ProbeKind::ALL {
+            let Some(own) = container.probe(kind).and_then(|probe| probe.grace) else {
+                continue;
+            };
+            if let Some(pod) = plan.grace.filter(|pod| own > *pod) {
+                spans::container(&identity.pod_name(), &container.name, None).in_scope(|| {
+                    tracing::warn!(
+                        probe = kind.as_str(), grace = %own, pod_grace = %pod,
+                        "the probe's grace period is longer than the pod's"
+                    );
+                });
+            }
+        }
+    }
+}
+
 fn check_owner(entry: &PodEntry, origin: &Origin) -> Result<(), AddError> {
     let whose = match (entry.origin.is_api(), origin.is_api()) {
         (true, true) | (false, false) => return Ok(()),

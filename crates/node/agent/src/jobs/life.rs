@@ -38,6 +38,16 @@ pub(crate) struct StopJob {
 }
 
 #[derive(Debug)]
+pub(crate) struct SignalsJob {
+    pub(crate) pod: PodKey,
+    pub(crate) life: LifeKey,
+    pub(crate) id: ContainerId,
+    /// The effective stop signal.
+    pub(crate) signal: Signal,
+    pub(crate) delay: Duration,
+}
+
+#[derive(Debug)]
 pub(crate) struct RemoveJob {
     pub(crate) pod: Identity,
     pub(crate) name: Arc<str>,
@@ -200,6 +210,25 @@ impl JobContext {
         // The event may have been missed; reporting it twice does no harm.
         if let Ok(status) = bounded(Operation::ContainerStatus, self.runtime.container_status(&id)).await {
             self.answer(pod, JobResult::Container(Box::new(status))).await;
+        }
+    }
+
+    /// Looks what the container's main process does about its stop signal. What cannot be seen is not reported.
+    pub(crate) async fn read_signals(&self, job: SignalsJob) {
+        let SignalsJob {
+            pod,
+            life,
+            id,
+            signal,
+            delay,
+        } = job;
+        tokio::time::sleep(delay).await;
+        let masks = bounded(Operation::ContainerStatus, self.runtime.signal_masks(&id)).await;
+        if let Ok(Some(masks)) = masks
+            && !masks.handles(signal)
+        {
+            self.send_input(pod, Input::StopSignalUnhandled { life, signal })
+                .await;
         }
     }
 

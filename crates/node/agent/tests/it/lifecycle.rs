@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pulselet_agent::{How, Shutdown};
 use pulselet_engine::Span;
-use pulselet_runtime::{ContainerFilter, Runtime as _};
+use pulselet_runtime::{ContainerFilter, Runtime as _, SignalMasks};
 use pulselet_runtime_fake::{ExecAnswer, LifeScript};
 use pulselet_vocabulary::PodName;
 use serde_json::json;
@@ -16,6 +16,38 @@ fn exec_probe(extra: &serde_json::Value) -> serde_json::Value {
     let fields = extra.as_object().expect("fields").clone();
     probe.as_object_mut().expect("an object").extend(fields);
     probe
+}
+
+/// PID 1 that handles nothing, as its signal masks show it.
+fn deaf() -> LifeScript {
+    LifeScript {
+        masks: Some(SignalMasks {
+            is_init: true,
+            ..SignalMasks::default()
+        }),
+        ..LifeScript::stubborn()
+    }
+}
+
+#[tokio::test]
+async fn a_signal_that_is_ignored_is_named_when_the_grace_period_is_over() {
+    let mut bench = Bench::new().await;
+    bench.runtime.script("app", [deaf()]);
+    bench.add(pod("web", &json!({}))).await;
+    bench.until_ready().await;
+    let uid = bench.node.pods().await.unwrap()[0].uid.clone();
+    bench.delete("web").await;
+    bench.until_type("graceExceeded").await;
+    let events = bench.node.events(&uid).await.unwrap();
+    let told = |reason: &str| events.iter().find(|event| event.reason == reason);
+    let unhandled = told("StopSignalNotHandled").expect("it was read when the stop began");
+    assert_eq!(unhandled.severity, "Normal", "nobody asked for the signal");
+    assert!(unhandled.message.contains("SIGTERM"), "{unhandled:?}");
+    let exceeded = told("ExceededGracePeriod").expect("it was killed");
+    assert!(
+        exceeded.message.contains("SIGTERM was sent and ignored"),
+        "{exceeded:?}"
+    );
 }
 
 #[tokio::test]

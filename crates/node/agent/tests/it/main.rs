@@ -7,6 +7,7 @@ mod lifecycle;
 mod looks;
 mod manifests;
 mod objects;
+mod observed;
 mod owned;
 mod refusals;
 mod security_fields;

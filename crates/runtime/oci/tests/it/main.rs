@@ -15,4 +15,5 @@ mod lifecycle;
 mod limits;
 mod network;
 mod security_fields;
+mod spoofing;
 mod world;

@@ -5,6 +5,7 @@ mod devices;
 mod exec_processes;
 mod keyrings;
 mod masked_paths;
+mod shims;
 mod user_namespaces;
 mod users;
 mod working_dir;
