@@ -11,7 +11,10 @@ use pulselet_agent::LocalObject;
 use pulselet_model::{
     Admission, DecodeError, Document, FieldError, GateSet, ManifestObject, Pod, Position, Profile, Warning,
 };
-use pulselet_model::{admit_config_map, admit_create, admit_local, admit_secret, decode_documents};
+use pulselet_model::{
+    admit_config_map, admit_create, admit_local, admit_secret, apply_probes_annotation, decode_documents,
+    probes_annotation,
+};
 
 use crate::exit::Failure;
 
@@ -173,12 +176,20 @@ fn judge(document: &Document<'_>, profile: Profile, gatekeeper: Gatekeeper) -> V
     }
 }
 
+/// A pod as a node will run it: with the probe fields of its annotation. A bad one is among the warnings.
+fn with_annotation(mut admission: Admission) -> Admission {
+    if let Some(text) = probes_annotation(&admission.pod).map(str::to_owned) {
+        let _ = apply_probes_annotation(&mut admission.pod, &text);
+    }
+    admission
+}
+
 fn judge_pod(document: &Document<'_>, pod: Pod, profile: Profile, gatekeeper: Gatekeeper) -> Outcome {
     let admitted = match gatekeeper {
         Gatekeeper::Api(gates) => admit_create(pod, profile, gates),
         Gatekeeper::Node(gates) => admit_local(pod, profile, gates),
     };
-    match admitted {
+    match admitted.map(with_annotation) {
         Ok(admission) if admission.warnings.is_empty() => Outcome::Accepted(Box::new(admission), Vec::new()),
         Ok(admission) => {
             let places = document.locate_all(admission.warnings.iter().map(Warning::field));

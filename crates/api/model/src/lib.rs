@@ -8,6 +8,7 @@
 //! serving Pods, and reading files.
 
 mod admission;
+mod annotation;
 mod decode;
 mod defaults;
 mod dropping;
@@ -28,6 +29,7 @@ mod warning;
 pub use k8s_openapi as openapi;
 
 pub use admission::{Admission, admit_create, admit_ephemeral_containers, admit_local, admit_update};
+pub use annotation::{PROBES_ANNOTATION, ProbesAnnotationError, apply_probes_annotation, probes_annotation};
 pub use decode::{
     DecodeError, Decoded, DecodedObject, Document, Documents, MAX_DOCUMENT_BYTES, ManifestObject, Position,
     decode_documents,

@@ -216,6 +216,7 @@ pub(crate) fn container_config(
         security: security::security(pod, container, context.layout.root()),
         // Names were checked at admission; one this build does not know leaves the image's signal in force.
         stop_signal,
+        pid_target: None,
         labels: pod.metadata.labels.clone().unwrap_or_default(),
         annotations: pod.metadata.annotations.clone().unwrap_or_default(),
     };

@@ -7,13 +7,16 @@ use pulselet_engine::io::{Action, ProbeOutcome, ProbeReport};
 use pulselet_engine::plan::{Hook, ProbeKind};
 use pulselet_engine::probe_runner::Asked;
 use pulselet_engine::{Input, LifeKey, PodKey, Span, Time};
+use pulselet_model::Pod;
 use pulselet_plan::PullPolicy;
 use pulselet_vocabulary::Signal;
 use tracing::Instrument as _;
 
 use super::Agent;
 use super::entry::{DueAction, PodEntry};
-use crate::jobs::{CreateJob, HookJob, ImageJob, JobContext, ProbeJob, RemoveJob, SignalsJob, StopJob};
+use crate::jobs::{
+    CreateJob, HookJob, ImageJob, JobContext, ProbeJob, RemoveJob, SignalsJob, StopJob, Target,
+};
 use crate::spans;
 
 /// The runtime counts a grace period from the signal itself, which comes a moment after we asked for it. Our SIGKILL
@@ -265,8 +268,11 @@ fn image_job(entry: &PodEntry, key: PodKey, container: usize) -> ImageJob {
 
 fn create_job(entry: &PodEntry, key: PodKey, life: LifeKey) -> CreateJob {
     let plan = entry.plan().containers.get(life.container);
+    let pod = entry.reference(key);
+    let target = plan.map_or(Target::None, |plan| target(entry, &pod.spec, &plan.name));
     CreateJob {
-        pod: entry.reference(key),
+        pod,
+        target,
         life,
         name: plan.map(|plan| Arc::clone(&plan.name)).unwrap_or_default(),
         image_id: entry
@@ -276,5 +282,26 @@ fn create_job(entry: &PodEntry, key: PodKey, life: LifeKey) -> CreateJob {
             .map(|known| known.id.clone())
             .unwrap_or_default(),
         stop_signal: plan.and_then(|plan| plan.stop_signal),
+    }
+}
+
+/// Whose processes an ephemeral container is to see.
+fn target(entry: &PodEntry, pod: &Pod, container: &str) -> Target {
+    let mut ephemeral = pod.spec.ephemeral_containers.iter();
+    let found = ephemeral.find(|it| it.name == container);
+    let Some(name) = found
+        .map(|it| &it.target_container_name)
+        .filter(|name| !name.is_empty())
+    else {
+        return Target::None;
+    };
+    let index = entry.index_of(name);
+    let mut lives = entry
+        .lives
+        .iter()
+        .filter(|life| Some(life.key.container) == index);
+    match lives.find(|life| life.is_running()) {
+        Some(life) => Target::Running(life.id.clone()),
+        None => Target::Missing(name.clone()),
     }
 }

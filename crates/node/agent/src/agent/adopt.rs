@@ -174,6 +174,7 @@ impl Agent {
         entry.history = record.history;
         entry.successor = record.successor;
         entry.grace_exceeded = record.grace_exceeded;
+        entry.annotation = record.annotation;
         learn_lives(&mut entry, &engine);
         for (life, generation) in record.older_lives {
             let (older, pod) = spec(generation)?;

@@ -1,6 +1,7 @@
 //! A node on a scripted runtime: what the agent does around the engine.
 
 mod adoption;
+mod annotation;
 mod faults;
 mod harness;
 mod lifecycle;
