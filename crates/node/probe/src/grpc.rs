@@ -14,7 +14,7 @@ use h2::RecvStream;
 use h2::client::{Builder, SendRequest};
 use prost::Message;
 use thiserror::Error;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::timeout_at;
 use tonic::{Code, Status};
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -145,8 +145,16 @@ async fn run(
     };
     let tcp = connection.into_stream().map_err(registered)?;
     tcp.set_nodelay(true).map_err(registered)?;
+    ask(tcp, check, phase).await
+}
+
+/// Makes the call over a connection and says what its answer means.
+async fn ask<S>(stream: S, check: &GrpcCheck, phase: &mut RequestPhase) -> Result<(), CheckError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     *phase = RequestPhase::Headers;
-    let (sender, connection) = handshake(tcp).await?;
+    let (sender, connection) = handshake(stream).await?;
     let mut call = pin!(call(sender, check, phase));
     let ended = tokio::select! {
         biased;
@@ -162,14 +170,15 @@ async fn run(
     }
 }
 
-async fn handshake(
-    tcp: TcpStream,
-) -> Result<(SendRequest<Bytes>, h2::client::Connection<TcpStream, Bytes>), CheckError> {
+async fn handshake<S>(stream: S) -> Result<(SendRequest<Bytes>, h2::client::Connection<S, Bytes>), CheckError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     Builder::new()
         .enable_push(false)
         .max_header_list_size(MAX_HEADER_LIST_BYTES)
         .initial_window_size(MAX_MESSAGE_BYTES)
-        .handshake(tcp)
+        .handshake(stream)
         .await
         .map_err(|source| CheckError::Transport { source })
 }
@@ -196,6 +205,20 @@ async fn call(
     let message = receive(&mut body).await?;
     let trailers = body.trailers().await.map_err(transport)?;
     finish(message, trailers_status(trailers.as_ref()))
+}
+
+/// For a fuzzer: the call to a server that sends these bytes and leaves.
+pub(crate) fn fuzz_answer(bytes: &[u8]) {
+    let _ = verdict(&Bytes::copy_from_slice(bytes));
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let Ok(runtime) = runtime else { return };
+    let _ = runtime.block_on(async {
+        let (ours, mut theirs) = tokio::io::duplex(1 << 20);
+        theirs.write_all(bytes).await.ok();
+        theirs.shutdown().await.ok();
+        let check = GrpcCheck::new(Target::new("127.0.0.1", 1), "");
+        ask(ours, &check, &mut RequestPhase::Headers).await
+    });
 }
 
 fn finish(message: Bytes, status: Status) -> Result<Bytes, CheckError> {

@@ -12,6 +12,8 @@
 //! When to probe, what a result counts for, named ports, and exec are left to others.
 
 mod dial;
+#[doc(hidden)]
+pub mod fuzzing;
 mod grpc;
 mod http;
 mod linger;

@@ -18,8 +18,10 @@ use tokio::time::timeout_at;
 
 use self::exchange::{Answer, ExchangeError};
 pub use self::request::{HttpRequest, Purpose};
-use self::url::LocationError;
+use self::response::{Body, HeadReader};
+use self::url::{LocationError, Url};
 use crate::report::{Failure, NetworkOutcome, Report, RequestPhase};
+use crate::target::Target;
 use crate::tls::TlsError;
 use crate::{Prober, TimeLimits};
 
@@ -244,4 +246,33 @@ fn redirect(answer: &Answer) -> Option<&str> {
         301 | 302 | 303 | 307 | 308 => answer.head.location.as_deref(),
         _ => None,
     }
+}
+
+/// For a fuzzer: what an answer that arrives in pieces says; `None` if it is malformed.
+pub(crate) fn fuzz_answer(bytes: &[u8], piece: usize) -> Option<(u16, Vec<u8>, bool)> {
+    let (mut reader, mut buffer) = (HeadReader::default(), Vec::new());
+    let mut pieces = bytes.chunks(piece);
+    let head = loop {
+        let Some(next) = pieces.next() else {
+            return Some((0, Vec::new(), false));
+        };
+        buffer.extend_from_slice(next);
+        if let Some(head) = reader.read(&mut buffer).ok()? {
+            break head;
+        }
+    };
+    if let Some(location) = &head.location {
+        let url = Url::new(Scheme::Http, Target::new("10.0.0.1", 8080), "/a/b?x");
+        let line = url.join(location).map(|url| url.to_string()).unwrap_or_default();
+        assert!(
+            !line.contains(['\r', '\n', ' ']),
+            "it would be more than a request line: {line:?}"
+        );
+    }
+    let mut body = Body::new(&head);
+    let mut over = body.push(&buffer).ok()?;
+    for next in pieces {
+        over = over || body.push(next).ok()?;
+    }
+    Some((head.status, body.into_bytes(), over))
 }
