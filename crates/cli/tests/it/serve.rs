@@ -4,6 +4,7 @@ mod cluster;
 mod doors;
 mod gates;
 mod old;
+mod rollback;
 mod streams;
 
 use serde_json::{Value, json};

@@ -15,16 +15,16 @@ use h2::client::{Builder, SendRequest};
 use prost::Message;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
 use tonic::{Code, Status};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-use crate::Prober;
 use crate::dial::DialError;
 use crate::report::{Failure, NetworkOutcome, Report, RequestPhase};
 use crate::target::Target;
 use crate::wording;
+use crate::{Prober, TimeLimits};
 
 /// Bytes of headers and trailers taken from a server.
 const MAX_HEADER_LIST_BYTES: u32 = 16 * 1024;
@@ -93,21 +93,20 @@ impl CheckError {
     }
 }
 
-pub(crate) async fn probe(prober: &Prober, check: &GrpcCheck, timeout: Duration) -> Report {
-    let started = Instant::now();
-    let deadline = crate::deadline(started, timeout);
+pub(crate) async fn probe(prober: &Prober, check: &GrpcCheck, limits: TimeLimits) -> Report {
     let mut phase = RequestPhase::Connect;
-    let checked = timeout_at(deadline, run(prober, check, deadline, &mut phase)).await;
-    let latency = started.elapsed();
+    let checked = timeout_at(limits.deadline, run(prober, check, &limits, &mut phase)).await;
+    let latency = limits.started.elapsed();
     let (outcome, detail) = match checked {
         Ok(Ok(())) => (NetworkOutcome::Success, "service healthy".to_owned()),
         Ok(Err(error)) => (error.outcome(phase), error.to_string()),
         Err(_) => (
             NetworkOutcome::Failure(Failure::Timeout(phase)),
-            timeout_text(&check.target, timeout, phase),
+            timeout_text(&check.target, limits.timeout, phase),
         ),
     };
     Report {
+        connected: phase.is_connected(),
         outcome,
         detail,
         latency,
@@ -131,11 +130,11 @@ fn timeout_text(target: &Target, timeout: Duration, phase: RequestPhase) -> Stri
 async fn run(
     prober: &Prober,
     check: &GrpcCheck,
-    deadline: Instant,
+    limits: &TimeLimits,
     phase: &mut RequestPhase,
 ) -> Result<(), CheckError> {
     let target = || check.target.clone();
-    let dialled = prober.dialer.connect(&check.target, deadline, phase).await;
+    let dialled = prober.dialer.connect(&check.target, limits, phase).await;
     let connection = dialled.map_err(|source| CheckError::Dial {
         target: target(),
         source,

@@ -239,6 +239,16 @@ impl Cluster {
         self.start();
     }
 
+    /// Restarts an API and a node with other flags for both.
+    pub(crate) fn restart_with(&mut self, api: &[&str], node: &[&str]) {
+        self.kill();
+        self.parts = Parts::Two {
+            api: owned(api),
+            node: owned(node),
+        };
+        self.start();
+    }
+
     /// A client of the API.
     pub(crate) fn command_of(&self, program: &std::ffi::OsStr) -> Command {
         let mut command = Command::new(program);
@@ -284,6 +294,15 @@ impl Cluster {
         object["kind"] = json!("Pod");
         self.try_kubectl(&["apply", "-f", "-"], &object.to_string())
             .unwrap_or_else(|error| panic!("kubectl apply: {error}"));
+    }
+
+    /// What is said about a pod that the API does not take.
+    pub(crate) fn refused(&self, object: &Value) -> String {
+        let mut object = object.clone();
+        object["apiVersion"] = json!("v1");
+        object["kind"] = json!("Pod");
+        self.try_kubectl(&["apply", "-f", "-"], &object.to_string())
+            .expect_err("it is refused")
     }
 
     pub(crate) fn get_pod(&self, name: &str) -> Value {

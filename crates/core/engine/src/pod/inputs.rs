@@ -98,7 +98,11 @@ impl PodMachine {
             Input::Evict { grace, message } => self.evict(now, grace, message, out),
             Input::Restart { container } => self.restart(now, container, out),
             Input::AgentRestarted => self.resume(now, out),
-            Input::Replan { plan, settings } => self.replan(now, plan, settings, out),
+            Input::Replan {
+                plan,
+                running,
+                settings,
+            } => self.replan(now, plan, &running, settings, out),
         }
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use pulselet_engine::plan::{ProbeKind, Role};
 use pulselet_engine::status::ReportedState;
 use pulselet_engine::{Identity, Input, PodKey, PodPlan};
-use pulselet_model::{PROBES_ANNOTATION, Pod, gates_in_use};
+use pulselet_model::{PROBES_ANNOTATION, Pod, gates_in_use, keep_accepted};
 use pulselet_plan::{PodBlueprint, refusal_without};
 use pulselet_runtime::SandboxId;
 use pulselet_vocabulary::PodName;
@@ -190,7 +190,8 @@ impl Agent {
         entry.signals = signals;
     }
 
-    /// Another manifest for a pod that stays. Only another image restarts a container.
+    /// Another manifest for a pod that stays. Only another image restarts a container, and what an API no longer shows
+    /// because a gate was turned off there is kept.
     fn update(&mut self, pod: &Pod) -> Result<(), UpdateError> {
         let name = pod_name_of(pod);
         let key = self.find(&name)?;
@@ -200,13 +201,14 @@ impl Agent {
             return Err(NoSuchPod { pod: name }.into());
         }
         let is_news = entry.annotation.is_news(pod);
-        let pod = &entry.annotation.apply_accepted(pod);
-        let blueprint = Arc::new(pulselet_plan::convert(pod, self.config.gates)?);
-        let plan = Arc::clone(&blueprint.plan);
+        let mut pod = entry.annotation.apply_accepted(pod);
+        keep_accepted(&mut pod, &entry.spec.read());
+        let blueprint = Arc::new(pulselet_plan::convert(&pod, self.config.gates)?);
+        let (plan, running) = (Arc::clone(&blueprint.plan), Arc::clone(&blueprint.running));
         if !only_adds_ephemeral(&plan, entry.plan()) {
             return Err(UpdateError::Containers);
         }
-        let spec = Manifest::new(pod);
+        let spec = Manifest::new(&pod);
         let before = entry.generation;
         entry.generation = before.wrapping_add(1);
         self.journal.spec(&entry.identity.uid, entry.generation, &spec);
@@ -220,14 +222,21 @@ impl Agent {
         entry.blueprint = blueprint;
         entry.changed_visibly = true;
         self.metrics.features_gone(entry.gates_in_use);
-        entry.gates_in_use = gates_in_use(pod);
+        entry.gates_in_use = gates_in_use(&pod);
         self.metrics.features_used(entry.gates_in_use);
         self.journal.mark(key);
         let jobs = Arc::clone(&self.jobs);
         let pod = entry.reference(key);
         let work = async move { jobs.update_volumes(pod).await };
         self.tasks.spawn(work.instrument(entry.span()));
-        self.feed(key, Input::Replan { plan, settings });
+        self.feed(
+            key,
+            Input::Replan {
+                plan,
+                running,
+                settings,
+            },
+        );
         self.count_signals(key);
         if is_news {
             let message = format!(

@@ -14,16 +14,16 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use thiserror::Error;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
 
 use self::exchange::{Answer, ExchangeError};
 pub use self::request::{HttpRequest, Purpose};
 use self::response::{Body, HeadReader};
 use self::url::{LocationError, Url};
-use crate::Prober;
 use crate::report::{Failure, NetworkOutcome, Report, RequestPhase};
 use crate::target::Target;
 use crate::tls::TlsError;
+use crate::{Prober, TimeLimits};
 
 /// Redirects followed by one probe.
 const MAX_REDIRECTS: usize = 10;
@@ -62,6 +62,9 @@ enum FetchError {
     Location { url: String, source: LocationError },
     #[error("Get \"{url}\": stopped after {MAX_REDIRECTS} redirects")]
     TooManyRedirects { url: String },
+    /// A second request would be one too many of a look; a counted probe follows it.
+    #[error("Get \"{url}\": a look does not follow the redirect to {location:?}")]
+    NotFollowed { url: String, location: String },
     #[error("{}", timeout_text(.url, .dialled, *.phase))]
     Timeout {
         url: String,
@@ -74,7 +77,7 @@ impl FetchError {
     fn outcome(&self) -> NetworkOutcome {
         match self {
             Self::Body(source) | Self::Exchange { source, .. } => source.outcome(),
-            Self::Location { .. } | Self::TooManyRedirects { .. } => {
+            Self::Location { .. } | Self::TooManyRedirects { .. } | Self::NotFollowed { .. } => {
                 NetworkOutcome::Failure(Failure::Redirect)
             }
             Self::Timeout { phase, .. } => NetworkOutcome::Failure(Failure::Timeout(*phase)),
@@ -96,25 +99,26 @@ fn timeout_text(url: &str, dialled: &str, phase: RequestPhase) -> String {
 }
 
 /// Runs an httpGet probe.
-pub(crate) async fn probe(prober: &Prober, request: &HttpRequest, timeout: Duration) -> Report {
-    let started = Instant::now();
-    let (outcome, detail) = match get(prober, request, crate::deadline(started, timeout)).await {
+pub(crate) async fn probe(prober: &Prober, request: &HttpRequest, limits: TimeLimits) -> Report {
+    let mut progress = Progress::new(request);
+    let (outcome, detail) = match get(prober, &limits, &mut progress).await {
         Ok(answer) => judge(answer),
         Err(error) => (error.outcome(), error.to_string()),
     };
     Report {
         outcome,
         detail,
-        latency: started.elapsed(),
+        latency: limits.started.elapsed(),
+        connected: progress.phase.is_connected(),
     }
 }
 
 /// Runs the httpGet of a lifecycle hook. Any answer is a success, whatever its status. As upstream, a hook that asks
 /// for HTTPS where the server speaks HTTP is sent again without TLS, and the report says so.
 pub(crate) async fn hook(prober: &Prober, request: &HttpRequest, timeout: Duration) -> Report {
-    let started = Instant::now();
-    let deadline = crate::deadline(started, timeout);
-    let mut result = get(prober, request, deadline).await;
+    let limits = TimeLimits::new(timeout);
+    let mut progress = Progress::new(request);
+    let mut result = get(prober, &limits, &mut progress).await;
     let mut outcome = NetworkOutcome::Success;
     let mut detail = String::new();
     if matches!(
@@ -125,7 +129,7 @@ pub(crate) async fn hook(prober: &Prober, request: &HttpRequest, timeout: Durati
         })
     ) {
         let plain = request.downgraded();
-        if let Ok(answer) = get(prober, &plain, deadline).await {
+        if let Ok(answer) = get(prober, &limits, &mut Progress::new(&plain)).await {
             result = Ok(answer);
             outcome = NetworkOutcome::Warning;
             detail = format!(
@@ -141,7 +145,8 @@ pub(crate) async fn hook(prober: &Prober, request: &HttpRequest, timeout: Durati
     Report {
         outcome,
         detail,
-        latency: started.elapsed(),
+        latency: limits.started.elapsed(),
+        connected: progress.phase.is_connected(),
     }
 }
 
@@ -169,12 +174,21 @@ struct Progress<'a> {
     phase: RequestPhase,
 }
 
-async fn get(prober: &Prober, request: &HttpRequest, deadline: Instant) -> Result<Answer, FetchError> {
-    let mut progress = Progress {
-        request: Cow::Borrowed(request),
-        phase: RequestPhase::Connect,
-    };
-    if let Ok(result) = timeout_at(deadline, follow(prober, deadline, &mut progress)).await {
+impl<'a> Progress<'a> {
+    fn new(request: &'a HttpRequest) -> Self {
+        Self {
+            request: Cow::Borrowed(request),
+            phase: RequestPhase::Connect,
+        }
+    }
+}
+
+async fn get(
+    prober: &Prober,
+    limits: &TimeLimits,
+    progress: &mut Progress<'_>,
+) -> Result<Answer, FetchError> {
+    if let Ok(result) = timeout_at(limits.deadline, follow(prober, limits, progress)).await {
         result
     } else {
         let url = &progress.request.url;
@@ -190,12 +204,12 @@ async fn get(prober: &Prober, request: &HttpRequest, deadline: Instant) -> Resul
 /// Follows redirects to the same host. The answer is the last one, which may be a redirect that is not followed.
 async fn follow(
     prober: &Prober,
-    deadline: Instant,
+    limits: &TimeLimits,
     progress: &mut Progress<'_>,
 ) -> Result<Answer, FetchError> {
     for _ in 0..=MAX_REDIRECTS {
         let request = &progress.request;
-        let fetched = exchange::fetch(prober, request, deadline, &mut progress.phase).await;
+        let fetched = exchange::fetch(prober, request, limits, &mut progress.phase).await;
         let answer = fetched.map_err(|source| match source.phase() {
             Some(RequestPhase::Body) => FetchError::Body(source),
             _ => FetchError::Exchange {
@@ -213,6 +227,12 @@ async fn follow(
         })?;
         if !next.same_host(&request.url) {
             return Ok(answer);
+        }
+        if limits.is_look() {
+            return Err(FetchError::NotFollowed {
+                url: request.url.to_string(),
+                location: next.to_string(),
+            });
         }
         progress.request = Cow::Owned(request.redirected(next));
     }
