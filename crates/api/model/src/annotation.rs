@@ -14,7 +14,7 @@ use crate::field::FieldError;
 use crate::pod::{Container, Pod};
 use crate::probe::Probe;
 use crate::profile::Profile;
-use crate::validation;
+use crate::validation::{self, SignalRule};
 
 /// The annotation's name.
 pub const PROBES_ANNOTATION: &str = "pulselet.dev/probes";
@@ -59,6 +59,7 @@ impl fmt::Display for Kind {
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 struct Fields {
     period_milliseconds: Option<i32>,
+    timeout_milliseconds: Option<i32>,
     initial_delay_milliseconds: Option<i32>,
     initialization_failure_threshold: Option<i32>,
     termination_grace_period_seconds: Option<i64>,
@@ -93,8 +94,8 @@ pub fn apply_probes_annotation(pod: &mut Pod, text: &str) -> Result<(), ProbesAn
         }
     }
     // What an API server has admitted is not judged anew.
-    let before = validation::validate_create(pod, Profile::Pulselet);
-    let mut errors = validation::validate_create(&extended, Profile::Pulselet);
+    let before = validation::validate_create(pod, Profile::Pulselet, SignalRule::Checked);
+    let mut errors = validation::validate_create(&extended, Profile::Pulselet, SignalRule::Checked);
     errors.retain(|error| !before.contains(error));
     if !errors.is_empty() {
         return Err(ProbesAnnotationError::Invalid(errors));
@@ -122,11 +123,13 @@ impl Fields {
     fn give_to(&self, probe: &mut Probe) {
         let Self {
             period_milliseconds,
+            timeout_milliseconds,
             initial_delay_milliseconds,
             initialization_failure_threshold,
             termination_grace_period_seconds,
         } = *self;
         give(&mut probe.period_milliseconds, period_milliseconds);
+        give(&mut probe.timeout_milliseconds, timeout_milliseconds);
         give(&mut probe.initial_delay_milliseconds, initial_delay_milliseconds);
         give(
             &mut probe.termination_grace_period_seconds,

@@ -14,6 +14,8 @@ use pulselet_vocabulary::Signal;
 pub enum Warning {
     /// A field was removed because its gate is off.
     Dropped { field: String, gate: Gate },
+    /// A field has no effect on this node while its gate is off.
+    Ignored { field: String, gate: Gate },
     /// A probe gives its container more time to stop than the Pod does.
     GraceAbovePod {
         field: String,
@@ -35,6 +37,7 @@ impl Warning {
     pub fn field(&self) -> &str {
         match self {
             Self::Dropped { field, .. }
+            | Self::Ignored { field, .. }
             | Self::GraceAbovePod { field, .. }
             | Self::StartupWithInitialization { field }
             | Self::SignalWithoutOs { field }
@@ -49,6 +52,9 @@ impl fmt::Display for Warning {
         match self {
             Self::Dropped { field, gate } => {
                 write!(f, "{field}: dropped because the feature gate {gate} is off")
+            }
+            Self::Ignored { field, gate } => {
+                write!(f, "{field}: has no effect while the feature gate {gate} is off")
             }
             Self::GraceAbovePod {
                 field,

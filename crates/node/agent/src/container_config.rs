@@ -25,6 +25,7 @@ use pulselet_runtime::{
 use pulselet_volume::{Downward, Objects, Wanted};
 
 pub(crate) use error::ConfigError;
+pub(crate) use naming::fuzz_hosts_file;
 pub(crate) use non_root::{ImageUser, depends_on_image};
 pub(crate) use security::abilities;
 

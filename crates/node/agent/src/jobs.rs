@@ -117,6 +117,7 @@ pub(crate) enum JobResult {
     ProbeDone {
         life: LifeKey,
         kind: pulselet_engine::plan::ProbeKind,
+        look: bool,
         report: pulselet_engine::io::ProbeReport,
         began: pulselet_engine::Time,
         late: Duration,

@@ -30,6 +30,8 @@ mod cgroup;
 mod cni;
 mod confinement;
 mod exec_process;
+#[doc(hidden)]
+pub mod fuzzing;
 mod host_image;
 mod image;
 mod init_process;
@@ -51,7 +53,7 @@ mod user;
 mod user_ids;
 
 pub use cni::CniOptions;
-pub use host_image::{HOST_IMAGE, announce_data_dir};
+pub use host_image::{HOST_IMAGE, announce_data_dir, forget_data_dir};
 pub use image::images_in_use;
 pub use network::{InvalidSubnet, NetworkOptions, Subnet};
 pub use pulselet_shim_client::ShimCommand;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use pulselet_engine::io::{Action, ProbeOutcome, ProbeReport};
 use pulselet_engine::plan::{Hook, ProbeKind};
+use pulselet_engine::probe_runner::Asked;
 use pulselet_engine::{Input, LifeKey, PodKey, Span, Time};
 use pulselet_model::Pod;
 use pulselet_plan::PullPolicy;
@@ -60,7 +61,12 @@ impl Agent {
                 let work = async move { jobs.start(key, life, id).await };
                 self.tasks.spawn(work.instrument(entry.life_span(life)));
             }
-            Action::Probe { life, kind, timeout } => self.probe(key, life, kind, timeout, due_action.due),
+            Action::Probe {
+                life,
+                kind,
+                timeout,
+                look,
+            } => self.probe(key, (life, kind), Asked { timeout, look }, due_action.due),
             Action::Hook { life, hook, limit } => self.hook(key, life, hook, limit),
             Action::CancelHook { life, hook } => {
                 if let Some(known) = entry.life_mut(life) {
@@ -73,7 +79,7 @@ impl Agent {
         }
     }
 
-    fn probe(&mut self, key: PodKey, life: LifeKey, kind: ProbeKind, timeout: Span, due: Time) {
+    fn probe(&mut self, key: PodKey, (life, kind): (LifeKey, ProbeKind), asked: Asked, due: Time) {
         let entry = self.entries.get(&key);
         let known = entry.and_then(|entry| {
             let known = entry.life(life)?;
@@ -92,6 +98,7 @@ impl Agent {
                 detail: "the probe is not in the pod's manifest".to_owned(),
                 latency: Span::ZERO,
                 exit_code: None,
+                reached: false,
                 timed_out: false,
                 starved: false,
             };
@@ -104,7 +111,8 @@ impl Agent {
             id,
             target,
             address,
-            timeout: timeout.into(),
+            timeout: asked.timeout.into(),
+            look: asked.look.map(Into::into),
             due,
         };
         let jobs = Arc::clone(&self.jobs);

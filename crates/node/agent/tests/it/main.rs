@@ -5,6 +5,7 @@ mod annotation;
 mod faults;
 mod harness;
 mod lifecycle;
+mod looks;
 mod manifests;
 mod objects;
 mod observed;

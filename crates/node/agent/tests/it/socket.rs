@@ -64,7 +64,7 @@ async fn refusals_say_why() {
         ControlClientError::Refused { status, error } => (status, error),
         other => panic!("{other}"),
     };
-    let (status, error) = refused(client.delete(&PodName::new("default", "none"), None).await);
+    let (status, error) = refused(client.stop(&PodName::new("default", "none"), None, false).await);
     assert_eq!(
         (status, error.as_str()),
         (404, "there is no pod default/none on this node")
