@@ -548,6 +548,12 @@ pub(crate) struct SimulateArgs {
     /// What every random choice is made from
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
+    /// Feature gates of the API alone, over those of --feature-gates
+    #[arg(long, value_name = "A=true,B=false", value_parser = parse_gates)]
+    pub(crate) api_feature_gates: Option<String>,
+    /// Feature gates of the node alone, over those of --feature-gates
+    #[arg(long, value_name = "A=true,B=false", value_parser = parse_gates)]
+    pub(crate) node_feature_gates: Option<String>,
     #[command(flatten)]
     pub(crate) node: NodeArgs,
     /// Output format

@@ -15,7 +15,7 @@ pub enum Gate {
     StartupProbeEnabled,
     /// `terminationGracePeriodSeconds` of a probe.
     ProbeTerminationGracePeriod,
-    /// `periodMilliseconds` and `initialDelayMilliseconds`.
+    /// `periodMilliseconds`, `initialDelayMilliseconds` and `timeoutMilliseconds`.
     SubSecondProbes,
     /// `lifecycle.stopSignal`.
     ContainerStopSignals,

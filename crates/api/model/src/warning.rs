@@ -4,6 +4,7 @@
 
 use std::fmt;
 
+use crate::annotation::{PROBES_ANNOTATION, apply_probes_annotation, probes_annotation};
 use crate::gates::Gate;
 use crate::pod::{Container, Pod};
 use crate::profile::Profile;
@@ -13,6 +14,8 @@ use pulselet_vocabulary::Signal;
 pub enum Warning {
     /// A field was removed because its gate is off.
     Dropped { field: String, gate: Gate },
+    /// A field has no effect on this node while its gate is off.
+    Ignored { field: String, gate: Gate },
     /// A probe gives its container more time to stop than the Pod does.
     GraceAbovePod {
         field: String,
@@ -23,6 +26,8 @@ pub enum Warning {
     StartupWithInitialization { field: String },
     /// Upstream API servers would refuse this.
     SignalWithoutOs { field: String },
+    /// The annotation about probes has no effect.
+    BadProbesAnnotation { field: String, why: String },
     /// A stop signal that ends no process by default.
     SignalEndsNothing { field: String, signal: Signal },
 }
@@ -32,9 +37,11 @@ impl Warning {
     pub fn field(&self) -> &str {
         match self {
             Self::Dropped { field, .. }
+            | Self::Ignored { field, .. }
             | Self::GraceAbovePod { field, .. }
             | Self::StartupWithInitialization { field }
             | Self::SignalWithoutOs { field }
+            | Self::BadProbesAnnotation { field, .. }
             | Self::SignalEndsNothing { field, .. } => field,
         }
     }
@@ -45,6 +52,9 @@ impl fmt::Display for Warning {
         match self {
             Self::Dropped { field, gate } => {
                 write!(f, "{field}: dropped because the feature gate {gate} is off")
+            }
+            Self::Ignored { field, gate } => {
+                write!(f, "{field}: has no effect while the feature gate {gate} is off")
             }
             Self::GraceAbovePod {
                 field,
@@ -71,13 +81,25 @@ impl fmt::Display for Warning {
                     "{field}: upstream API servers want spec.os.name to be set with it"
                 )
             }
+            Self::BadProbesAnnotation { field, why } => write!(f, "{field}: has no effect: {why}"),
         }
     }
+}
+
+/// Nodes take fields of probes from an annotation, too.
+fn annotation_warning(pod: &Pod, profile: Profile) -> Option<Warning> {
+    let text = probes_annotation(pod).filter(|_| profile == Profile::Pulselet)?;
+    let why = apply_probes_annotation(&mut pod.clone(), text).err()?;
+    Some(Warning::BadProbesAnnotation {
+        field: format!("metadata.annotations[{PROBES_ANNOTATION}]"),
+        why: why.to_string(),
+    })
 }
 
 /// What is worth saying about a valid, defaulted Pod.
 pub(crate) fn warnings(pod: &Pod, profile: Profile) -> Vec<Warning> {
     let mut warnings = Vec::new();
+    warnings.extend(annotation_warning(pod, profile));
     let spec = &pod.spec;
     for (list, containers) in [
         ("initContainers", &spec.init_containers),

@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::cli::ExplainArgs;
 use crate::diagnostics;
 use crate::exit::{Exit, Failure};
-use crate::input::{Outcome, Source};
+use crate::input::{Gatekeeper, Outcome, Source};
 use crate::output::{self, BOLD, CYAN, Format, RESET};
 
 pub(crate) fn run(args: &ExplainArgs) -> Result<Exit, Failure> {
@@ -24,7 +24,7 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<Exit, Failure> {
     let source = Source::read(&args.file)?;
     let mut out = output::stdout();
     let mut worst = Exit::Done;
-    source.judge(Profile::Pulselet, config.gates, |verdict| {
+    source.judge(Profile::Pulselet, Gatekeeper::Api(config.gates), |verdict| {
         diagnostics::complain(&source, &verdict);
         match verdict.outcome {
             Outcome::Accepted(admission, _) => {
@@ -66,6 +66,7 @@ struct Line<'a> {
     kind: ProbeKind,
     period_ms: u64,
     period_after_ms: u64,
+    timeout_ms: u64,
     /// The manifest's, else what is sent unless the image names another.
     stop_signal: Signal,
     startup_budget_seconds: Option<f64>,
@@ -86,6 +87,7 @@ fn print_json(out: &mut dyn Write, explanation: &Explanation) -> io::Result<()> 
                 kind: timing.kind,
                 period_ms: millis(timing.period),
                 period_after_ms: millis(timing.period_after),
+                timeout_ms: millis(probe.plan.timeout),
                 stop_signal: container.plan.stop_signal.unwrap_or(Signal::TERM),
                 startup_budget_seconds: timing.startup_budget.map(Span::as_secs_f64),
                 detect_min_seconds: timing.detect.min.as_secs_f64(),

@@ -124,7 +124,12 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
 #[test]
 fn the_documents_name_only_paths_that_exist() {
     let mut missing = Vec::new();
-    for name in ["CONTRIBUTING.md", "docs/ARCHITECTURE.md"] {
+    for name in [
+        "CONTRIBUTING.md",
+        "docs/ARCHITECTURE.md",
+        "SECURITY.md",
+        "docs/wounds.md",
+    ] {
         let text = document(name);
         // Blocks of code have three backticks at each end, which leaves the pairs of the others as they are.
         let paths = quoted(&text).filter(|quoted| quoted.starts_with("crates/"));
@@ -215,6 +220,61 @@ fn every_statement_of_the_proposals_is_proved_by_a_test_that_exists() {
         let count = ids.iter().filter(|id| id.starts_with(&prefix)).count();
         assert!(count >= 20, "only {count} statements of {proposal}");
     }
+}
+
+/// Between backticks, words joined by lines below: no option, path or field of Kubernetes looks like this.
+fn test_names(text: &str) -> Vec<&str> {
+    let is_word = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    quoted(text)
+        .filter(|name| name.split('_').count() > 2 && name.split('_').all(is_word))
+        .filter(|name| !name.bytes().any(|byte| byte.is_ascii_uppercase()))
+        .collect()
+}
+
+/// The items of all lists in a part of a document, each with the lines that belong to it.
+fn items(text: &str) -> Vec<String> {
+    let mut items: Vec<String> = Vec::new();
+    let mut inside = false;
+    for line in text.lines() {
+        if line.starts_with("- ") {
+            items.push(line.to_owned());
+            inside = true;
+        } else if line.trim().is_empty() || line.starts_with('#') {
+            inside = false;
+        } else if let Some(item) = items.last_mut().filter(|_| inside) {
+            item.push(' ');
+            item.push_str(line.trim());
+        }
+    }
+    items
+}
+
+#[test]
+fn every_promise_about_security_has_its_test() {
+    let text = document("SECURITY.md");
+    let (_, rest) = text
+        .split_once("## What each can and cannot do")
+        .expect("the document has a threat model");
+    let model = rest.split("\n## ").next().unwrap_or_default();
+    let promises = items(model);
+    assert!(promises.len() > 30, "only {} promises were found", promises.len());
+    let untested: Vec<_> = promises
+        .iter()
+        .filter(|promise| test_names(promise).is_empty())
+        .collect();
+    assert!(untested.is_empty(), "promises that name no test: {untested:#?}");
+    let wounds = document("docs/wounds.md");
+    let rows: Vec<&str> = wounds.lines().filter(|line| line.starts_with("| CVE")).collect();
+    assert!(rows.len() > 20, "only {} classes were found", rows.len());
+    let untried: Vec<_> = rows.iter().filter(|row| test_names(row).is_empty()).collect();
+    assert!(untried.is_empty(), "classes that name no test: {untried:#?}");
+    let tests = names_of_tests();
+    let missing: Vec<_> = test_names(&text)
+        .into_iter()
+        .chain(test_names(&wounds))
+        .filter(|name| !tests.contains(*name))
+        .collect();
+    assert!(missing.is_empty(), "there are no such tests: {missing:#?}");
 }
 
 /// The rows of "Follow one probe" are `what happens | file | functions`.

@@ -4,6 +4,7 @@ mod api;
 mod architecture;
 mod check;
 mod command;
+mod corpora;
 mod e2e;
 mod explain;
 mod floors;

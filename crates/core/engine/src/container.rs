@@ -2,7 +2,7 @@
 //!
 //! It always holds:
 //! - at most one life at a time, and what arrives about another one is dropped here;
-//! - a life keeps the plan it was created with;
+//! - a life keeps the plan it was created with, but for the times of its probes;
 //! - a container is started and ready only by what its own life has shown.
 //!
 //! Which container's turn it is, and whether the pod is ending, is [`crate::pod`]'s to say.
@@ -153,11 +153,19 @@ impl Container {
         &self.plan
     }
 
-    /// Takes another plan. One with another image makes it a new container, as far as waiting goes: what it waits for
+    /// Takes another plan for its next life; the one that there is goes by the times of `running`. One with another image makes it a new container, as far as waiting goes: what it waits for
     /// because of the old image is over.
-    pub(crate) fn replan(&mut self, scope: &mut Scope<'_>, plan: &Arc<ContainerPlan>) {
+    pub(crate) fn replan(
+        &mut self,
+        scope: &mut Scope<'_>,
+        plan: &Arc<ContainerPlan>,
+        running: Option<&Arc<ContainerPlan>>,
+    ) {
         let has_changed = self.plan.image != plan.image;
         self.plan = Arc::clone(plan);
+        if let Some(running) = running {
+            self.take_times(scope, running);
+        }
         if !has_changed {
             return;
         }
@@ -169,6 +177,18 @@ impl Container {
             }
             Stage::BackOff { .. } => self.begin(scope, true),
             Stage::Pending | Stage::Creating | Stage::Starting(_) | Stage::Running(_) | Stage::Finished => {}
+        }
+    }
+
+    fn take_times(&mut self, scope: &Scope<'_>, running: &ContainerPlan) {
+        let (Stage::Starting(life) | Stage::Running(Running { life, .. })) = &mut self.stage else {
+            return;
+        };
+        life.plan = Arc::new(life.plan.with_times_of(running));
+        for prober in self.probers.iter_mut().flatten() {
+            if let Some(probe) = life.plan.probe(prober.kind()) {
+                prober.replan(scope.now, probe, scope.settings);
+            }
         }
     }
 

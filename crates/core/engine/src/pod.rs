@@ -227,7 +227,7 @@ impl PodMachine {
         if self.over {
             return;
         }
-        let observed = is_observation(&input);
+        let waits = !begins_probes(&input);
         if let Input::ProbeDone { life, kind, report } = input {
             if self.probe_done(now, life, kind, report, out) {
                 return self.advance_probes(now, out);
@@ -237,7 +237,7 @@ impl PodMachine {
         }
         self.settle(now, out);
         // After a restart observations come before the probers have resumed: what is overdue must wait for that.
-        if observed {
+        if waits {
             self.fire_all(now, out);
         } else {
             self.advance(now, out);
@@ -346,14 +346,16 @@ impl PodMachine {
     }
 }
 
-/// What a driver may find in the runtime, at any time and more than once.
-const fn is_observation(input: &Input) -> bool {
-    matches!(
+/// Whether probes that are due are begun with this input. Not with what a driver may find in the runtime, at any time and
+/// more than once, and not with a new plan: a pod that it does not concern must not notice it.
+const fn begins_probes(input: &Input) -> bool {
+    !matches!(
         input,
         Input::Created { .. }
             | Input::Running { .. }
             | Input::Exited { .. }
             | Input::Signalled { .. }
+            | Input::Replan { .. }
             | Input::StopSignalUnhandled { .. }
     )
 }

@@ -454,8 +454,16 @@ impl Termination {
                 ..
             }
         );
+        // A report of the stop signal that came too late, or not at all, does not take back what was told.
+        let kill_told = matches!(
+            self.step,
+            Step::Killing {
+                first: FirstSignal::KillSent { .. },
+                ..
+            }
+        );
         let is_kill = stop.signal.is_kill();
-        let exceeded = stop.forced && !exceeded_before && !is_kill;
+        let exceeded = stop.forced && !exceeded_before && !kill_told && !is_kill;
         if exceeded {
             self.report_exceeded(scope);
         }

@@ -59,6 +59,13 @@ pub enum Advice {
         shorter: u64,
         decision_then: Seconds,
     },
+    /// A server that accepts and hangs makes a fast probe a slow one.
+    HangsSlowDown {
+        period: Seconds,
+        timeout: Seconds,
+        /// The milliseconds that give a timeout of the period, beside `timeoutSeconds: 1`.
+        offset: i64,
+    },
     /// Something that does not work is given the time that work in progress needs.
     LongGrace {
         kind: ProbeKind,
@@ -90,7 +97,9 @@ impl Advice {
     /// Whether nothing is wrong and this only says what a field that is not used would change.
     pub fn is_offer(&self) -> bool {
         match self {
-            Self::StartNoticedSooner { .. } | Self::ReadinessNoticedSooner { .. } => true,
+            Self::StartNoticedSooner { .. }
+            | Self::ReadinessNoticedSooner { .. }
+            | Self::HangsSlowDown { .. } => true,
             Self::ShortStart { .. }
             | Self::ReadinessExpectsMore { .. }
             | Self::DelayForStart { .. }
@@ -162,6 +171,7 @@ pub fn about_probe(subject: &Subject<'_>, kind: ProbeKind) -> Vec<Advice> {
         grace_above_pod(&probe),
         hook_cut_off(&probe),
         long_grace(&probe),
+        hangs_slow_down(&probe),
         notice_sooner(&probe),
     ];
     of_kind.into_iter().chain(of_any).flatten().collect()
@@ -325,7 +335,6 @@ fn one_failure_kills(liveness: &Considered<'_>) -> Option<Advice> {
 }
 
 fn timeout_beyond_period(probe: &Considered<'_>) -> Option<Advice> {
-    // Timeouts are whole seconds: against a period below one second there is nothing to advise.
     let (timeout, period) = (probe.plan.timeout, probe.plan.period_after);
     let shorter = whole_seconds(period);
     if timeout <= period || shorter == 0 {
@@ -338,6 +347,23 @@ fn timeout_beyond_period(probe: &Considered<'_>) -> Option<Advice> {
         decision: Seconds(probe.timing.detect.max),
         shorter,
         decision_then: Seconds(then.detect.max),
+    })
+}
+
+/// A period below one second is kept only against answers that come in time or not at all.
+fn hangs_slow_down(probe: &Considered<'_>) -> Option<Advice> {
+    let (timeout, period) = (probe.plan.timeout, probe.plan.period);
+    let is_fast = period < Span::from_secs(1) && timeout > period;
+    // A manifest that sets the field has made its choice.
+    let is_chosen = probe.manifest.timeout_milliseconds.is_some();
+    if !is_fast || is_chosen || !probe.gate(Gate::SubSecondProbes) {
+        return None;
+    }
+    let millis = i64::try_from(period.as_micros() / 1000).ok()?;
+    Some(Advice::HangsSlowDown {
+        period: Seconds(period),
+        timeout: Seconds(timeout),
+        offset: millis - 1000,
     })
 }
 

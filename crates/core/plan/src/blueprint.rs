@@ -21,8 +21,11 @@ use crate::volume::{SizeLimit, VolumeBlueprint};
 /// An admitted Pod, converted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodBlueprint {
-    /// The engine's part.
+    /// The engine's part: what lives are made from.
     pub plan: Arc<PodPlan>,
+    /// What lives that have begun take the times of their probes from. Gates that only the next life notices are open in
+    /// it, so that a life goes on with the probes it was created with.
+    pub running: Arc<PodPlan>,
     /// In the plan's order, one for each of its containers.
     pub containers: Box<[ContainerBlueprint]>,
     pub volumes: Box<[VolumeBlueprint]>,

@@ -19,6 +19,8 @@
 mod agent;
 mod container_config;
 mod endpoints;
+#[doc(hidden)]
+pub mod fuzzing;
 mod handle;
 mod jobs;
 mod kept_logs;

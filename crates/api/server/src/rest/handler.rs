@@ -50,7 +50,7 @@ const MAX_WARNING_BYTES: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Handler {
     registry: Registry,
-    authenticator: Authenticator,
+    authenticator: Arc<Authenticator>,
     nodes: Nodes,
     room: Room,
     metrics: Arc<ApiMetrics>,
@@ -73,7 +73,7 @@ struct Call<'a> {
 impl Handler {
     pub(crate) fn new(
         registry: Registry,
-        authenticator: Authenticator,
+        authenticator: Arc<Authenticator>,
         nodes: Nodes,
         audit: Option<Arc<AuditLog>>,
     ) -> Self {

@@ -97,7 +97,11 @@ impl PodMachine {
             Input::Delete { grace } => self.delete(now, grace, out),
             Input::Evict { grace, message } => self.evict(now, grace, message, out),
             Input::AgentRestarted => self.resume(now, out),
-            Input::Replan { plan, settings } => self.replan(now, plan, settings, out),
+            Input::Replan {
+                plan,
+                running,
+                settings,
+            } => self.replan(now, plan, &running, settings, out),
         }
     }
 

@@ -157,6 +157,7 @@ fn reported(outcome: ProbeOutcome) -> ProbeReport {
         detail: String::new(),
         exit_code: None,
         latency: Span::ZERO,
+        reached: true,
         timed_out: false,
         starved: false,
     }
@@ -310,7 +311,15 @@ fn an_ephemeral_container_has_one_life_and_the_pod_does_not_care() {
     };
     let settings = Settings::default();
     let plan = Arc::new(plan);
-    driven.give(1, Input::Replan { plan, settings });
+    let running = Arc::clone(&plan);
+    driven.give(
+        1,
+        Input::Replan {
+            plan,
+            running,
+            settings,
+        },
+    );
     assert_eq!(driven.out.actions, [Action::EnsureImage { container: 1 }]);
     let life = LifeKey {
         container: 1,
@@ -697,8 +706,10 @@ fn replanned(container: ContainerPlan) -> Input {
         active_deadline: None,
         containers: vec![Arc::new(container)],
     };
+    let plan = Arc::new(plan);
     Input::Replan {
-        plan: Arc::new(plan),
+        running: Arc::clone(&plan),
+        plan,
         settings: Settings::default(),
     }
 }

@@ -113,6 +113,11 @@ impl fmt::Display for Advice {
                 "a probe may take {timeout} but the next is due after {period}: those that hang hold up the others, \
                  and the decision can take {decision}; with timeoutSeconds: {shorter} it takes {decision_then} at most"
             ),
+            Self::HangsSlowDown {
+                period,
+                timeout,
+                offset,
+            } => hangs_slow_down(f, *period, *timeout, *offset),
             Self::LongGrace {
                 kind,
                 gone_by,
@@ -149,16 +154,35 @@ impl fmt::Display for Advice {
             Self::ReadinessNoticedSooner {
                 sooner,
                 failure_threshold,
-            } => {
-                write!(
-                    f,
-                    "periodSeconds: 1, periodMilliseconds: -500 would notice readiness up to {sooner} sooner"
-                )?;
-                match failure_threshold {
-                    Some(same) => write!(f, "; with failureThreshold: {same} it gives up as late as now"),
-                    None => Ok(()),
-                }
-            }
+            } => readiness_noticed_sooner(f, *sooner, *failure_threshold),
         }
+    }
+}
+
+fn hangs_slow_down(
+    f: &mut fmt::Formatter<'_>,
+    period: Seconds,
+    timeout: Seconds,
+    offset: i64,
+) -> fmt::Result {
+    write!(
+        f,
+        "against a server that accepts and hangs it asks every {timeout}, not every {period}: an attempt that hangs holds up \
+         the next; timeoutSeconds: 1, timeoutMilliseconds: {offset} keeps the period"
+    )
+}
+
+fn readiness_noticed_sooner(
+    f: &mut fmt::Formatter<'_>,
+    sooner: Seconds,
+    failure_threshold: Option<u64>,
+) -> fmt::Result {
+    write!(
+        f,
+        "periodSeconds: 1, periodMilliseconds: -500 would notice readiness up to {sooner} sooner"
+    )?;
+    match failure_threshold {
+        Some(same) => write!(f, "; with failureThreshold: {same} it gives up as late as now"),
+        None => Ok(()),
     }
 }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use pulselet_engine::io::ProbeOutcome;
 use pulselet_engine::line::GraceFrom;
 use pulselet_engine::plan::{Handler, HookPlan, ProbeKind, ProbePlan, Settings, SubSecondPolicy};
-use pulselet_engine::schedule::{LookPolicy, Schedule, Turn};
+use pulselet_engine::schedule::{Contact, LookPolicy, Schedule, Turn};
 use pulselet_engine::time::{Span, Time};
 use pulselet_engine::worker::{LifeState, LifeView, Published, View, Worker};
 use pulselet_model::GateSet;
@@ -221,10 +221,21 @@ impl Bench<'_> {
         for _ in 0..MAX_PROBES {
             now = now.max(schedule.due().expect("nothing is under way").at);
             let due = schedule.begin(now).expect("it is due");
-            let good = works(now, first_success);
-            let end = now + self.latency(good);
-            schedule.complete(end, good);
-            now = end;
+            let works = works(now, first_success);
+            let latency = self.latency(works);
+            // A look is over when the first tick is due.
+            let limit = match due.turn {
+                Turn::Look => schedule.look_limits(now).answer,
+                Turn::Tick => Span::from_micros(u64::MAX),
+            };
+            let good = works && latency < limit;
+            now = now + latency.min(limit);
+            let contact = match (good, works) {
+                (true, _) => Contact::Success,
+                (false, true) => Contact::Failure,
+                (false, false) => Contact::None,
+            };
+            schedule.complete(now, contact);
             if !good && due.turn == Turn::Look {
                 continue;
             }

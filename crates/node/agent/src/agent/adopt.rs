@@ -174,6 +174,7 @@ impl Agent {
         entry.history = record.history;
         entry.successor = record.successor;
         entry.grace_exceeded = record.grace_exceeded;
+        entry.annotation = record.annotation;
         learn_lives(&mut entry, &engine);
         for (life, generation) in record.older_lives {
             let (older, pod) = spec(generation)?;
@@ -211,6 +212,7 @@ impl Agent {
         };
         let uid = Arc::clone(&entry.identity.uid);
         let plan = Arc::clone(entry.plan());
+        let running = Arc::clone(&entry.blueprint.running);
         let settings = self.config.settings;
         let ready =
             |sandbox: &&SandboxStatus| *sandbox.pod.uid == *uid && sandbox.state == SandboxState::Ready;
@@ -224,7 +226,7 @@ impl Agent {
             .iter()
             .map(|life| (life.id.clone(), life.key))
             .collect();
-        let running: Vec<_> = entry
+        let alive: Vec<_> = entry
             .lives
             .iter()
             .filter(|life| life.is_running())
@@ -248,11 +250,18 @@ impl Agent {
             self.feed(key, Input::SandboxLost);
         }
         self.feed(key, Input::AgentRestarted);
-        for life in running {
+        for life in alive {
             self.read_signals(key, life, SIGNALS_READ_AFTER);
         }
         // Last: what was begun under the old plan goes on under it.
-        self.feed(key, Input::Replan { plan, settings });
+        self.feed(
+            key,
+            Input::Replan {
+                plan,
+                running,
+                settings,
+            },
+        );
     }
 
     /// The database could not be read; the pods come from their spare copies.

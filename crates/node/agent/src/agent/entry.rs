@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::task::AbortHandle;
 
 use crate::jobs::{PodRef, SandboxLocation};
+use crate::pod::annotation::AcceptedAnnotation;
 use crate::pod::identity::Origin;
 use crate::pod::status::KnownImage;
 use crate::spans;
@@ -31,6 +32,7 @@ pub(super) struct PodEntry {
     /// What the next life is made from.
     pub(super) spec: Manifest,
     pub(super) qos_class: String,
+    pub(super) annotation: AcceptedAnnotation,
     pub(super) generation: u32,
     /// What was made of the manifest, once.
     pub(super) blueprint: Arc<PodBlueprint>,
@@ -144,6 +146,8 @@ pub(super) struct Record<E> {
     pub(super) history: History,
     pub(super) successor: Option<Successor>,
     pub(super) grace_exceeded: bool,
+    #[serde(default)]
+    pub(super) annotation: AcceptedAnnotation,
     pub(super) engine: E,
 }
 
@@ -166,6 +170,7 @@ impl PodEntry {
             accepted_at,
             spec,
             qos_class,
+            annotation: AcceptedAnnotation::new(pod),
             generation: 0,
             blueprint,
             location: None,
@@ -198,6 +203,7 @@ impl PodEntry {
             history: self.history.condensed(),
             successor: self.successor.clone(),
             grace_exceeded: self.grace_exceeded,
+            annotation: self.annotation.clone(),
             engine,
         }
     }

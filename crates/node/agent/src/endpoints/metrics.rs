@@ -12,7 +12,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
-use pulselet_engine::io::ProbeOutcome;
+use pulselet_engine::io::{ProbeOutcome, ProbeReport};
 use pulselet_engine::line::KillReason;
 use pulselet_engine::plan::ProbeKind;
 use pulselet_model::{Gate, GateSet};
@@ -52,6 +52,11 @@ struct DurationLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LookLabels {
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct SignalLabels {
     signal: &'static str,
 }
@@ -88,6 +93,7 @@ pub(crate) struct Metrics {
     others: Registry,
     probe_total: Family<ProbeLabels, Counter>,
     probe_duration: Family<DurationLabels, Histogram, HistogramMaker>,
+    looks: Family<LookLabels, Counter>,
     stop_signals: Family<SignalLabels, Gauge>,
     in_use: Family<FeatureLabels, Gauge>,
     grace_exceeded: Counter,
@@ -112,6 +118,7 @@ impl Metrics {
             others: Registry::default(),
             probe_total: Family::default(),
             probe_duration: Family::new_with_constructor(|| Histogram::new(PROBE_BUCKETS)),
+            looks: Family::default(),
             stop_signals: Family::default(),
             in_use: Family::default(),
             grace_exceeded: Counter::default(),
@@ -174,6 +181,11 @@ impl Metrics {
             self.lateness.clone(),
         );
         others.register(
+            "pulselet_probe_looks",
+            "Attempts of startup and readiness probes before their first counted tick, by result",
+            self.looks.clone(),
+        );
+        others.register(
             "pulselet_container_time_to_first_success_seconds",
             "Between a container's start and the first success of one of its probes",
             self.first_success.clone(),
@@ -198,6 +210,18 @@ impl Metrics {
         self.probe_duration
             .get_or_create(&name.duration())
             .observe(latency.as_secs_f64());
+    }
+
+    /// Counts a look, whatever came of it. Nobody was there for one that was refused.
+    pub(crate) fn look(&self, report: &ProbeReport) {
+        let result = match report.outcome {
+            ProbeOutcome::Success | ProbeOutcome::Warning => "success",
+            ProbeOutcome::Failure | ProbeOutcome::Unknown if !report.reached => "refused",
+            ProbeOutcome::Failure | ProbeOutcome::Unknown if report.timed_out => "timeout",
+            ProbeOutcome::Failure | ProbeOutcome::Unknown => "failure",
+            ProbeOutcome::Error => return,
+        };
+        self.looks.get_or_create(&LookLabels { result }).inc();
     }
 
     /// The worker has finished: its series end.
@@ -324,6 +348,8 @@ const fn reason_label(reason: KillReason) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use pulselet_engine::Span;
+
     use super::*;
 
     fn name() -> ProbeName {
@@ -341,6 +367,23 @@ mod tests {
         let metrics = Metrics::new(GateSet::ALL.with(Gate::SubSecondProbes, false));
         metrics.probe(&name(), ProbeOutcome::Failure, Duration::from_millis(7));
         metrics.probe(&name(), ProbeOutcome::Error, Duration::from_millis(7));
+        for (outcome, reached, timed_out) in [
+            (ProbeOutcome::Success, true, false),
+            (ProbeOutcome::Failure, false, true),
+            (ProbeOutcome::Failure, true, true),
+            (ProbeOutcome::Failure, true, false),
+            (ProbeOutcome::Error, false, false),
+        ] {
+            metrics.look(&ProbeReport {
+                outcome,
+                detail: String::new(),
+                exit_code: None,
+                latency: Span::ZERO,
+                reached,
+                timed_out,
+                starved: false,
+            });
+        }
         metrics.grace_exceeded();
         metrics.features_used(GateSet::NONE.with(Gate::SubSecondProbes, true));
         metrics.signal_asked("SIGUSR1".parse().unwrap());
@@ -361,6 +404,10 @@ mod tests {
             "kubelet_pod_termination_grace_period_exceeded_total 1",
             r#"pulselet_container_stop_duration_seconds_count{reason="livenessProbe",outcome="killed"} 1"#,
             "pulselet_probe_lateness_seconds_count 0",
+            r#"pulselet_probe_looks_total{result="success"} 1"#,
+            r#"pulselet_probe_looks_total{result="refused"} 1"#,
+            r#"pulselet_probe_looks_total{result="timeout"} 1"#,
+            r#"pulselet_probe_looks_total{result="failure"} 1"#,
             "pulselet_container_time_to_first_success_seconds_count 0",
         ];
         for line in expected {

@@ -23,6 +23,16 @@ pub(crate) struct CreateJob {
     pub(crate) name: Arc<str>,
     pub(crate) image_id: String,
     pub(crate) stop_signal: Option<Signal>,
+    pub(crate) target: Target,
+}
+
+/// Whose processes a container is to see besides its own.
+#[derive(Debug)]
+pub(crate) enum Target {
+    None,
+    Running(ContainerId),
+    /// The container of that name does not run.
+    Missing(String),
 }
 
 #[derive(Debug)]
@@ -94,6 +104,14 @@ impl JobContext {
 
     /// Asks for the objects the container is made from, then makes its configuration.
     async fn configure(self: Arc<Self>, job: CreateJob) -> (PodRef, std::result::Result<Made, ConfigError>) {
+        let pid_target = match &job.target {
+            Target::None => None,
+            Target::Running(id) => Some(id.clone()),
+            Target::Missing(name) => {
+                let target = name.clone();
+                return (job.pod, Err(ConfigError::NoTarget { target }));
+            }
+        };
         let pod = &job.pod.spec;
         let image = ImageFacts {
             user: self.image_user(&job).await,
@@ -109,6 +127,10 @@ impl JobContext {
             let made = job.pod.with_context(&jobs, |context| {
                 let attempt = job.life.attempt;
                 container_config(context, &objects, &job.name, attempt, signal, image)
+            });
+            let made = made.map(|mut made| {
+                made.config.pid_target = pid_target;
+                made
             });
             (job.pod, made)
         });

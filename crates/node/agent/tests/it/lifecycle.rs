@@ -289,3 +289,32 @@ async fn a_pod_of_the_hosts_network_has_the_hosts_address() {
     let status = &bench.node.pods().await.unwrap()[0].status;
     assert_eq!(status.pod_ip, "192.0.2.7", "after a restart of the agent");
 }
+
+#[tokio::test]
+async fn an_ephemeral_container_sees_the_processes_of_its_target() {
+    let mut bench = Bench::new().await;
+    let mut web = pod("web", &json!({}));
+    web.metadata.uid = Some("u-1".to_owned());
+    bench.add(web.clone()).await;
+    bench.until_ready().await;
+    let ephemeral = json!([
+        {"name": "look", "image": "tools:1", "targetContainerName": "app"},
+        {"name": "plain", "image": "tools:1"},
+    ]);
+    web.spec.ephemeral_containers = serde_json::from_value(ephemeral).unwrap();
+    bench.node.update_pod(web).await.unwrap().unwrap();
+    let runtime = bench.runtime.clone();
+    eventually("both are made", || async {
+        runtime.config("look", 0).is_some() && runtime.config("plain", 0).is_some()
+    })
+    .await;
+    let all = bench
+        .runtime
+        .list_containers(&ContainerFilter::default())
+        .await
+        .unwrap();
+    let app = all.iter().find(|status| status.name == "app").unwrap();
+    let target = |name: &str| bench.runtime.config(name, 0).unwrap().pid_target;
+    assert_eq!(target("look").as_ref(), Some(&app.id));
+    assert_eq!(target("plain"), None);
+}

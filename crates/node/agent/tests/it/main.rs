@@ -1,9 +1,11 @@
 //! A node on a scripted runtime: what the agent does around the engine.
 
 mod adoption;
+mod annotation;
 mod faults;
 mod harness;
 mod lifecycle;
+mod looks;
 mod manifests;
 mod objects;
 mod observed;
