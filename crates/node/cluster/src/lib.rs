@@ -22,6 +22,7 @@ mod paths;
 mod pods;
 mod registration;
 mod status;
+mod store_memory;
 mod watch;
 
 use pulselet_agent::{Feed, NodeHandle};
@@ -32,10 +33,12 @@ pub use client::{ApiClient, ApiClientError};
 pub use kubeconfig::{Kubeconfig, KubeconfigError};
 pub use machine::Machine;
 pub use objects::ApiObjects;
+pub use store_memory::STORE_MEMORY;
 
 use self::events::Poster;
 use self::pods::Pods;
 use self::registration::Registration;
+use self::store_memory::StoreMemory;
 
 /// A node that is joined to an API, until this is dropped.
 #[derive(Debug)]
@@ -48,13 +51,14 @@ pub struct Joined {
 pub fn join(client: &ApiClient, node: NodeHandle, feed: Feed, machine: Machine) -> Joined {
     let name = machine.facts.name.clone();
     let (known, registered) = value::channel(None);
+    let memory = StoreMemory::new(&machine.data_dir);
     let (seen, changes) = mpsc::channel(watch::BACKLOG);
     let (posts, events) = mpsc::channel(events::QUEUE);
     let pods = Pods::new(client.clone(), node, feed, registered.clone(), posts);
     let mut tasks = JoinSet::new();
     tasks.spawn(Registration::new(client.clone(), machine, known).run());
     tasks.spawn(lease::renew(client.clone(), registered));
-    tasks.spawn(watch::follow(client.clone(), name.clone(), seen));
+    tasks.spawn(watch::follow(client.clone(), name.clone(), memory, seen));
     tasks.spawn(Poster::new(client.clone(), name).run(events));
     tasks.spawn(pods.run(changes));
     Joined { _tasks: tasks }

@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 
 use crate::backoff::Backoff;
 use crate::client::{ApiClient, ApiClientError, Call};
+use crate::store_memory::{StoreMemory, StoreMemoryError};
 
 /// Pods in one page of a list: a megabyte or two.
 const PAGE: usize = 500;
@@ -69,6 +70,8 @@ struct Positioned {
 enum WatchError {
     #[error(transparent)]
     Client(#[from] ApiClientError),
+    #[error(transparent)]
+    Memory(#[from] StoreMemoryError),
     #[error("the watch broke off: {0}")]
     Broken(hyper::Error),
     #[error("an event has more than {MAX_EVENT_BYTES} bytes")]
@@ -83,13 +86,14 @@ enum WatchError {
 }
 
 /// Follows the pods of a node until nobody reads.
-pub(crate) async fn follow(client: ApiClient, node: String, sink: mpsc::Sender<Seen>) {
+pub(crate) async fn follow(client: ApiClient, node: String, memory: StoreMemory, sink: mpsc::Sender<Seen>) {
     let mut backoff = Backoff::default();
     loop {
         let follower = Follower {
             client: &client,
             path: path(&node),
             sink: &sink,
+            memory: &memory,
         };
         let error = match follower.list_and_watch(&mut backoff).await {
             Err(WatchError::Unread) => return,
@@ -99,6 +103,8 @@ pub(crate) async fn follow(client: ApiClient, node: String, sink: mpsc::Sender<S
         let pause = backoff.next();
         if let WatchError::Expired(_) = error {
             tracing::info!(%error, "listing the node's pods anew");
+        } else if let WatchError::Memory(_) = error {
+            tracing::error!(%error, ?pause, "the node's pods run on as they are");
         } else {
             tracing::warn!(%error, ?pause, "cannot follow the node's pods at the API; they run on");
         }
@@ -115,10 +121,12 @@ struct Follower<'a> {
     client: &'a ApiClient,
     path: String,
     sink: &'a mpsc::Sender<Seen>,
+    memory: &'a StoreMemory,
 }
 
 impl Follower<'_> {
     async fn list_and_watch(&self, backoff: &mut Backoff) -> Result<std::convert::Infallible, WatchError> {
+        self.memory.check(self.client).await?;
         let (pods, mut position) = self.list().await?;
         self.send(Seen::Listed(pods)).await?;
         backoff.reset();

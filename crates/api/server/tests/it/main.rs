@@ -3,10 +3,12 @@
 mod audit;
 mod client;
 mod crowding;
+mod faults;
 mod harness;
 mod kubectl;
 mod modes;
 mod nodes;
+mod power_cut;
 mod restriction;
 mod store;
 mod wire;

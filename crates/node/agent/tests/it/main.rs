@@ -7,6 +7,7 @@ mod lifecycle;
 mod manifests;
 mod objects;
 mod owned;
+mod power_cut;
 mod refusals;
 mod security_fields;
 mod socket;
