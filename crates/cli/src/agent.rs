@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pulselet_agent::{DataDir, Feed, LineHub, Node, NodeHandle, NodeOptions, ServiceManager};
+use pulselet_agent::{DataDir, Feed, LineHub, LocalObject, Node, NodeHandle, NodeOptions, ServiceManager};
 use pulselet_plan::NodeConfig;
 use pulselet_runtime::Version;
 use tokio::net::TcpListener;
@@ -30,6 +30,10 @@ pub(crate) struct Setting {
     /// Where health and metrics are served.
     pub(crate) metrics: Option<String>,
     pub(crate) manifests: Option<PathBuf>,
+    /// Config maps and secrets for the pods.
+    pub(crate) objects: Vec<LocalObject>,
+    /// What to do where another agent has the directory.
+    pub(crate) beside_another: Option<&'static str>,
     /// The API to join.
     pub(crate) application: Option<Application>,
 }
@@ -49,8 +53,12 @@ pub(crate) struct Started {
     pub(crate) membership: Option<Membership>,
 }
 
-pub(crate) async fn start(args: &AgentArgs, setting: Setting) -> Result<Started, Failure> {
-    let data_dir = DataDir::claim(args.data.resolve()?).map_err(Failure::environment)?;
+pub(crate) async fn start(args: &AgentArgs, mut setting: Setting) -> Result<Started, Failure> {
+    let data_dir = DataDir::claim(args.data.resolve()?).map_err(|error| {
+        let hint = setting.beside_another.filter(|_| error.is_held());
+        let failure = Failure::environment(error);
+        hint.into_iter().fold(failure, Failure::with_hint)
+    })?;
     let path = data_dir.path().to_owned();
     let metrics = match &setting.metrics {
         Some(address) => Some(listen(address).await?),
@@ -67,7 +75,10 @@ pub(crate) async fn start(args: &AgentArgs, setting: Setting) -> Result<Started,
     );
     let mut options = NodeOptions::new(data_dir, Arc::clone(&runtime));
     options.feed = setting.feed;
-    if let Some(application) = &setting.application {
+    if let Some(objects) = &options.local_objects {
+        objects.replace("", setting.objects);
+    }
+    if let Some(application) = &mut setting.application {
         application.prepare(&mut options);
     }
     let facts = options.facts.clone();

@@ -8,6 +8,7 @@ mod reference;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -81,7 +82,7 @@ pub(crate) enum Command {
         after_help = "Examples:\n  pulselet explain pod.yaml\n  pulselet explain pod.yaml --config node.yaml -o json"
     )]
     Explain(ExplainArgs),
-    /// Show why containers were killed: the probes that led to it, the grace period, the signal, the exit
+    /// Show how containers ended: exits and waits, and for a kill the probes that led to it, the grace period, the signal
     #[command(after_help = "Examples:\n  pulselet history\n  pulselet history web -o json")]
     History(HistoryArgs),
     /// Load, pull, list and remove the images of the built-in runtime
@@ -91,7 +92,9 @@ pub(crate) enum Command {
     Image(ImageArgs),
     /// Print the log of a container
     #[command(
-        after_help = "Examples:\n  pulselet logs web -f\n  pulselet logs kube-system/dns -c cache --previous --tail 20"
+        after_help = "Examples:\n  pulselet logs web -f\n  pulselet logs kube-system/dns -c cache --previous --tail 20\n  \
+                            pulselet logs web --all-containers --since 10m\n\nIt needs no agent: what a run has \
+                            left is shown until the next run."
     )]
     Logs(LogsArgs),
     /// Run the pods of a directory of manifests, of an API server, or of both, as a service
@@ -107,8 +110,12 @@ pub(crate) enum Command {
     /// Run pods in the foreground, and stop them at the end
     #[command(
         after_help = "Examples:\n  pulselet run pod.yaml\n  pulselet run pod.yaml --wait ready --timeout 30s\n  \
+                            pulselet run job.yaml --wait completed\n  \
                             pulselet run pod.yaml --runtime process -o json\n\nCtrl-C stops the pods gracefully, a second \
-                            one kills them. Without a terminal, equal probes in a row are printed once; -v prints them all."
+                            one kills them. What containers print is shown as `NAME | text`, with -o json on stderr; \
+                            `pulselet logs` has it until the next run. Without --wait the exit code is that of the first \
+                            container that failed. Without a terminal, equal probes in a row are printed once; -v prints \
+                            them all."
     )]
     Run(RunArgs),
     /// Serve the Kubernetes API and run its pods on this machine
@@ -413,6 +420,7 @@ pub(crate) struct HistoryArgs {
 }
 
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "independent flags")]
 pub(crate) struct LogsArgs {
     /// The pod: NAME or NAMESPACE/NAME
     #[arg(value_name = "POD")]
@@ -420,7 +428,10 @@ pub(crate) struct LogsArgs {
     /// The container; not needed where the pod has only one
     #[arg(short, long, value_name = "NAME")]
     pub(crate) container: Option<String>,
-    /// Go on printing until the container ends
+    /// Those of all containers, each line with the name of its own
+    #[arg(long, conflicts_with = "container")]
+    pub(crate) all_containers: bool,
+    /// Go on printing, through restarts, until the container does not run again
     #[arg(short, long)]
     pub(crate) follow: bool,
     /// The life before the last restart
@@ -429,6 +440,9 @@ pub(crate) struct LogsArgs {
     /// Only the last N lines
     #[arg(long, value_name = "N")]
     pub(crate) tail: Option<usize>,
+    /// Only what was written in the time before now, such as 10m
+    #[arg(long, value_name = "DURATION", value_parser = crate::commands::parse_age)]
+    pub(crate) since: Option<Duration>,
     /// Begin each line with its time
     #[arg(long)]
     pub(crate) timestamps: bool,
@@ -523,15 +537,19 @@ pub(crate) struct RunArgs {
     /// Manifests: YAML, JSON or a stream of JSON objects; `-` is stdin
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<String>,
-    /// Stop as soon as all pods are ready and say whether they were
+    /// Stop as soon as this holds, or can no longer hold, and say which: `ready` (all pods are ready at once, none has
+    /// ended with an error), `stable=5s` (they stay so for that long, without a restart), `completed` (all have succeeded)
     #[arg(long, value_name = "WHAT")]
     pub(crate) wait: Option<WaitArg>,
     /// How long --wait waits
     #[arg(long, value_name = "DURATION", default_value = "60s", requires = "wait", value_parser = crate::commands::parse_age)]
     pub(crate) timeout: Duration,
     /// Hand the pods to the local agent and return
-    #[arg(long, conflicts_with_all = ["wait", "metrics"])]
+    #[arg(long, conflicts_with_all = ["wait", "metrics", "no_logs"])]
     pub(crate) detach: bool,
+    /// Do not show what containers print; `pulselet logs` has it, also after the run
+    #[arg(long)]
+    pub(crate) no_logs: bool,
     /// Where to serve /healthz, /readyz and /metrics; without it nowhere
     #[arg(long, value_name = "ADDR")]
     pub(crate) metrics: Option<String>,
@@ -542,9 +560,25 @@ pub(crate) struct RunArgs {
 }
 
 /// What `--wait` waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WaitArg {
     Ready,
+    /// Ready for this long.
+    Stable(Duration),
+    Completed,
+}
+
+impl FromStr for WaitArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            None if text == "ready" => Ok(Self::Ready),
+            None if text == "completed" => Ok(Self::Completed),
+            Some(("stable", lasting)) => crate::commands::parse_age(lasting).map(Self::Stable),
+            None | Some(_) => Err("expected ready, stable=DURATION or completed".to_owned()),
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -561,6 +595,12 @@ pub(crate) struct SimulateArgs {
     /// What every random choice is made from
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
+    /// Feature gates of the API alone, over those of --feature-gates
+    #[arg(long, value_name = "A=true,B=false", value_parser = parse_gates)]
+    pub(crate) api_feature_gates: Option<String>,
+    /// Feature gates of the node alone, over those of --feature-gates
+    #[arg(long, value_name = "A=true,B=false", value_parser = parse_gates)]
+    pub(crate) node_feature_gates: Option<String>,
     #[command(flatten)]
     pub(crate) node: NodeArgs,
     /// Output format

@@ -17,6 +17,13 @@ pub(crate) fn is_system(data_dir: &Path) -> bool {
     paths::real(Path::new(SYSTEM)).is_ok_and(|system| system == data_dir)
 }
 
+/// What to try where no agent answers at a socket of one's own, but the machine may have one.
+pub(crate) fn hint_of_system_agent(socket: &Path) -> Option<&'static str> {
+    let is_another = !rustix::process::geteuid().is_root() && !socket.starts_with(SYSTEM);
+    (is_another && Path::new(SYSTEM).exists())
+        .then_some("the machine's own agent is root's and uses /var/lib/pulselet: ask it with sudo")
+}
+
 impl DataDirArgs {
     /// The directory by its absolute path, without links.
     pub(crate) fn resolve(&self) -> Result<PathBuf, Failure> {

@@ -20,6 +20,7 @@ pub(crate) fn complain(source: &Source, verdict: &Verdict) {
             .iter()
             .zip(places)
             .try_for_each(|(text, at)| warning(&mut stderr, source, text, *at)),
+        Outcome::Object(_) => Ok(()),
         Outcome::Invalid(errors) => errors
             .iter()
             .try_for_each(|(error, at)| invalid(&mut stderr, source, error, *at)),

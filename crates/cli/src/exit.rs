@@ -6,6 +6,8 @@
 use std::fmt::Display;
 use std::process::ExitCode;
 
+use crate::data_dir;
+
 /// How a command ended. Later ones are worse: of several files the worst counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Exit {
@@ -114,10 +116,18 @@ impl From<pulselet_agent::control::ControlClientError> for Failure {
             | ControlClientError::Receive(_)
             | ControlClientError::Decode(_) => Exit::Environment,
         };
+        let hint = match &error {
+            ControlClientError::Connect { path, .. } => data_dir::hint_of_system_agent(path),
+            ControlClientError::Refused { .. }
+            | ControlClientError::Send(_)
+            | ControlClientError::Timeout
+            | ControlClientError::Receive(_)
+            | ControlClientError::Decode(_) => None,
+        };
         Self {
             exit,
             message: error.to_string(),
-            hint: None,
+            hint: hint.map(str::to_owned),
         }
     }
 }

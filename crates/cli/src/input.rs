@@ -7,8 +7,14 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use pulselet_model::{Admission, DecodeError, Document, FieldError, GateSet, Position, Profile, Warning};
-use pulselet_model::{admit_create, decode_documents};
+use pulselet_agent::LocalObject;
+use pulselet_model::{
+    Admission, DecodeError, Document, FieldError, GateSet, ManifestObject, Pod, Position, Profile, Warning,
+};
+use pulselet_model::{
+    admit_config_map, admit_create, admit_local, admit_secret, apply_probes_annotation, decode_documents,
+    probes_annotation,
+};
 
 use crate::exit::Failure;
 
@@ -77,7 +83,7 @@ impl Source {
     pub(crate) fn judge(
         &self,
         profile: Profile,
-        gates: GateSet,
+        gatekeeper: Gatekeeper,
         mut each: impl FnMut(Verdict) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let mut documents = decode_documents(&self.bytes);
@@ -85,7 +91,7 @@ impl Source {
         while let Some(document) = documents.next() {
             any = true;
             each(match document {
-                Ok(document) => judge(&document, profile, gates),
+                Ok(document) => judge(&document, profile, gatekeeper),
                 Err(error) => Verdict {
                     document: documents.documents_read() - 1,
                     item: None,
@@ -133,27 +139,32 @@ pub(crate) struct Verdict {
 pub(crate) enum Outcome {
     /// The Pod, and the place of the field of each warning.
     Accepted(Box<Admission>, Vec<Option<Position>>),
+    /// A config map or a secret, for the pods beside it.
+    Object(LocalObject),
     /// Every error, with the place of the field it is about.
     Invalid(Vec<(FieldError, Option<Position>)>),
     Undecodable(DecodeError),
 }
 
-fn judge(document: &Document<'_>, profile: Profile, gates: GateSet) -> Verdict {
-    let decoded = document.decode(profile);
-    let outcome = match decoded.pod {
-        Ok(pod) => match admit_create(pod, profile, gates) {
-            Ok(admission) if admission.warnings.is_empty() => {
-                Outcome::Accepted(Box::new(admission), Vec::new())
-            }
-            Ok(admission) => {
-                let places = document.locate_all(admission.warnings.iter().map(Warning::field));
-                Outcome::Accepted(Box::new(admission), places)
-            }
-            Err(errors) => {
-                let places = document.locate_all(errors.iter().map(|error| error.field.as_str()));
-                Outcome::Invalid(errors.into_iter().zip(places).collect())
-            }
-        },
+/// Who admits a Pod, with its gates.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Gatekeeper {
+    /// An API, which removes or refuses what a closed gate hides.
+    Api(GateSet),
+    /// A node that runs the Pod without an API.
+    Node(GateSet),
+}
+
+fn judge(document: &Document<'_>, profile: Profile, gatekeeper: Gatekeeper) -> Verdict {
+    let decoded = document.decode_object(profile);
+    let outcome = match decoded.object {
+        Ok(ManifestObject::Pod(pod)) => judge_pod(document, *pod, profile, gatekeeper),
+        Ok(ManifestObject::ConfigMap(map)) => object_outcome(document, admit_config_map(*map), |map| {
+            LocalObject::ConfigMap(Box::new(map))
+        }),
+        Ok(ManifestObject::Secret(secret)) => object_outcome(document, admit_secret(*secret), |secret| {
+            LocalObject::Secret(Box::new(secret))
+        }),
         Err(error) => Outcome::Undecodable(error),
     };
     Verdict {
@@ -163,4 +174,43 @@ fn judge(document: &Document<'_>, profile: Profile, gates: GateSet) -> Verdict {
         name: decoded.name,
         outcome,
     }
+}
+
+/// A pod as a node will run it: with the probe fields of its annotation. A bad one is among the warnings.
+fn with_annotation(mut admission: Admission) -> Admission {
+    if let Some(text) = probes_annotation(&admission.pod).map(str::to_owned) {
+        let _ = apply_probes_annotation(&mut admission.pod, &text);
+    }
+    admission
+}
+
+fn judge_pod(document: &Document<'_>, pod: Pod, profile: Profile, gatekeeper: Gatekeeper) -> Outcome {
+    let admitted = match gatekeeper {
+        Gatekeeper::Api(gates) => admit_create(pod, profile, gates),
+        Gatekeeper::Node(gates) => admit_local(pod, profile, gates),
+    };
+    match admitted.map(with_annotation) {
+        Ok(admission) if admission.warnings.is_empty() => Outcome::Accepted(Box::new(admission), Vec::new()),
+        Ok(admission) => {
+            let places = document.locate_all(admission.warnings.iter().map(Warning::field));
+            Outcome::Accepted(Box::new(admission), places)
+        }
+        Err(errors) => invalid(document, errors),
+    }
+}
+
+fn object_outcome<T>(
+    document: &Document<'_>,
+    admitted: Result<T, Vec<FieldError>>,
+    object: impl FnOnce(T) -> LocalObject,
+) -> Outcome {
+    match admitted {
+        Ok(admitted) => Outcome::Object(object(admitted)),
+        Err(errors) => invalid(document, errors),
+    }
+}
+
+fn invalid(document: &Document<'_>, errors: Vec<FieldError>) -> Outcome {
+    let places = document.locate_all(errors.iter().map(|error| error.field.as_str()));
+    Outcome::Invalid(errors.into_iter().zip(places).collect())
 }

@@ -14,6 +14,9 @@ use tokio::net::TcpListener;
 use crate::cli::{MemberArgs, parse_node_name};
 use crate::exit::Failure;
 
+/// Where a node keeps in its data directory what it knows of services.
+const SERVICES_FILE: &str = "services.json";
+
 /// What a node needs to join: everything that can be found wrong before it starts.
 #[derive(Debug)]
 pub(crate) struct Application {
@@ -24,6 +27,7 @@ pub(crate) struct Application {
     /// What the node serves with; without it, with one it makes itself.
     certificate: Option<NodeCertificate>,
     feed: Feed,
+    objects: ApiObjects,
 }
 
 /// A node that has joined; the API loses sight of it when this is dropped.
@@ -56,10 +60,13 @@ impl Application {
             Failure::environment(format_args!("cannot listen on {address}: {error}"))
                 .with_hint("choose another address with --node-listen")
         })?;
+        let authority = kubeconfig.authority().to_owned();
+        let client = ApiClient::new(kubeconfig);
         Ok(Self {
             name,
-            authority: kubeconfig.authority().to_owned(),
-            client: ApiClient::new(kubeconfig),
+            authority,
+            objects: ApiObjects::new(client.clone()),
+            client,
             listener,
             certificate: None,
             feed: Feed::default(),
@@ -87,12 +94,15 @@ impl Application {
     }
 
     /// Makes a node one that can join.
-    pub(crate) fn prepare(&self, options: &mut NodeOptions) {
+    pub(crate) fn prepare(&mut self, options: &mut NodeOptions) {
         options.facts.name.clone_from(&self.name);
         options.feed = Some(self.feed.clone());
         options.joined = true;
         options.static_suffix = format!("-{}", self.name);
-        options.objects = Arc::new(ApiObjects::new(self.client.clone()));
+        let file = options.data_dir.path().join(SERVICES_FILE);
+        self.objects = self.objects.clone().with_services_in(file);
+        options.objects = Arc::new(self.objects.clone());
+        options.local_objects = None;
     }
 
     /// Joins with a node that runs.
@@ -127,7 +137,7 @@ impl Application {
             endpoint,
         };
         Ok(Membership {
-            _joined: join(&self.client, node, self.feed, machine),
+            _joined: join(&self.client, node, self.feed, &self.objects, machine),
             server,
         })
     }

@@ -1,4 +1,4 @@
-//! From bytes to Pods: YAML documents, JSON, streams of JSON objects, `List`s.
+//! From bytes to Pods, config maps and secrets: YAML documents, JSON, streams of JSON objects, `List`s.
 //!
 //! [`decode_documents`] splits the input; each [`Document`] is then decoded on its own, so that one bad object
 //! does not hide the next. Everything is bounded before it is parsed: size, depth, and the number of values that
@@ -22,6 +22,7 @@ use serde_json::value::RawValue;
 use crate::pod::{ApiVersion, Pod, PodKind, PodSpec};
 use crate::profile::Profile;
 use crate::status::PodStatus;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 pub use tree::Position;
 use tree::{Node, Value};
@@ -98,9 +99,10 @@ struct FieldRules {
 }
 
 /// Fields of Probe that upstream does not have.
-const PULSELET_PROBE_FIELDS: [&str; 3] = [
+const PULSELET_PROBE_FIELDS: [&str; 4] = [
     "initialDelayMilliseconds",
     "periodMilliseconds",
+    "timeoutMilliseconds",
     "initializationFailureThreshold",
 ];
 
@@ -120,9 +122,6 @@ impl FieldRules {
     fn hint(self, type_name: &str, field: &str) -> Option<&'static str> {
         if type_name != "Probe" {
             return None;
-        }
-        if field == "timeoutMilliseconds" {
-            return Some("there is no such field on purpose; timeouts are whole seconds, see timeoutSeconds");
         }
         (!self.allows_anywhere(field))
             .then_some("the field exists in the pulselet profile, not in Kubernetes")
@@ -155,6 +154,32 @@ pub struct Decoded {
     pub kind: String,
     pub name: String,
     pub pod: Result<Pod, DecodeError>,
+}
+
+/// What a file may hold for a node.
+#[derive(Debug)]
+pub enum ManifestObject {
+    Pod(Box<Pod>),
+    ConfigMap(Box<ConfigMap>),
+    Secret(Box<Secret>),
+}
+
+/// An object as decoded, or why there is none; `kind` and `name` are known in both cases as far as they could be read.
+#[derive(Debug)]
+pub struct DecodedObject {
+    pub kind: String,
+    pub name: String,
+    pub object: Result<ManifestObject, DecodeError>,
+}
+
+impl From<Decoded> for DecodedObject {
+    fn from(Decoded { kind, name, pod }: Decoded) -> Self {
+        Self {
+            kind,
+            name,
+            object: pod.map(|pod| ManifestObject::Pod(Box::new(pod))),
+        }
+    }
 }
 
 /// A Pod that says of itself that it is one.
@@ -216,6 +241,22 @@ impl Document<'_> {
         }
     }
 
+    /// Decodes the document as an object that a node can use, whatever its kind.
+    pub fn decode_object(&self, profile: Profile) -> DecodedObject {
+        let rules = FieldRules { profile };
+        match &self.body {
+            // A Pod is the usual case, and the others name themselves: without the word there is no need to parse.
+            Body::Json { text, start } if text.contains("\"ConfigMap\"") || text.contains("\"Secret\"") => {
+                match json::parse(text, *start) {
+                    Ok(node) if is_object_beside_pods(&node) => exact_object(&node, rules),
+                    Ok(_) | Err(_) => self.decode(profile).into(),
+                }
+            }
+            Body::Tree(node) if is_object_beside_pods(node) => exact_object(node, rules),
+            Body::Json { .. } | Body::Tree(_) => self.decode(profile).into(),
+        }
+    }
+
     /// Where field paths of this document stand in the input, or the nearest parents that are there.
     pub fn locate_all<'f>(&self, fields: impl Iterator<Item = &'f str>) -> Vec<Option<Position>> {
         let parsed;
@@ -238,26 +279,47 @@ fn fast(text: &str, rules: FieldRules) -> Option<Pod> {
 }
 
 fn exact(node: &Node, rules: FieldRules) -> Decoded {
-    let text_of = |node: Option<&Node>| node.and_then(Node::as_str).unwrap_or_default().to_owned();
-    let kind = text_of(node.get("kind"));
-    let name = text_of(node.get("metadata").and_then(|metadata| metadata.get("name")));
-    let pod = check_kind(node).and_then(|()| {
-        let manifest =
-            Manifest::deserialize(de::TreeDeserializer::new(node, rules)).map_err(|error| DecodeError {
-                field: error.path(),
-                message: error.message,
-                at: error.at.or(Some(node.at)),
-                hint: error.hint,
-                fatal: false,
-            })?;
-        Ok(Pod::from(manifest))
-    });
+    let (kind, name) = kind_and_name(node);
+    let pod = check_kind(node).and_then(|()| strictly::<Manifest>(node, rules).map(Pod::from));
     Decoded { kind, name, pod }
+}
+
+/// A config map or a secret, by its own word.
+fn is_object_beside_pods(node: &Node) -> bool {
+    let text = |field: &str| node.get(field).and_then(Node::as_str);
+    text("apiVersion") == Some("v1") && matches!(text("kind"), Some("ConfigMap" | "Secret"))
+}
+
+fn exact_object(node: &Node, rules: FieldRules) -> DecodedObject {
+    let (kind, name) = kind_and_name(node);
+    let object = if kind == "Secret" {
+        strictly(node, rules).map(|secret| ManifestObject::Secret(Box::new(secret)))
+    } else {
+        strictly(node, rules).map(|map| ManifestObject::ConfigMap(Box::new(map)))
+    };
+    DecodedObject { kind, name, object }
+}
+
+fn kind_and_name(node: &Node) -> (String, String) {
+    let text_of = |node: Option<&Node>| node.and_then(Node::as_str).unwrap_or_default().to_owned();
+    let name = node.get("metadata").and_then(|metadata| metadata.get("name"));
+    (text_of(node.get("kind")), text_of(name))
+}
+
+fn strictly<'a, T: Deserialize<'a>>(node: &'a Node, rules: FieldRules) -> Result<T, DecodeError> {
+    T::deserialize(de::TreeDeserializer::new(node, rules)).map_err(|error| DecodeError {
+        field: error.path(),
+        message: error.message,
+        at: error.at.or(Some(node.at)),
+        hint: error.hint,
+        fatal: false,
+    })
 }
 
 /// Says what is supported before anyone reads a list of unknown fields of a Deployment.
 fn check_kind(node: &Node) -> Result<(), DecodeError> {
-    const SUPPORTED: &str = "supported are kind Pod and List of apiVersion v1";
+    const SUPPORTED: &str = "supported are kind Pod, ConfigMap, Secret and List of apiVersion v1; other kinds need an API \
+                             server with their controllers, which `pulselet node --kubeconfig` can join";
     if !matches!(node.value, Value::Mapping(_)) {
         let message = format!(
             "expected an object with apiVersion and kind, found {}",

@@ -8,12 +8,14 @@
 //! serving Pods, and reading files.
 
 mod admission;
+mod annotation;
 mod decode;
 mod defaults;
 mod dropping;
 mod field;
 pub mod gates;
 pub mod image;
+mod objects;
 pub mod pod;
 pub mod probe;
 mod profile;
@@ -26,11 +28,16 @@ mod warning;
 /// The Kubernetes types that we use as they are: volumes, security contexts, affinity, metadata.
 pub use k8s_openapi as openapi;
 
-pub use admission::{Admission, admit_create, admit_ephemeral_containers, admit_update};
-pub use decode::{DecodeError, Decoded, Document, Documents, MAX_DOCUMENT_BYTES, Position, decode_documents};
-pub use dropping::hide_disabled;
+pub use admission::{Admission, admit_create, admit_ephemeral_containers, admit_local, admit_update};
+pub use annotation::{PROBES_ANNOTATION, ProbesAnnotationError, apply_probes_annotation, probes_annotation};
+pub use decode::{
+    DecodeError, Decoded, DecodedObject, Document, Documents, MAX_DOCUMENT_BYTES, ManifestObject, Position,
+    decode_documents,
+};
+pub use dropping::{gates_in_use, hide_disabled, keep_accepted};
 pub use field::{CauseReason, FieldError};
 pub use gates::{Gate, GateError, GateSet};
+pub use objects::{MAX_DATA_BYTES, admit_config_map, admit_secret, data_key_error, data_size_error};
 pub use pod::{Container, ContainerPort, EphemeralContainer, Pod, PodOs, PodSpec};
 pub use probe::{
     ExecAction, GrpcAction, HttpGetAction, HttpHeader, IntOrString, Lifecycle, LifecycleHandler, Probe,

@@ -1,17 +1,14 @@
 //! What is served, as clients discover it: the plain lists and the aggregated one, and the version.
 //! Their schemas are in `openapi`.
 
+mod documentation;
 pub(crate) mod openapi;
 
+use pulselet_vocabulary::{KUBERNETES_MINOR, KUBERNETES_VERSION};
 use serde_json::{Value, json};
 
 use crate::node_proxy::usage;
 use crate::registry::resource::{Endpoint, GroupVersion, Subresource};
-
-/// The Kubernetes release whose API this is; clients compare it with their own.
-pub(crate) const KUBERNETES_MINOR: &str = "36";
-/// As `gitVersion` of `/version` says it.
-pub(crate) const GIT_VERSION: &str = concat!("v1.36.4+pulselet-", env!("CARGO_PKG_VERSION"));
 
 const VERBS: [&str; 8] = [
     "create",
@@ -28,7 +25,7 @@ pub(crate) fn version() -> Value {
     json!({
         "major": "1",
         "minor": KUBERNETES_MINOR,
-        "gitVersion": GIT_VERSION,
+        "gitVersion": KUBERNETES_VERSION,
         "gitCommit": "",
         "gitTreeState": "",
         "buildDate": "",
@@ -225,6 +222,7 @@ pub(crate) fn paths() -> Value {
     for path in [
         "/healthz",
         "/livez",
+        "/metrics",
         "/openapi/v2",
         "/openapi/v3",
         "/readyz",

@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pulselet_model::{GateSet, Profile};
@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-use crate::access::pki::{Authority, PkiError};
+use crate::access::pki::{self, Authority, Credential, PkiError};
 use crate::access::{ADMIN_GROUP, AccessError, Authenticator};
 use crate::audit::AuditLog;
 use crate::client::LocalClient;
@@ -41,6 +41,13 @@ const STORE: &str = "api.db";
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 /// How long the listener waits after an error, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How often the server looks whether a certificate that it renews is due.
+const RENEWAL_INTERVAL: Duration = Duration::from_hours(6);
+/// The user of the administrator's kubeconfig.
+const ADMIN: &str = "admin";
+/// Beside the authority: the certificates that no longer count.
+const REVOKED: &str = "revoked";
 
 /// What a server needs to know.
 #[derive(Debug, Clone)]
@@ -106,6 +113,9 @@ pub struct Server {
     listener: TcpListener,
     acceptor: TlsAcceptorDebug,
     handler: Arc<Handler>,
+    authenticator: Arc<Authenticator>,
+    /// What is renewed while the server runs.
+    issued: Mutex<Vec<IssuedKubeconfig>>,
     registry: Registry,
     authority: Authority,
     address: SocketAddr,
@@ -160,7 +170,9 @@ impl Server {
             .await
             .map_err(|source| ServeError::Bootstrap { source })?;
         let authority = Authority::load_or_create(&data_dir.join("pki"))?;
-        let authenticator = Authenticator::new(authority.certificate(), &data_dir.join("tokens.csv"))?;
+        let revoked = data_dir.join("pki").join(REVOKED);
+        let authenticator =
+            Authenticator::new(authority.certificate(), &revoked, &data_dir.join("tokens.csv"))?;
         let listen_failed = |source| ServeError::Listen {
             address: config.listen,
             source,
@@ -171,12 +183,27 @@ impl Server {
         let nodes = Nodes::new(registry.clone(), &authority)?;
         let audit = config.audit_log.map(open_audit_log).transpose()?;
         let kubeconfig = data_dir.join("admin.kubeconfig");
-        let written = authority.write_kubeconfig(&kubeconfig, &url(address), "admin", &[ADMIN_GROUP]);
+        let admin = IssuedKubeconfig {
+            path: kubeconfig.clone(),
+            user: ADMIN.to_owned(),
+            group: ADMIN_GROUP,
+        };
+        let authenticator = Arc::new(authenticator);
+        let written = admin.write(&url(address), &authority, |kept| {
+            proves(&authenticator, kept, ADMIN)
+        });
         unless_usable(written, &kubeconfig, &url(address))?;
         Ok(Self {
             listener,
             acceptor: TlsAcceptorDebug(acceptor),
-            handler: Arc::new(Handler::new(registry.clone(), authenticator, nodes, audit)),
+            handler: Arc::new(Handler::new(
+                registry.clone(),
+                Arc::clone(&authenticator),
+                nodes,
+                audit,
+            )),
+            authenticator,
+            issued: Mutex::new(vec![admin]),
             registry,
             authority,
             address,
@@ -204,13 +231,32 @@ impl Server {
     /// Writes a kubeconfig with which a node can join, into the data directory.
     pub fn write_node_kubeconfig(&self, node: &str) -> Result<PathBuf, PkiError> {
         let path = self.data_dir.join(format!("node-{node}.kubeconfig"));
-        let user = format!("{}{node}", crate::access::NODE_USER_PREFIX);
-        let groups = [crate::access::NODE_GROUP];
-        let written = self
-            .authority
-            .write_kubeconfig(&path, &url(self.address), &user, &groups);
+        let issued = IssuedKubeconfig {
+            path: path.clone(),
+            user: format!("{}{node}", crate::access::NODE_USER_PREFIX),
+            group: crate::access::NODE_GROUP,
+        };
+        let written = issued.write(&url(self.address), &self.authority, |kept| {
+            proves(&self.authenticator, kept, &issued.user)
+        });
         unless_usable(written, &path, &url(self.address))?;
+        self.issued
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(issued);
         Ok(path)
+    }
+
+    /// Renews the kubeconfigs that are due, as long as the server runs.
+    fn renew(&self) {
+        let issued = self.issued.lock().unwrap_or_else(PoisonError::into_inner);
+        for kubeconfig in issued.iter().filter(|kubeconfig| kubeconfig.is_due()) {
+            let path = kubeconfig.path.display();
+            match kubeconfig.write(&url(self.address), &self.authority, |_| false) {
+                Ok(()) => tracing::info!(kubeconfig = %path, "its certificate was renewed"),
+                Err(error) => tracing::warn!(kubeconfig = %path, %error, "its certificate cannot be renewed"),
+            }
+        }
     }
 
     /// A certificate with which a node serves logs, exec and the like at these addresses.
@@ -234,9 +280,14 @@ impl Server {
         let open = Connections::new(ConnectionLimits::of_process());
         let mut connections = JoinSet::new();
         tokio::pin!(stop);
+        let mut renewal = tokio::time::interval(RENEWAL_INTERVAL);
         loop {
             let accepted = tokio::select! {
                 () = &mut stop => break,
+                _ = renewal.tick() => {
+                    self.renew();
+                    continue;
+                }
                 Some(_) = connections.join_next() => continue,
                 accepted = self.listener.accept() => match accepted {
                     Ok(accepted) => accepted,
@@ -333,6 +384,12 @@ fn begin_anew(path: &Path) -> Result<(), ServeError> {
     Ok(())
 }
 
+/// Whether a certificate that was issued before still counts, for this user.
+fn proves(authenticator: &Authenticator, credential: &Credential, user: &str) -> bool {
+    let identity = authenticator.certificate_identity(std::slice::from_ref(&credential.certificate));
+    identity.is_some_and(|identity| identity.user == user)
+}
+
 fn open_audit_log(path: PathBuf) -> Result<Arc<AuditLog>, ServeError> {
     let log = AuditLog::open(&path).map(Arc::new);
     log.map_err(|source| ServeError::OpenAuditLog { path, source })
@@ -346,4 +403,77 @@ fn url(address: SocketAddr) -> String {
         IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::LOCALHOST),
     };
     format!("https://{}", SocketAddr::new(ip, address.port()))
+}
+
+/// A kubeconfig that the server writes and renews.
+#[derive(Debug, Clone)]
+struct IssuedKubeconfig {
+    path: PathBuf,
+    user: String,
+    group: &'static str,
+}
+
+impl IssuedKubeconfig {
+    /// Writes it. The certificate of the one before stays in use for the first two thirds of its time if `counts` says that
+    /// it still proves its user: a server that often starts leaves no trail of certificates that all count.
+    fn write(
+        &self,
+        server: &str,
+        authority: &Authority,
+        counts: impl FnOnce(&Credential) -> bool,
+    ) -> Result<(), PkiError> {
+        let kept = pki::read_kubeconfig(&self.path).filter(|kept| !kept.is_due() && counts(kept));
+        let credential = match kept {
+            Some(credential) => credential,
+            None if self.group == ADMIN_GROUP => authority.issue_client(&self.user, &[self.group])?,
+            None => authority.issue_renewed_client(&self.user, &[self.group])?,
+        };
+        authority.write_kubeconfig_of(&self.path, server, &self.user, &credential)
+    }
+
+    /// Whether it is time for another certificate; a file that somebody removed is left alone.
+    fn is_due(&self) -> bool {
+        pki::read_kubeconfig(&self.path).is_some_and(|credential| credential.is_due())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_running_server_renews_what_is_due() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = Config::new(([127, 0, 0, 1], 0).into(), directory.path());
+        let server = Server::bind(config).await.unwrap();
+        let path = server.write_node_kubeconfig("n1").unwrap();
+        let serial = || {
+            let credential = pki::read_kubeconfig(&path).unwrap();
+            let (_, certificate) = x509_parser::parse_x509_certificate(&credential.certificate).unwrap();
+            let validity = certificate.validity();
+            let seconds = validity.not_after.timestamp() - validity.not_before.timestamp();
+            (certificate.raw_serial_as_string(), seconds / 86_400)
+        };
+        let (first, days) = serial();
+        assert_eq!(days, i64::from(pki::RENEWED_DAYS) + 1, "it does not last long");
+        server.renew();
+        assert_eq!(serial().0, first, "it is not due");
+        let user = "system:node:n1";
+        let old = server
+            .authority
+            .issue_expired_client(user, crate::access::NODE_GROUP)
+            .unwrap();
+        server
+            .authority
+            .write_kubeconfig_of(&path, &url(server.address), user, &old)
+            .unwrap();
+        let (before, _) = serial();
+        server.renew();
+        assert_ne!(serial().0, before);
+        assert!(proves(
+            &server.authenticator,
+            &pki::read_kubeconfig(&path).unwrap(),
+            user
+        ));
+    }
 }

@@ -115,7 +115,9 @@ impl Change {
 pub enum StoreError {
     #[error("cannot open the store at {path}: {source}")]
     Open { path: String, source: rusqlite::Error },
-    #[error("the store at {path} has format {found}, this program knows {known}")]
+    #[error(
+        "the store at {path} has format {found}, this program knows {known}: it was written by a newer one; use that"
+    )]
     Format { path: String, found: i64, known: i64 },
     #[error("cannot start the writer of the store: {source}")]
     StartWriter { source: std::io::Error },

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::cli::CheckArgs;
 use crate::diagnostics;
 use crate::exit::{Exit, Failure};
-use crate::input::{Outcome, Source, Verdict};
+use crate::input::{Gatekeeper, Outcome, Source, Verdict};
 use crate::output::{self, Format, GREEN, RED, RESET};
 
 /// Errors of one object that a person is shown.
@@ -25,7 +25,7 @@ pub(crate) fn run(args: &CheckArgs, verbose: u8) -> Result<Exit, Failure> {
     for name in &args.files {
         // One unreadable file does not hide what the others are like.
         let checked = Source::read(name).and_then(|source| {
-            source.judge(profile, gates, |verdict| {
+            source.judge(profile, Gatekeeper::Api(gates), |verdict| {
                 tally.count(&verdict);
                 output::written(match args.output.output {
                     Format::Json => print_json(&mut out, &source, &verdict),
@@ -70,6 +70,7 @@ impl Tally {
                 self.accepted += 1;
                 self.warnings += admission.warnings.len();
             }
+            Outcome::Object(_) => self.accepted += 1,
             Outcome::Invalid(_) | Outcome::Undecodable(_) => {
                 self.rejected += 1;
                 self.worst = self.worst.max(Exit::No);
@@ -113,6 +114,7 @@ fn print_text(out: &mut dyn Write, source: &Source, verdict: &Verdict) -> std::i
             }
             writeln!(out, "{file}: {subject}: {GREEN}accepted{RESET}")
         }
+        Outcome::Object(_) => writeln!(out, "{file}: {subject}: {GREEN}accepted{RESET}"),
         Outcome::Invalid(errors) => {
             for (error, at) in errors.iter().take(MAX_ERRORS_SHOWN) {
                 diagnostics::invalid(out, source, error, *at)?;
@@ -152,6 +154,7 @@ fn print_json(out: &mut dyn Write, source: &Source, verdict: &Verdict) -> std::i
             let warnings = admission.warnings.iter().map(ToString::to_string).collect();
             (201, Vec::new(), warnings, Some(&admission.pod))
         }
+        Outcome::Object(_) => (201, Vec::new(), Vec::new(), None),
         Outcome::Invalid(errors) => {
             let causes = errors.iter().map(|(error, _)| json!(error)).collect();
             (422, causes, Vec::new(), None)

@@ -1,4 +1,4 @@
-//! `pulselet history`: why containers were killed, as a report or as event lines.
+//! `pulselet history`: how containers ended and why, as a report or as event lines.
 
 mod report;
 
@@ -17,14 +17,14 @@ pub(crate) fn run(args: &HistoryArgs) -> Result<Exit, Failure> {
     let mut out = output::stdout();
     output::written(match args.output.output {
         Format::Json => out.write_all(lines.as_bytes()),
-        Format::Text if lines.is_empty() => writeln!(out, "nothing was killed"),
+        Format::Text if lines.is_empty() => writeln!(out, "no container has ended"),
         Format::Text => report::print(&mut out, &lines),
     })?;
     output::written(out.flush())?;
     Ok(Exit::Done)
 }
 
-/// The kills from the agent, or from its directory where no agent runs: what was killed stays known.
+/// The ends from the agent, or from its directory where no agent runs: what ended stays known.
 async fn fetch(args: &HistoryArgs) -> Result<String, Failure> {
     let pod = args.pod.as_ref();
     let container = args.container.as_deref();

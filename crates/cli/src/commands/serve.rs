@@ -43,6 +43,8 @@ pub(crate) fn run(args: &ServeArgs, verbose: u8) -> Result<Exit, Failure> {
         metrics: Some(args.metrics.clone()),
         feed: None,
         manifests: args.manifests.clone(),
+        objects: Vec::new(),
+        beside_another: None,
         application: None,
     };
     logging::start(Quietness::Daemon, verbose, std::io::stderr);

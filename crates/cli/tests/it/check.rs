@@ -163,7 +163,9 @@ fn another_kind_is_refused_with_what_is_supported() {
     let first = run.stdout.lines().next().unwrap();
     assert_eq!(
         first,
-        "FILE:2:7: error: kind \"Deployment\" is not supported; supported are kind Pod and List of apiVersion v1"
+        "FILE:2:7: error: kind \"Deployment\" is not supported; supported are kind Pod, ConfigMap, \
+         Secret and List of apiVersion v1; other kinds need an API server with their controllers, which `pulselet node \
+         --kubeconfig` can join"
     );
 }
 

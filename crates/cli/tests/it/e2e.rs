@@ -9,6 +9,7 @@ mod bad_input;
 mod commands;
 mod cri;
 mod durability;
+mod everyday;
 mod handlers;
 mod harness;
 mod hooks;

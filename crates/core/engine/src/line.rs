@@ -35,7 +35,10 @@ pub enum LineBody {
         detail: String,
         latency_ms: f64,
         run: u32,
+        /// False for a look that failed, and for what was forgiven.
         counted: bool,
+        /// Before the first counted tick.
+        look: bool,
     },
     Started,
     Ready,
@@ -124,6 +127,8 @@ pub enum KillReason {
     Evicted,
     Deadline,
     SandboxChanged,
+    /// The manifest names another image.
+    ImageChanged,
     PostStartHook,
     /// All main containers have finished for good, so the sidecars may go.
     Completed,

@@ -36,10 +36,13 @@ fn is_waiting(pod: &PodMachine) -> bool {
 }
 
 fn final_phase(pod: &PodMachine) -> Phase {
-    let init_failed = pod.containers.iter().any(|it| {
-        it.role() == Role::Init && it.is_finished() && it.newest().is_some() && !it.has_succeeded()
-    });
-    if pod.failure.is_some() || (init_failed && !pod.is_deleting()) {
+    // Deleted before they were done, they never will be.
+    let failed = |it: &Container| pod.is_deleting() || (it.is_finished() && it.newest().is_some());
+    let init_failed = pod
+        .containers
+        .iter()
+        .any(|it| it.role() == Role::Init && !it.has_succeeded() && failed(it));
+    if pod.failure.is_some() || init_failed {
         return Phase::Failed;
     }
     if is_waiting(pod) {
@@ -212,6 +215,7 @@ fn container_status(container: &Container, has_init: bool) -> ContainerReport {
     ContainerReport {
         name: Arc::clone(&container.plan().name),
         role: container.role(),
+        image: Arc::clone(container.image()),
         last: last.map(|it| it.terminated.clone()),
         id: id.cloned(),
         started: container.is_started(),

@@ -368,6 +368,7 @@ impl Lane {
             | KillReason::Evicted
             | KillReason::Deadline
             | KillReason::SandboxChanged
+            | KillReason::ImageChanged
             | KillReason::PostStartHook
             | KillReason::Completed => return format!("kill: {}, grace {grace}", wording::reason(reason)),
         };

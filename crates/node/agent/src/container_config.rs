@@ -13,6 +13,7 @@ mod oom_score;
 mod security;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use pulselet_model::{Container, Pod};
@@ -24,6 +25,7 @@ use pulselet_runtime::{
 use pulselet_volume::{Downward, Objects, Wanted};
 
 pub(crate) use error::ConfigError;
+pub(crate) use naming::fuzz_hosts_file;
 pub(crate) use non_root::{ImageUser, depends_on_image};
 pub(crate) use security::abilities;
 
@@ -31,6 +33,9 @@ use crate::state::layout::Layout;
 
 /// The reason of the event about variables that cannot be.
 const INVALID_NAMES: &str = "InvalidEnvironmentVariableNames";
+
+/// Whoever the container runs as may write its termination message.
+const MESSAGE_FILE_MODE: u32 = 0o666;
 
 /// What a configuration depends on besides the manifest.
 #[derive(Clone, Copy, Debug)]
@@ -148,7 +153,11 @@ pub(crate) struct Made {
 /// The objects that [`container_config`] will look for.
 pub(crate) fn wanted_objects(pod: &Pod, name: &str) -> Wanted {
     let container = pod.find_container(name);
-    container.as_deref().map(env::wanted).unwrap_or_default()
+    let of_container = container.as_deref().map(env::wanted).unwrap_or_default();
+    Wanted {
+        services: Some(pod.spec.enable_service_links != Some(false)),
+        ..of_container
+    }
 }
 
 /// The configuration of one life. `stop_signal` is the plan's, so that a closed gate takes it away.
@@ -208,6 +217,7 @@ pub(crate) fn container_config(
         security: security::security(pod, container, context.layout.root()),
         // Names were checked at admission; one this build does not know leaves the image's signal in force.
         stop_signal,
+        pid_target: None,
         labels: pod.metadata.labels.clone().unwrap_or_default(),
         annotations: pod.metadata.annotations.clone().unwrap_or_default(),
     };
@@ -221,7 +231,7 @@ fn expand_with(env: &[EnvVar], text: &str) -> String {
     })
 }
 
-/// The file behind `terminationMessagePath`, empty.
+/// The file behind `terminationMessagePath`, empty. The container may run as any user.
 fn termination_mount(
     context: Context<'_>,
     container: &Container,
@@ -240,7 +250,9 @@ fn termination_mount(
     if let Some(parent) = host_path.parent() {
         fs::create_dir_all(parent).map_err(prepare)?;
     }
-    fs::File::create(&host_path).map_err(prepare)?;
+    let file = fs::File::create(&host_path).map_err(prepare)?;
+    file.set_permissions(fs::Permissions::from_mode(MESSAGE_FILE_MODE))
+        .map_err(prepare)?;
     Ok(Some(Mount {
         volume: String::new(),
         container_path: PathBuf::from(&container.termination_message_path),
@@ -250,4 +262,43 @@ fn termination_mount(
         recursive_read_only: false,
         propagation: Propagation::Private,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use pulselet_volume::NodeFacts;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn any_user_of_a_container_may_write_its_termination_message() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let layout = Layout::new(directory.path());
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "web"},
+            "spec": {"containers": [{"name": "app", "terminationMessagePath": "/dev/custom"}]},
+        }))
+        .expect("a pod");
+        let node = NodeFacts::detect();
+        let context = Context {
+            layout: &layout,
+            downward: Downward {
+                pod: &pod,
+                uid: "u-1",
+                pod_ips: &[],
+                node: &node,
+            },
+            security: SecurityFeatures::ALL,
+        };
+        let mount = termination_mount(context, &pod.spec.containers[0], 0)
+            .expect("the file is made")
+            .expect("a mount");
+        assert_eq!(mount.container_path, Path::new("/dev/custom"));
+        let mode = fs::metadata(&mount.host_path)
+            .expect("a file")
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o666);
+    }
 }

@@ -27,12 +27,13 @@ use tokio::sync::{Semaphore, mpsc};
 pub(crate) use check::ProbeJob;
 pub(crate) use hook::HookJob;
 pub(crate) use image::ImageJob;
-pub(crate) use life::{CreateJob, RemoveJob, StopJob};
+pub(crate) use life::{CreateJob, RemoveJob, SignalsJob, StopJob, Target};
 pub(crate) use storage::{ContainerStorage, StorageMeasurement};
 pub(crate) use volumes::Measurement;
 
 use self::volumes::MountReports;
 use crate::container_config::Context;
+use crate::pod::status::KnownImage;
 use crate::state::clock::Clock;
 use crate::state::health::StateHealth;
 use crate::state::layout::Layout;
@@ -99,16 +100,24 @@ pub(crate) enum JobResult {
     Sandbox(SandboxLocation),
     Image {
         container: usize,
-        image_id: String,
+        image: KnownImage,
         pulled: pulselet_engine::io::Pulled,
         /// A `STOPSIGNAL` that makes no sense.
         bad_signal: Option<String>,
+    },
+    /// There is no image of that name.
+    ImageFailed {
+        container: usize,
+        image: Arc<str>,
+        error: pulselet_engine::io::ImageFailure,
+        message: String,
     },
     /// A container as the runtime describes it.
     Container(Box<ContainerStatus>),
     ProbeDone {
         life: LifeKey,
         kind: pulselet_engine::plan::ProbeKind,
+        look: bool,
         report: pulselet_engine::io::ProbeReport,
         began: pulselet_engine::Time,
         late: Duration,
@@ -142,17 +151,21 @@ pub(crate) struct SandboxLocation {
 }
 
 impl SandboxLocation {
-    pub(crate) fn address(&self) -> Option<IpAddr> {
-        self.addresses.first().copied()
-    }
-}
-
-impl From<&SandboxStatus> for SandboxLocation {
-    fn from(status: &SandboxStatus) -> Self {
+    /// Where the runtime says it is. `host` is the machine's address where the pod uses the machine's network, which
+    /// runtimes need not know.
+    pub(crate) fn new(status: &SandboxStatus, host: Option<IpAddr>) -> Self {
+        let mut addresses = status.addresses.clone();
+        if addresses.is_empty() {
+            addresses.extend(host);
+        }
         Self {
             sandbox: status.id.clone(),
-            addresses: status.addresses.clone(),
+            addresses,
         }
+    }
+
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        self.addresses.first().copied()
     }
 }
 
@@ -194,6 +207,11 @@ impl JobContext {
             },
         };
         (jobs, receiver)
+    }
+
+    /// The address of a pod that has none of its own.
+    pub(crate) fn host_address(&self, pod: &Pod) -> Option<IpAddr> {
+        pod.spec.host_network.then_some(self.facts.address)
     }
 
     async fn answer(&self, pod: PodKey, result: JobResult) {

@@ -19,8 +19,11 @@
 mod agent;
 mod container_config;
 mod endpoints;
+#[doc(hidden)]
+pub mod fuzzing;
 mod handle;
 mod jobs;
+mod kept_logs;
 mod log_file;
 mod manifests;
 mod node;
@@ -30,12 +33,13 @@ pub mod spans;
 mod state;
 
 pub use agent::{
-    AddError, Added, AdoptError, How, Located, LogError, LogPlace, NoSuchPod, PodView, Shutdown, StreamError,
-    UpdateError,
+    AddError, Added, AdoptError, How, Located, LogError, LogPlace, NoSuchPod, PodView, ProbeView, Shutdown,
+    StreamError, UpdateError,
 };
 pub use endpoints::control;
 pub use endpoints::health::MonitoringPage;
 pub use handle::{Gone, NodeHandle, kept_history};
+pub use kept_logs::{KeptLog, kept_logs};
 pub use log_file::LogFile;
 pub use manifests::WatchError;
 pub use node::{Node, NodeOptions, NodeStartError};
@@ -43,6 +47,9 @@ pub use pod::identity::{Origin, pod_name_of, uid_of};
 pub use publish::feed::{Feed, FeedChange, PodEvent};
 pub use publish::lines::{FULL_BACKLOG, GUEST_BACKLOG, LineHub, Lines, PodLine};
 pub use publish::notify::ServiceManager;
-pub use pulselet_volume::{NoObjects, NodeFacts, ObjectSource, SourceError, Token, TokenRequest};
+pub use pulselet_volume::{
+    LocalObject, LocalObjects, NoObjects, NodeFacts, ObjectSource, ServiceFacts, ServicePortFacts,
+    SourceError, Token, TokenRequest,
+};
 pub use state::layout::{DataDir, Layout, LayoutError};
 pub use state::store::{EventRow, NodeStoreError};

@@ -1,19 +1,23 @@
-//! Static pods: a directory of manifests and the pods that follow from it.
+//! Static pods: a directory of manifests and the pods that follow from it, with the config maps and secrets they use.
 //!
-//! A file that appears is run, one that changes replaces its pods, one that goes takes them with it. A file that cannot
+//! A file that appears is run, one that changes replaces its pods, one that goes takes them with it. A pod that only uses
+//! an object that has changed is left as it is: its volumes follow, its next life has the new variables. A file that cannot
 //! be used is reported and changes nothing: what ran from it before runs on. The directory is looked at whenever the
 //! kernel says that something changed, and now and then in case it did not.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use notify::{RecursiveMode, Watcher as _};
 use pulselet_model::{
-    DecodeError, FieldError, GateSet, MAX_DOCUMENT_BYTES, Pod, Profile, admit_create, decode_documents,
+    DecodeError, FieldError, GateSet, MAX_DOCUMENT_BYTES, ManifestObject, Pod, Profile, admit_config_map,
+    admit_local, admit_secret, decode_documents,
 };
 use pulselet_vocabulary::PodName;
+use pulselet_volume::{LocalObject, LocalObjects};
 use thiserror::Error;
 use tokio::sync::mpsc;
 
@@ -48,8 +52,22 @@ enum FileError {
     TooMany,
     #[error("cannot be decoded: {0}")]
     Decode(DecodeError),
-    #[error("pod \"{pod}\" is invalid: {}", errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    #[error("pod \"{pod}\" is invalid: {}", list_errors(errors))]
     Invalid { pod: PodName, errors: Vec<FieldError> },
+    #[error("{kind} {name:?} is invalid: {}", list_errors(errors))]
+    InvalidObject {
+        kind: &'static str,
+        name: String,
+        errors: Vec<FieldError>,
+    },
+    #[error("holds {kind} {name:?}, but this node takes them from its API: apply it there with kubectl")]
+    ObjectOfApi { kind: &'static str, name: String },
+    #[error("{kind} {name:?} is also in {other}")]
+    DuplicateObject {
+        kind: &'static str,
+        name: String,
+        other: String,
+    },
     #[error("pod \"{pod}\" is also in {other}", other = other.display())]
     Duplicate { pod: PodName, other: PathBuf },
     #[error("pod \"{pod}\": {source}")]
@@ -64,12 +82,20 @@ struct Stamp {
     inode: u64,
 }
 
+/// What the directory's objects are judged by, and where they go.
+#[derive(Debug)]
+pub(crate) struct Rules {
+    pub(crate) gates: GateSet,
+    /// Put behind the name of every pod.
+    pub(crate) suffix: String,
+    /// Where config maps and secrets go; `None` if an API has them all.
+    pub(crate) objects: Option<Arc<LocalObjects>>,
+}
+
 #[derive(Debug)]
 struct Directory {
     path: PathBuf,
-    gates: GateSet,
-    /// Put behind the name of every pod.
-    suffix: String,
+    rules: Rules,
     node: NodeHandle,
     files: BTreeMap<PathBuf, KnownFile>,
 }
@@ -85,14 +111,15 @@ struct KnownFile {
 /// Follows a directory until the future is dropped. The directory must be readable now.
 pub(crate) fn watch(
     path: PathBuf,
-    gates: GateSet,
-    suffix: String,
+    rules: Rules,
     node: NodeHandle,
 ) -> Result<impl Future<Output = ()> + Send, WatchError> {
-    std::fs::read_dir(&path).map_err(|source| WatchError::ReadDirectory {
+    let found = list(&path).map_err(|source| WatchError::ReadDirectory {
         path: path.clone(),
         source,
     })?;
+    // Before the agent runs: what was adopted may need them at once.
+    rules.recall_objects(found.keys());
     // One place is enough: a second change before the first was looked at is seen by the same look.
     let (changed, wakes) = mpsc::channel(1);
     let watcher = notify::recommended_watcher(move |_| {
@@ -109,8 +136,7 @@ pub(crate) fn watch(
         .ok();
     let directory = Directory {
         path,
-        gates,
-        suffix,
+        rules,
         node,
         files: BTreeMap::new(),
     };
@@ -170,6 +196,7 @@ impl Directory {
             if let Some(known) = self.files.remove(&path) {
                 self.stop(&known.pods).await?;
             }
+            self.rules.keep_objects(&path, Vec::new());
         }
         for (path, stamp) in found {
             if self.files.get(&path).is_some_and(|known| known.stamp == stamp) {
@@ -203,10 +230,11 @@ impl Directory {
 
     /// Runs the pods of a file: all of them or none.
     async fn run(&self, path: &Path) -> Result<Result<Vec<PodName>, FileError>, Gone> {
-        let pods = match self.read(path) {
-            Ok(pods) => pods,
+        let (pods, objects) = match self.read(path) {
+            Ok(contents) => contents,
             Err(error) => return Ok(Err(error)),
         };
+        self.rules.keep_objects(path, objects);
         let mut names = Vec::with_capacity(pods.len());
         for pod in pods {
             let name = pod_name_of(&pod);
@@ -221,36 +249,55 @@ impl Directory {
         Ok(Ok(names))
     }
 
-    fn read(&self, path: &Path) -> Result<Vec<Pod>, FileError> {
+    fn read(&self, path: &Path) -> Result<(Vec<Pod>, Vec<LocalObject>), FileError> {
         let bytes = std::fs::read(path)?;
         if bytes.len() > MAX_DOCUMENT_BYTES {
             return Err(FileError::TooLarge);
         }
-        let mut pods = Vec::new();
+        let (mut pods, mut objects) = (Vec::new(), Vec::new());
         for document in decode_documents(&bytes) {
-            let decoded = document.map_err(FileError::Decode)?.decode(Profile::Pulselet);
-            let mut pod = decoded.pod.map_err(FileError::Decode)?;
-            if let Some(name) = &mut pod.metadata.name {
-                name.push_str(&self.suffix);
+            let decoded = document
+                .map_err(FileError::Decode)?
+                .decode_object(Profile::Pulselet);
+            match decoded.object.map_err(FileError::Decode)? {
+                ManifestObject::Pod(pod) => pods.push(self.admit_pod(path, *pod)?),
+                ManifestObject::ConfigMap(map) => {
+                    let admitted = admit_config_map(*map);
+                    let map =
+                        admitted.map_err(|errors| invalid_object("ConfigMap", &decoded.name, errors))?;
+                    objects.push(self.rules.check(path, LocalObject::ConfigMap(Box::new(map)))?);
+                }
+                ManifestObject::Secret(secret) => {
+                    let admitted = admit_secret(*secret);
+                    let secret =
+                        admitted.map_err(|errors| invalid_object("Secret", &decoded.name, errors))?;
+                    objects.push(self.rules.check(path, LocalObject::Secret(Box::new(secret)))?);
+                }
             }
-            let name = pod_name_of(&pod);
-            let admitted = admit_create(pod, Profile::Pulselet, self.gates);
-            let admission = admitted.map_err(|errors| FileError::Invalid {
-                pod: name.clone(),
-                errors,
-            })?;
-            for warning in &admission.warnings {
-                spans::pod(&name).in_scope(|| tracing::warn!(file = %path.display(), "{warning}"));
-            }
-            if let Some(other) = self.owner(&name) {
-                return Err(FileError::Duplicate { pod: name, other });
-            }
-            pods.push(admission.pod);
-            if pods.len() > MAX_DOCUMENTS {
+            if pods.len() + objects.len() > MAX_DOCUMENTS {
                 return Err(FileError::TooMany);
             }
         }
-        Ok(pods)
+        Ok((pods, objects))
+    }
+
+    fn admit_pod(&self, path: &Path, mut pod: Pod) -> Result<Pod, FileError> {
+        if let Some(name) = &mut pod.metadata.name {
+            name.push_str(&self.rules.suffix);
+        }
+        let name = pod_name_of(&pod);
+        let admitted = admit_local(pod, Profile::Pulselet, self.rules.gates);
+        let admission = admitted.map_err(|errors| FileError::Invalid {
+            pod: name.clone(),
+            errors,
+        })?;
+        for warning in &admission.warnings {
+            spans::pod(&name).in_scope(|| tracing::warn!(file = %path.display(), "{warning}"));
+        }
+        if let Some(other) = self.owner(&name) {
+            return Err(FileError::Duplicate { pod: name, other });
+        }
+        Ok(admission.pod)
     }
 
     /// The file that runs a pod of this name.
@@ -268,6 +315,56 @@ impl Directory {
         }
         Ok(())
     }
+}
+
+impl Rules {
+    /// Whether an object of a file can be used here.
+    fn check(&self, path: &Path, object: LocalObject) -> Result<LocalObject, FileError> {
+        let (kind, name) = (object.kind(), object.name().to_owned());
+        let Some(objects) = &self.objects else {
+            return Err(FileError::ObjectOfApi { kind, name });
+        };
+        match objects.other_owner(&object, &path.to_string_lossy()) {
+            Some(other) => Err(FileError::DuplicateObject { kind, name, other }),
+            None => Ok(object),
+        }
+    }
+
+    fn keep_objects(&self, path: &Path, objects: Vec<LocalObject>) {
+        if let Some(kept) = &self.objects {
+            kept.replace(&path.to_string_lossy(), objects);
+        }
+    }
+
+    /// Keeps the objects of all files that can be read. What is wrong with the others is said when their pods are run.
+    fn recall_objects<'a>(&self, files: impl Iterator<Item = &'a PathBuf>) {
+        for path in files.filter(|_| self.objects.is_some()) {
+            let Ok(bytes) = std::fs::read(path) else { continue };
+            let documents = decode_documents(&bytes).map_while(Result::ok);
+            let objects = documents.filter_map(|document| {
+                match document.decode_object(Profile::Pulselet).object.ok()? {
+                    ManifestObject::Pod(_) => None,
+                    ManifestObject::ConfigMap(map) => {
+                        Some(LocalObject::ConfigMap(Box::new(admit_config_map(*map).ok()?)))
+                    }
+                    ManifestObject::Secret(secret) => {
+                        Some(LocalObject::Secret(Box::new(admit_secret(*secret).ok()?)))
+                    }
+                }
+            });
+            self.keep_objects(path, objects.collect());
+        }
+    }
+}
+
+fn invalid_object(kind: &'static str, name: &str, errors: Vec<FieldError>) -> FileError {
+    let name = name.to_owned();
+    FileError::InvalidObject { kind, name, errors }
+}
+
+fn list_errors(errors: &[FieldError]) -> String {
+    let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    errors.join("; ")
 }
 
 /// The manifests of a directory, in order of their names. Hidden files are someone's work in progress.

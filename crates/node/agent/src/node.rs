@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use pulselet_plan::NodeConfig;
 use pulselet_runtime::Runtime;
-use pulselet_volume::{NoObjects, NodeFacts, ObjectSource};
+use pulselet_volume::{LocalObjects, NodeFacts, ObjectSource};
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -47,6 +47,8 @@ pub struct NodeOptions {
     pub joined: bool,
     /// Where config maps, secrets and tokens come from.
     pub objects: Arc<dyn ObjectSource>,
+    /// The config maps and secrets of files; `None` if an API has them all.
+    pub local_objects: Option<Arc<LocalObjects>>,
     /// Subscribe before starting to see every line.
     pub lines: LineHub,
     pub service_manager: ServiceManager,
@@ -55,6 +57,7 @@ pub struct NodeOptions {
 impl NodeOptions {
     /// A node with default settings that serves nothing but its socket.
     pub fn new(data_dir: DataDir, runtime: Arc<dyn Runtime>) -> Self {
+        let local_objects = Arc::new(LocalObjects::default());
         Self {
             data_dir,
             runtime,
@@ -65,7 +68,8 @@ impl NodeOptions {
             static_suffix: String::new(),
             feed: None,
             joined: false,
-            objects: Arc::new(NoObjects),
+            objects: Arc::clone(&local_objects) as Arc<dyn ObjectSource>,
+            local_objects: Some(local_objects),
             lines: LineHub::default(),
             service_manager: ServiceManager::new(None, None),
         }
@@ -145,9 +149,12 @@ impl Node {
             services.spawn(serve(listener, health));
         }
         if let Some(directory) = options.manifests {
-            let gates = options.config.gates;
-            let suffix = options.static_suffix;
-            services.spawn(manifests::watch(directory, gates, suffix, handle.clone())?);
+            let rules = manifests::Rules {
+                gates: options.config.gates,
+                suffix: options.static_suffix,
+                objects: options.local_objects,
+            };
+            services.spawn(manifests::watch(directory, rules, handle.clone())?);
         }
         let inlets = Inlets {
             answers,

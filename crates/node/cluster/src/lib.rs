@@ -1,7 +1,7 @@
 //! A node as a client of a Kubernetes API server, ours or another.
 //!
 //! [`join`] begins and returns at once. From then on the Node object and its lease are kept, the pods that the API
-//! binds to the node are handed to it, what becomes of them is reported, and static pods are shown as mirrors.
+//! binds to the node are handed to it, what becomes of them is reported, static pods are shown as mirrors, and services are known.
 //!
 //! What must always hold: while the API is away the node goes on as it is, and what it has to say is said when the
 //! API is back; no pod is ended because the API did not answer; a request concerns the very pod it was decided for,
@@ -21,6 +21,7 @@ mod objects;
 mod paths;
 mod pods;
 mod registration;
+mod services;
 mod status;
 mod store_memory;
 mod watch;
@@ -39,6 +40,7 @@ use self::events::Poster;
 use self::pods::Pods;
 use self::registration::Registration;
 use self::store_memory::StoreMemory;
+use self::watch::Followed;
 
 /// A node that is joined to an API, until this is dropped.
 #[derive(Debug)]
@@ -46,9 +48,15 @@ pub struct Joined {
     _tasks: JoinSet<()>,
 }
 
-/// Joins a node to an API. The feed is the one the node was started with, and the name in the machine's facts is the
-/// one the node goes by.
-pub fn join(client: &ApiClient, node: NodeHandle, feed: Feed, machine: Machine) -> Joined {
+/// Joins a node to an API. The feed and the objects are those the node was started with, and the name in the machine's
+/// facts is the one the node goes by.
+pub fn join(
+    client: &ApiClient,
+    node: NodeHandle,
+    feed: Feed,
+    objects: &ApiObjects,
+    machine: Machine,
+) -> Joined {
     let name = machine.facts.name.clone();
     let (known, registered) = value::channel(None);
     let memory = StoreMemory::new(&machine.data_dir);
@@ -58,7 +66,14 @@ pub fn join(client: &ApiClient, node: NodeHandle, feed: Feed, machine: Machine) 
     let mut tasks = JoinSet::new();
     tasks.spawn(Registration::new(client.clone(), machine, known).run());
     tasks.spawn(lease::renew(client.clone(), registered));
-    tasks.spawn(watch::follow(client.clone(), name.clone(), memory, seen));
+    tasks.spawn(watch::follow(
+        client.clone(),
+        Followed::pods_of(&name, memory),
+        seen,
+    ));
+    let (seen, services) = mpsc::channel(watch::BACKLOG);
+    tasks.spawn(watch::follow(client.clone(), Followed::services(), seen));
+    tasks.spawn(objects.services.clone().follow(services));
     tasks.spawn(Poster::new(client.clone(), name).run(events));
     tasks.spawn(pods.run(changes));
     Joined { _tasks: tasks }

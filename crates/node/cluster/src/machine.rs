@@ -1,6 +1,6 @@
 //! What a Node object says about its machine: what it is, what it has, and how it feels.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +8,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use pulselet_agent::NodeFacts;
 use pulselet_runtime::{Runtime, RuntimeCondition};
+use pulselet_vocabulary::KUBERNETES_VERSION;
 use serde_json::{Value, json};
 
 /// How long the runtime may take to say that it is well.
@@ -20,8 +21,6 @@ const DISK_FLOOR_PERCENT: u64 = 10;
 const PROCESS_FLOOR_PERCENT: u64 = 5;
 /// Pods a Node promises to take, as a kubelet does.
 const MAX_PODS: u32 = 110;
-/// The version of Kubernetes whose node this is like.
-const KUBERNETES: &str = "v1.36.0";
 
 /// The machine and what watches over it.
 #[derive(Clone, Debug)]
@@ -57,7 +56,7 @@ impl Machine {
         json!({
             "capacity": resources,
             "allocatable": resources,
-            "addresses": self.addresses(),
+            "addresses": addresses(&self.facts, self.endpoint),
             "conditions": self.conditions().await,
             "nodeInfo": node_info(&runtime),
             "daemonEndpoints": {"kubeletEndpoint": {"Port": self.endpoint.port()}},
@@ -78,13 +77,6 @@ impl Machine {
             resources["ephemeral-storage"] = json!(format!("{}Ki", bytes / 1024));
         }
         resources
-    }
-
-    fn addresses(&self) -> Value {
-        json!([
-            {"type": "InternalIP", "address": self.endpoint.ip().to_string()},
-            {"type": "Hostname", "address": self.facts.name},
-        ])
     }
 
     async fn conditions(&self) -> Vec<Value> {
@@ -179,6 +171,18 @@ pub(crate) fn with_times(conditions: &mut Value, before: &Value, now: Timestamp)
     }
 }
 
+/// The machine's own address first: pods report it as their host's. A node that listens elsewhere, on this machine only
+/// for example, adds where.
+fn addresses(facts: &NodeFacts, endpoint: SocketAddr) -> Value {
+    let internal = |address: IpAddr| json!({"type": "InternalIP", "address": address.to_string()});
+    let mut addresses = vec![internal(facts.address)];
+    if endpoint.ip() != facts.address {
+        addresses.push(internal(endpoint.ip()));
+    }
+    addresses.push(json!({"type": "Hostname", "address": facts.name}));
+    addresses.into()
+}
+
 fn node_info(runtime: &str) -> Value {
     let uname = rustix::system::uname();
     json!({
@@ -188,7 +192,7 @@ fn node_info(runtime: &str) -> Value {
         "kernelVersion": uname.release().to_string_lossy(),
         "osImage": os_image(),
         "containerRuntimeVersion": runtime,
-        "kubeletVersion": format!("{KUBERNETES}+pulselet.{}", env!("CARGO_PKG_VERSION")),
+        "kubeletVersion": KUBERNETES_VERSION,
         "kubeProxyVersion": "",
         "operatingSystem": "linux",
         "architecture": architecture(),
@@ -265,6 +269,25 @@ mod tests {
         assert_eq!(later[0]["lastTransitionTime"], "1970-01-01T00:00:00Z");
         assert_eq!(later[0]["lastHeartbeatTime"], "1970-01-01T00:01:00Z");
         assert_eq!(later[1]["lastTransitionTime"], "1970-01-01T00:01:00Z");
+    }
+
+    #[test]
+    fn the_first_address_is_the_one_that_pods_report() {
+        let at = |endpoint: [u8; 4]| {
+            let facts = NodeFacts {
+                address: [192, 0, 2, 7].into(),
+                ..NodeFacts::detect()
+            };
+            let addresses = addresses(&facts, (endpoint, 10250).into());
+            let of_kind = |kind: &str| -> Vec<String> {
+                let all = addresses.as_array().unwrap().iter();
+                let all = all.filter(|it| it["type"] == kind);
+                all.map(|it| it["address"].as_str().unwrap().to_owned()).collect()
+            };
+            of_kind("InternalIP")
+        };
+        assert_eq!(at([192, 0, 2, 7]), ["192.0.2.7"]);
+        assert_eq!(at([127, 0, 0, 1]), ["192.0.2.7", "127.0.0.1"]);
     }
 
     #[test]

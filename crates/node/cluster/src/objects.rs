@@ -1,26 +1,40 @@
-//! Config maps, secrets and tokens that the node's pods use, asked for with the node's identity.
+//! Config maps, secrets, tokens and services that the node's pods use, asked for with the node's identity.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use pulselet_agent::{ObjectSource, SourceError, Token, TokenRequest};
+use pulselet_agent::{ObjectSource, ServiceFacts, SourceError, Token, TokenRequest};
 use pulselet_model::openapi::api::core::v1::{ConfigMap, Secret};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::client::{ApiClient, ApiClientError, Call};
 use crate::paths;
+use crate::services::ServiceCache;
 
-/// The API as a source of objects. Every question goes to the server, so an answer is never old.
+/// The API as a source of objects. Every question goes to the server, so an answer is never old; only where services are
+/// is known from a watch. Clones share what they know.
 #[derive(Clone, Debug)]
 pub struct ApiObjects {
     client: ApiClient,
+    pub(crate) services: ServiceCache,
 }
 
 impl ApiObjects {
     pub fn new(client: ApiClient) -> Self {
-        Self { client }
+        Self {
+            client,
+            services: ServiceCache::new(None),
+        }
+    }
+
+    /// Keeps where services are in a file, so that the node knows while the API is away.
+    #[must_use]
+    pub fn with_services_in(mut self, file: PathBuf) -> Self {
+        self.services = ServiceCache::new(Some(file));
+        self
     }
 
     async fn find<T: DeserializeOwned>(
@@ -55,6 +69,10 @@ impl ObjectSource for ApiObjects {
 
     async fn secret(&self, namespace: &str, name: &str) -> Result<Option<Arc<Secret>>, SourceError> {
         self.find(namespace, "secrets", name).await
+    }
+
+    async fn services(&self, namespace: &str, links: bool) -> Result<Vec<ServiceFacts>, SourceError> {
+        Ok(self.services.of(namespace, links).await)
     }
 
     async fn token(&self, request: &TokenRequest) -> Result<Token, SourceError> {

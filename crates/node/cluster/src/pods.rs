@@ -10,11 +10,12 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use pulselet_agent::{
     AddError, Feed, FeedChange, Gone, NodeHandle, Origin, PodEvent, PodView, pod_name_of, spans,
 };
 use pulselet_model::{Pod, PodStatus};
-use pulselet_vocabulary::PodName;
+use pulselet_vocabulary::{PodName, Severity};
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -30,6 +31,8 @@ use crate::{mirror, paths, status};
 
 /// How often everything is compared although nothing was said.
 const RESYNC: Duration = Duration::from_secs(10);
+/// How long the API is not asked again to show a static pod that it has refused: its mind or its rules must change first.
+const MIRROR_AGAIN: Duration = Duration::from_mins(1);
 /// Requests under way at a time; the others wait their turn.
 const MAX_REQUESTS: usize = 16;
 
@@ -48,7 +51,19 @@ struct TrackedPod {
     last_status: Option<(String, PodStatus)>,
     /// The uid and the status that the API has taken. It need not show all of it: it may know fewer fields.
     acknowledged: Option<(String, PodStatus)>,
+    /// The API does not want to show this static pod.
+    refused: Option<RefusedMirror>,
     flight: bool,
+}
+
+/// Why the API does not show a static pod.
+#[derive(Debug)]
+struct RefusedMirror {
+    /// The version of the file that was refused.
+    uid: String,
+    /// In the API's words.
+    message: String,
+    at: Instant,
 }
 
 /// A request that was answered.
@@ -370,6 +385,10 @@ impl Pods {
         let Some(registered) = self.registered.borrow().clone() else {
             return Ok(false);
         };
+        let refused = self.entries.get(name).and_then(|entry| entry.refused.as_ref());
+        if refused.is_some_and(|it| it.uid == here.uid && it.at.elapsed() < MIRROR_AGAIN) {
+            return Ok(false);
+        }
         let Some(pod) = self.node.manifest(name).await? else {
             return Ok(false);
         };
@@ -446,6 +465,9 @@ impl Pods {
             Err(error) if error.is_conflict() || error.is_not_found() => {
                 tracing::debug!(%error, "the API's pod is another by now");
             }
+            Err(ApiClientError::Refused { message, .. }) if matches!(what, Sent::Mirror) => {
+                self.mirror_refused(&name, of, &message);
+            }
             Err(error) => {
                 let pause = self.backoff.next();
                 tracing::warn!(%error, ?pause, "a request to the API failed, trying again");
@@ -453,6 +475,35 @@ impl Pods {
                 self.pause.get_or_insert_with(|| Instant::now() + pause);
             }
         }
+    }
+
+    /// The API does not show a static pod: that is said once for each reason.
+    fn mirror_refused(&mut self, name: &PodName, uid: String, message: &str) {
+        let Some(entry) = self.entries.get_mut(name) else {
+            return;
+        };
+        let known = entry.refused.as_ref();
+        let is_known = known.is_some_and(|known| known.uid == uid && known.message == message);
+        entry.refused = Some(RefusedMirror {
+            uid: uid.clone(),
+            message: message.to_owned(),
+            at: Instant::now(),
+        });
+        if is_known {
+            return;
+        }
+        tracing::warn!(reason = message, "the API does not show the static pod");
+        // Events are a courtesy, as others are.
+        let _ = self.events.try_send(PodEvent {
+            pod: name.clone(),
+            uid: uid.into(),
+            origin: Origin::Manifest { path: String::new() },
+            container: None,
+            severity: Severity::Warning,
+            reason: "MirrorRefused",
+            message: format!("The API does not show this static pod: {message}"),
+            at: Timestamp::now(),
+        });
     }
 
     /// Looks at pods that waited for a request to end.

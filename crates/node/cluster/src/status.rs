@@ -1,6 +1,8 @@
 //! A pod's status on its way to the API: what the node says, what others said before, and the difference.
 
+use jiff::Timestamp;
 use pulselet_model::openapi::api::core::v1::PodCondition;
+use pulselet_model::openapi::apimachinery::pkg::apis::meta::v1::Time;
 use pulselet_model::{Pod, PodStatus};
 use serde_json::{Map, Value, json};
 
@@ -9,6 +11,8 @@ use crate::paths;
 
 /// The condition whose transition the scheduler knows, not the node.
 const SCHEDULED: &str = "PodScheduled";
+/// The condition that readiness gates hold back.
+const READY: &str = "Ready";
 
 /// The status to report: the node's, with the conditions that are not the node's to say kept as they are.
 pub(crate) fn merged(api: &Pod, node: &PodStatus) -> PodStatus {
@@ -25,6 +29,7 @@ pub(crate) fn merged(api: &Pod, node: &PodStatus) -> PodStatus {
             None => status.conditions.push(other.clone()),
         }
     }
+    hold_back(api, &mut status, Timestamp::now());
     status.qos_class.clone_from(&api.status.qos_class);
     status
         .nominated_node_name
@@ -33,6 +38,48 @@ pub(crate) fn merged(api: &Pod, node: &PodStatus) -> PodStatus {
         .resource_claim_statuses
         .clone_from(&api.status.resource_claim_statuses);
     status
+}
+
+/// A pod whose containers are ready is ready once the conditions are true that its readiness gates name. They are others'
+/// to set, so only the API knows them.
+fn hold_back(api: &Pod, status: &mut PodStatus, now: Timestamp) {
+    let unmet: Vec<_> = api
+        .spec
+        .readiness_gates
+        .iter()
+        .filter_map(|gate| unmet(&gate.condition_type, &status.conditions))
+        .collect();
+    let before = api.status.conditions.iter().find(|it| it.type_ == READY);
+    let Some(ready) = status.conditions.iter_mut().find(|it| it.type_ == READY) else {
+        return;
+    };
+    if api.spec.readiness_gates.is_empty() || ready.status != "True" {
+        return;
+    }
+    if !unmet.is_empty() {
+        "False".clone_into(&mut ready.status);
+        ready.reason = Some("ReadinessGatesNotReady".to_owned());
+        ready.message = Some(unmet.join(", "));
+    }
+    // The node's own time is that of its containers; the gates may have changed later.
+    ready.last_transition_time = match before {
+        Some(before) if before.status == ready.status => before.last_transition_time.clone(),
+        Some(_) | None => Some(Time(Timestamp::from_second(now.as_second()).unwrap_or(now))),
+    };
+}
+
+/// Why a gate holds its pod back, in a kubelet's words; `None` if it does not.
+fn unmet(gate: &str, conditions: &[PodCondition]) -> Option<String> {
+    match conditions.iter().find(|condition| condition.type_ == gate) {
+        None => Some(format!(
+            "corresponding condition of pod readiness gate {gate:?} does not exist."
+        )),
+        Some(condition) if condition.status != "True" => Some(format!(
+            "the status of pod readiness gate {gate:?} is not \"True\", but {}",
+            condition.status
+        )),
+        Some(_) => None,
+    }
 }
 
 /// The time of a transition that others saw first is theirs.

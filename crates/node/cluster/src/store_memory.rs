@@ -39,7 +39,7 @@ struct Version {
     store: Option<String>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct StoreMemory(PathBuf);
 
 impl StoreMemory {

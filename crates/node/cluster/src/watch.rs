@@ -1,8 +1,10 @@
-//! The pods of one node, as the API has them: a list, then every change.
+//! Objects of one kind as the API has them, the pods of a node or all services: a list, then every change.
 //!
 //! What must always hold: a list comes first, and whoever reads has seen every change since the last list, in order,
 //! or gets a new list. A watch that ends in order is resumed where it was; one that breaks, or whose position the
-//! server no longer has, begins anew with a list. What the pods mean is the reader's business.
+//! server no longer has, begins anew with a list. What the objects mean is the reader's business.
+
+use std::time::Duration;
 
 use bytes::BytesMut;
 use http_body_util::BodyExt as _;
@@ -10,6 +12,7 @@ use hyper::body::Incoming;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use pulselet_model::Pod;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
@@ -17,24 +20,61 @@ use crate::backoff::Backoff;
 use crate::client::{ApiClient, ApiClientError, Call};
 use crate::store_memory::{StoreMemory, StoreMemoryError};
 
-/// Pods in one page of a list: a megabyte or two.
+/// Objects in one page of a list: a megabyte or two.
 const PAGE: usize = 500;
 /// Seconds after which the server may end a watch, and up to as much again, so that nodes do not come back together.
 const WATCH_SECONDS: u64 = 300;
 /// Bytes of one event; objects of etcd have at most one and a half million.
 const MAX_EVENT_BYTES: usize = 16 * 1024 * 1024;
+/// How long an API that does not have a kind is not asked for it.
+const ASK_AGAIN: Duration = Duration::from_mins(1);
 /// Changes that wait for the reader; the server waits too then.
 pub(crate) const BACKLOG: usize = 256;
 
-/// What the API says about the node's pods.
+/// What the API says about the objects.
 #[derive(Debug)]
-pub(crate) enum Seen {
+pub(crate) enum Seen<T = Pod> {
     /// All there are.
-    Listed(Vec<Pod>),
+    Listed(Vec<T>),
     /// One came, or is another than before.
-    Changed(Box<Pod>),
+    Changed(Box<T>),
     /// One was removed.
-    Gone(Box<Pod>),
+    Gone(Box<T>),
+}
+
+/// Which objects.
+#[derive(Clone, Debug)]
+pub(crate) struct Followed {
+    /// For what people read.
+    what: &'static str,
+    path: String,
+    /// An API that does not have the kind has none of them.
+    optional: bool,
+    /// Whose they are, where that matters because something ends when they are missing.
+    memory: Option<StoreMemory>,
+}
+
+impl Followed {
+    /// The pods of one node.
+    pub(crate) fn pods_of(node: &str, memory: StoreMemory) -> Self {
+        let node = utf8_percent_encode(node, NON_ALPHANUMERIC);
+        Self {
+            what: "the node's pods",
+            path: format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}"),
+            optional: false,
+            memory: Some(memory),
+        }
+    }
+
+    /// The services of all namespaces.
+    pub(crate) fn services() -> Self {
+        Self {
+            what: "services",
+            path: "/api/v1/services?".to_owned(),
+            optional: true,
+            memory: None,
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -85,72 +125,84 @@ enum WatchError {
     Unread,
 }
 
-/// Follows the pods of a node until nobody reads.
-pub(crate) async fn follow(client: ApiClient, node: String, memory: StoreMemory, sink: mpsc::Sender<Seen>) {
+impl WatchError {
+    fn is_not_served(&self) -> bool {
+        matches!(self, Self::Client(error) if error.is_not_found())
+    }
+}
+
+/// Follows objects until nobody reads.
+pub(crate) async fn follow<T: DeserializeOwned>(
+    client: ApiClient,
+    followed: Followed,
+    sink: mpsc::Sender<Seen<T>>,
+) {
     let mut backoff = Backoff::default();
+    let reader = Follower {
+        client: &client,
+        followed: &followed,
+        sink: &sink,
+    };
+    let what = followed.what;
     loop {
-        let follower = Follower {
-            client: &client,
-            path: path(&node),
-            sink: &sink,
-            memory: &memory,
-        };
-        let error = match follower.list_and_watch(&mut backoff).await {
+        let error = match reader.list_and_watch(&mut backoff).await {
             Err(WatchError::Unread) => return,
             Err(error) => error,
             Ok(never) => match never {},
         };
-        let pause = backoff.next();
+        let mut pause = backoff.next();
         if let WatchError::Expired(_) = error {
-            tracing::info!(%error, "listing the node's pods anew");
+            tracing::info!(%error, what, "listing anew");
         } else if let WatchError::Memory(_) = error {
-            tracing::error!(%error, ?pause, "the node's pods run on as they are");
+            tracing::error!(%error, what, ?pause, "the node runs on as it is");
+        } else if followed.optional && error.is_not_served() {
+            tracing::debug!(what, "the API does not have them");
+            if sink.send(Seen::Listed(Vec::new())).await.is_err() {
+                return;
+            }
+            pause = ASK_AGAIN;
         } else {
-            tracing::warn!(%error, ?pause, "cannot follow the node's pods at the API; they run on");
+            tracing::warn!(%error, what, ?pause, "cannot follow them at the API; the node runs on");
         }
         tokio::time::sleep(pause).await;
     }
 }
 
-fn path(node: &str) -> String {
-    let node = utf8_percent_encode(node, NON_ALPHANUMERIC);
-    format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}")
-}
-
-struct Follower<'a> {
+struct Follower<'a, T> {
     client: &'a ApiClient,
-    path: String,
-    sink: &'a mpsc::Sender<Seen>,
-    memory: &'a StoreMemory,
+    followed: &'a Followed,
+    sink: &'a mpsc::Sender<Seen<T>>,
 }
 
-impl Follower<'_> {
+impl<T: DeserializeOwned> Follower<'_, T> {
     async fn list_and_watch(&self, backoff: &mut Backoff) -> Result<std::convert::Infallible, WatchError> {
-        self.memory.check(self.client).await?;
-        let (pods, mut position) = self.list().await?;
-        self.send(Seen::Listed(pods)).await?;
+        if let Some(memory) = &self.followed.memory {
+            memory.check(self.client).await?;
+        }
+        let (objects, mut position) = self.list().await?;
+        self.send(Seen::Listed(objects)).await?;
         backoff.reset();
         loop {
             self.watch(&mut position).await?;
         }
     }
 
-    async fn send(&self, seen: Seen) -> Result<(), WatchError> {
+    async fn send(&self, seen: Seen<T>) -> Result<(), WatchError> {
         self.sink.send(seen).await.map_err(|_| WatchError::Unread)
     }
 
-    async fn list(&self) -> Result<(Vec<Pod>, String), WatchError> {
-        let (mut pods, mut next) = (Vec::new(), String::new());
+    async fn list(&self) -> Result<(Vec<T>, String), WatchError> {
+        let (mut objects, mut next) = (Vec::new(), String::new());
         loop {
-            let mut path = format!("{}&limit={PAGE}", self.path);
+            let mut path = format!("{}&limit={PAGE}", self.followed.path);
             if !next.is_empty() {
                 let token = utf8_percent_encode(&next, NON_ALPHANUMERIC);
                 path = format!("{path}&continue={token}");
             }
             let list: List = self.client.ask(Call::get(path)).await?;
-            pods.extend(list.items.iter().filter_map(|item| pod(item)));
+            objects.extend(list.items.iter().filter_map(|item| self.read(item)));
             if list.metadata.next.is_empty() {
-                return Ok((pods, list.metadata.resource_version));
+                return Ok((objects, list.metadata.resource_version));
             }
             next = list.metadata.next;
         }
@@ -161,7 +213,7 @@ impl Follower<'_> {
         let seconds = WATCH_SECONDS + rand::random::<u64>() % WATCH_SECONDS;
         let path = format!(
             "{}&watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}&resourceVersion={position}",
-            self.path
+            self.followed.path
         );
         let mut lines = Lines {
             body: self.client.stream(Call::get(path)).await?,
@@ -179,27 +231,30 @@ impl Follower<'_> {
             return Err(WatchError::Expired(event.object.get().to_owned()));
         }
         let at: Positioned = serde_json::from_str(event.object.get()).map_err(WatchError::Decode)?;
-        if let Some(pod) = Some(event.kind)
+        if let Some(object) = Some(event.kind)
             .filter(|kind| *kind != "BOOKMARK")
-            .and(pod(event.object))
+            .and(self.read(event.object))
         {
-            let pod = Box::new(pod);
+            let object = Box::new(object);
             let seen = match event.kind {
-                "DELETED" => Seen::Gone(pod),
-                _ => Seen::Changed(pod),
+                "DELETED" => Seen::Gone(object),
+                _ => Seen::Changed(object),
             };
             self.send(seen).await?;
         }
         *position = at.metadata.resource_version;
         Ok(())
     }
-}
 
-/// A pod that this program cannot read is nothing it can run; the others must not suffer.
-fn pod(object: &RawValue) -> Option<Pod> {
-    serde_json::from_str(object.get())
-        .inspect_err(|error| tracing::error!(%error, "a pod of the API cannot be read and is left out"))
-        .ok()
+    /// An object that this program cannot read is nothing it can use; the others must not suffer.
+    fn read(&self, object: &RawValue) -> Option<T> {
+        let what = self.followed.what;
+        serde_json::from_str(object.get())
+            .inspect_err(
+                |error| tracing::error!(%error, what, "one of the API's cannot be read and is left out"),
+            )
+            .ok()
+    }
 }
 
 /// The lines of a body.

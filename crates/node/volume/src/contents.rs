@@ -57,7 +57,12 @@ impl ContentsError {
     /// The API could not be asked: nothing is known to be wrong with the pod.
     pub(crate) const fn is_outage(&self) -> bool {
         match self {
-            Self::Object(ObjectError::Fetch { .. } | ObjectError::Timeout { .. })
+            Self::Object(
+                ObjectError::Fetch { .. }
+                | ObjectError::Timeout { .. }
+                | ObjectError::Services { .. }
+                | ObjectError::ServicesTimeout,
+            )
             | Self::Token(SourceError::Fetch { .. }) => true,
             Self::Object(
                 ObjectError::NotFound { .. } | ObjectError::NoApi { .. } | ObjectError::TooLarge { .. },

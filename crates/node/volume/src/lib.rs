@@ -98,7 +98,8 @@ pub use downward::{Downward, DownwardError};
 pub use facts::NodeFacts;
 pub use memory::discard;
 pub use objects::{
-    NoObjects, ObjectError, ObjectSource, Objects, SourceError, SourceKind, Token, TokenRequest, Wanted,
+    LocalObject, LocalObjects, NoObjects, ObjectError, ObjectSource, Objects, ServiceFacts, ServicePortFacts,
+    SourceError, SourceKind, Token, TokenRequest, Wanted,
 };
 pub use prepare::{PrepareError, PreparedVolume};
 pub use refresh::{FillReport, FillReports, PodVolumes, VolumeKeeper};

@@ -1,10 +1,12 @@
-//! Config maps, secrets and tokens: what pods use that is not in their manifests.
+//! Config maps, secrets, tokens and services: what pods use that is not in their manifests.
 //!
 //! The node asks an [`ObjectSource`]; who joins it to an API provides one. What always holds: an answer is one version
 //! of one object as a whole, and an object that is not there is an answer, not an error. When objects are asked for,
 //! what becomes of them and what is reported about a missing one is the node's business; caching is the source's.
 
 mod fetch;
+mod local;
+mod service;
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,6 +17,8 @@ use pulselet_model::openapi::api::core::v1::{ConfigMap, Secret};
 use thiserror::Error;
 
 pub use fetch::{ObjectError, Objects, SourceKind, Wanted};
+pub use local::{LocalObject, LocalObjects};
+pub use service::{ServiceFacts, ServicePortFacts};
 
 /// Where a node gets the objects from that its pods name.
 #[async_trait]
@@ -27,6 +31,12 @@ pub trait ObjectSource: fmt::Debug + Send + Sync {
 
     /// A new token of a service account, bound to a pod.
     async fn token(&self, request: &TokenRequest) -> Result<Token, SourceError>;
+
+    /// The services that containers of a namespace are told of: the API's own, and with `links` those of the namespace.
+    /// A source that knows no services has none.
+    async fn services(&self, _namespace: &str, _links: bool) -> Result<Vec<ServiceFacts>, SourceError> {
+        Ok(Vec::new())
+    }
 }
 
 /// Which token a pod wants.

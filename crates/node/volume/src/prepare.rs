@@ -22,6 +22,8 @@ use crate::written::WrittenVolume;
 
 /// Any user of a container may use an emptyDir.
 const EMPTY_DIR_MODE: u32 = 0o777;
+/// In one in memory only owners may remove their files, as the kernel makes such file systems.
+const MEMORY_DIR_MODE: u32 = 0o1777;
 /// Files made in a directory get its group.
 const SET_GROUP: u32 = 0o2000;
 
@@ -111,14 +113,17 @@ fn make_error(path: &Path, source: io::Error) -> PrepareError {
 
 /// A directory for everyone, in memory if it is to be, whose files belong to the pod's group if it has one.
 fn make_empty_dir(path: &Path, pod: &Pod, source: &core::EmptyDirVolumeSource) -> io::Result<()> {
-    if source.medium.as_deref() == Some("Memory") {
-        memory::ensure(path, limit_bytes(source), EMPTY_DIR_MODE)?;
-    }
-    make_directory(path, EMPTY_DIR_MODE)?;
+    let mode = if source.medium.as_deref() == Some("Memory") {
+        memory::ensure(path, limit_bytes(source), MEMORY_DIR_MODE)?;
+        MEMORY_DIR_MODE
+    } else {
+        EMPTY_DIR_MODE
+    };
+    make_directory(path, mode)?;
     let group = fs_group(pod);
     if group.is_some() {
         give(lchown(path, None, group), group)?;
-        make_directory(path, EMPTY_DIR_MODE | SET_GROUP)?;
+        make_directory(path, mode | SET_GROUP)?;
     }
     Ok(())
 }
@@ -201,7 +206,10 @@ mod tests {
         let path = directory.path().join("v");
         make_empty_dir(&path, &pod, &serde_json::from_value(source).unwrap()).unwrap();
         let metadata = fs::metadata(&path).unwrap();
-        assert_eq!(metadata.mode() & 0o7777, 0o2777);
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+        assert_eq!(mode(&path), 0o3777);
+        sub_path::make(&path, Path::new("a/b")).unwrap();
+        assert_eq!([mode(&path.join("a")), mode(&path.join("a/b"))], [0o3777; 2]);
         if metadata.gid() == 77 {
             let full = fs::write(path.join("large"), vec![0; 2 << 20]).unwrap_err();
             assert_eq!(full.kind(), io::ErrorKind::StorageFull);
@@ -268,11 +276,17 @@ mod tests {
     #[test]
     fn what_is_not_supported_says_so() {
         let directory = tempfile::tempdir().unwrap();
-        let result = prepared(
-            directory.path(),
-            &json!({"name": "v", "nfs": {"server": "s", "path": "/"}}),
-        );
-        assert!(matches!(result, Err(PrepareError::Unsupported { .. })));
+        // The second is CVE-2024-10220: whoever clones a repository runs its hooks.
+        for volume in [
+            json!({"name": "v", "nfs": {"server": "s", "path": "/"}}),
+            json!({"name": "v", "gitRepo": {"repository": "https://example.com/r", "directory": "."}}),
+        ] {
+            let result = prepared(directory.path(), &volume);
+            assert!(
+                matches!(result, Err(PrepareError::Unsupported { .. })),
+                "{volume}"
+            );
+        }
         let result = prepared(
             directory.path(),
             &json!({"name": "v", "secret": {"secretName": "s"}}),

@@ -14,8 +14,9 @@ use rustix::io::Errno;
 /// Tries of one step. Each needs a container that changed the path at that moment, or a link to nothing.
 const MAX_TRIES: usize = 16;
 
-/// The bits a new directory has from its volume: everyone's, and that files below belong to its group.
-const INHERITED_MODE: u32 = 0o2777;
+/// The bits a new directory has from its volume: everyone's, that files below belong to its group, and that only owners
+/// may remove them.
+const INHERITED_MODE: u32 = 0o3777;
 
 #[derive(Debug)]
 pub(crate) enum SubPathError {

@@ -140,6 +140,12 @@ impl Inner {
 
     pub(crate) fn run_sandbox(&self, config: &SandboxConfig) -> Result<SandboxId> {
         let created_at = self.now();
+        // Runtimes behind CRI do not say which addresses the host has.
+        let addresses = if config.namespaces.host_network {
+            Vec::new()
+        } else {
+            vec![IpAddr::V4(Ipv4Addr::LOCALHOST)]
+        };
         self.with(|state| {
             let same =
                 |other: &&SandboxStatus| other.pod.uid == config.pod.uid && other.attempt == config.attempt;
@@ -157,7 +163,7 @@ impl Inner {
                 attempt: config.attempt,
                 state: SandboxState::Ready,
                 created_at,
-                addresses: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
+                addresses,
                 labels: config.labels.clone(),
                 annotations: config.annotations.clone(),
             };

@@ -47,6 +47,26 @@ const NAMES: [&str; 41] = [
     "CHECKPOINT_RESTORE",
 ];
 
+/// What a shim and its forks use on their way into a container, whatever that gets: to enter namespaces and mount, to
+/// become a user, to make files and devices, to look after processes.
+const OF_SHIM: [&str; 15] = [
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "DAC_READ_SEARCH",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "SETGID",
+    "SETUID",
+    "SETPCAP",
+    "SYS_CHROOT",
+    "SYS_PTRACE",
+    "SYS_ADMIN",
+    "SYS_RESOURCE",
+    "MKNOD",
+    "SETFCAP",
+];
+
 /// What every container gets unless its pod says otherwise, the same as with other runtimes.
 const DEFAULT: [&str; 14] = [
     "CHOWN",
@@ -91,6 +111,12 @@ pub(crate) fn effective(changes: &Capabilities) -> Result<u64, UnknownCapability
     Ok(set)
 }
 
+/// What the shim of a container with these capabilities keeps.
+pub(crate) fn of_shim(of_container: u64) -> u64 {
+    let own = OF_SHIM.iter().filter_map(|name| bits(name).ok());
+    own.fold(of_container, |set, bit| set | bit)
+}
+
 fn bits(name: &str) -> Result<u64, UnknownCapability> {
     let upper = name.to_ascii_uppercase();
     let plain = upper.strip_prefix("CAP_").unwrap_or(&upper);
@@ -120,6 +146,25 @@ mod tests {
     fn the_default_set_is_the_usual_one() {
         // As /proc/<pid>/status shows it for a container of other runtimes.
         assert_eq!(changed(&[], &[]), Ok(0xa804_25fb));
+    }
+
+    #[test]
+    fn a_shim_keeps_what_it_uses_and_what_its_container_has() {
+        let of_shim = of_shim(0);
+        assert_eq!(of_shim.count_ones() as usize, OF_SHIM.len(), "all are known");
+        for name in [
+            "SYS_MODULE",
+            "SYS_RAWIO",
+            "SYS_BOOT",
+            "SYS_TIME",
+            "NET_ADMIN",
+            "NET_RAW",
+            "BPF",
+            "SYSLOG",
+        ] {
+            let bit = bits(name).expect("is known");
+            assert_eq!((of_shim & bit, super::of_shim(bit) & bit), (0, bit), "{name}");
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use rustix::{
 use crate::{
     confinement::{self, ConfinedProcess, Entry},
     init_process::InitProcess,
+    oom_score,
     shim::Container,
     start_report::{self, StartFailure},
 };
@@ -45,6 +46,7 @@ pub(crate) fn start(
                 sole: &sole,
             };
             start_report::run_child(writer, |report| {
+                oom_score::take_containers(container.spec.cgroup.resources.oom_score_adj);
                 confinement::join_cgroup(&container.cgroup)?;
                 confinement::run(process, entry, report)
             })

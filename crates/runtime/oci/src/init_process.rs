@@ -21,8 +21,9 @@ use rustix::{
 
 use crate::{
     confinement::{self, ConfinedProcess, Entry},
+    oom_score,
     shim::Container,
-    spec::{ContainerSpec, PidNamespaceSource},
+    spec::PidNamespaceSource,
     start_report::{self, Launched, ReportWriter, StartFailure},
     user::User,
 };
@@ -70,7 +71,7 @@ fn run(
     sole: &SoleThread,
     report: &mut ReportWriter,
 ) -> Result<Infallible, StartFailure> {
-    adjust_oom_score(&container.spec);
+    oom_score::take_containers(container.spec.cgroup.resources.oom_score_adj);
     confinement::join_cgroup(&container.cgroup)?;
     let process = ConfinedProcess {
         spec: &container.spec,
@@ -79,11 +80,4 @@ fn run(
         sole,
     };
     confinement::run(process, Entry::Init(container), report)
-}
-
-/// Goes as far as this process has the right to: a lower score than one's own needs a capability.
-fn adjust_oom_score(spec: &ContainerSpec) {
-    if let Some(score) = spec.cgroup.resources.oom_score_adj {
-        let _ = std::fs::write("/proc/self/oom_score_adj", score.to_string());
-    }
 }

@@ -14,6 +14,7 @@ mod firewall;
 mod forwarding;
 mod link_settings;
 mod netlink;
+mod source_guard;
 mod subnet;
 
 use std::{
@@ -22,7 +23,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, UdpSocket},
     os::fd::BorrowedFd,
     path::Path,
-    sync::Mutex,
+    sync::{Mutex, OnceLock},
 };
 
 use pulselet_runtime::{PortMapping, Protocol, SandboxId};
@@ -108,6 +109,8 @@ pub(crate) struct Network {
     /// Locked while the bridge or the firewall's rules change.
     state: Mutex<State>,
     forwarding: Forwarding,
+    /// Filled when it was said that pods' sources are not checked.
+    unguarded: OnceLock<()>,
 }
 
 /// The addresses of a pod on the bridge.
@@ -176,6 +179,7 @@ impl Network {
             given: Mutex::default(),
             state: Mutex::default(),
             forwarding: Forwarding::default(),
+            unguarded: OnceLock::new(),
         }
     }
 
@@ -204,9 +208,30 @@ impl Network {
     }
 
     /// As `register`, for a sandbox that an earlier agent made.
-    pub(crate) fn adopt(&self, id: &SandboxId, forwards: Vec<Forward>) {
+    pub(crate) fn adopt(&self, id: &SandboxId, addresses: PodAddresses, forwards: Vec<Forward>) {
         let mut state = self.state.lock().expect("no holder panics");
         state.users.insert(id.clone(), forwards);
+        // Earlier builds let pods send under any address.
+        if let Ok(netlink) = Netlink::open() {
+            self.guard_source(&netlink, &link_name(id), addresses);
+        }
+    }
+
+    /// Lets a pod send under its own addresses only. A kernel that cannot is said once; the pods run without.
+    fn guard_source(&self, netlink: &Netlink, link: &str, addresses: PodAddresses) {
+        let guard = || match netlink.link(link)? {
+            Some(index) => netlink.filter_frames(index, &source_guard::program(addresses)),
+            None => Ok(()),
+        };
+        if let Err(error) = guard() {
+            self.unguarded.get_or_init(|| {
+                tracing::warn!(
+                    %error,
+                    "pods can send under each other's addresses: this kernel has no packet filter for links \
+                     (it needs NET_SCH_INGRESS and NET_CLS_BPF)"
+                );
+            });
+        }
     }
 
     /// Connects a registered sandbox's network namespace, in which the calling thread is, to the bridge. `host` was opened
@@ -228,6 +253,7 @@ impl Network {
         let pair = host.0.add_pair(&link, bridge, &peer);
         pair.map_err(NetworkError::Pair)?;
         // Nothing comes through before the pod's end is up.
+        self.guard_source(&host.0, &link, addresses);
         link_settings::protect_pod(POD_LINK)?;
         configure_pod(self.subnet, addresses)?;
         host.0.settle(&link).map_err(NetworkError::Pair)?;

@@ -1,7 +1,8 @@
-//! How low a container's `oom_score_adj` can go.
+//! Whom the kernel kills first when memory runs out: the `oom_score_adj` of the agent, of shims and of containers.
 //!
-//! Only who has `CAP_SYS_RESOURCE` may lower a score. Without it a container gets what its pod asks for as far as that is
-//! not below the agent's own score.
+//! The agent goes last, then shims, then containers as their pods ask for. Only who has `CAP_SYS_RESOURCE` may lower a
+//! score. Without it agent and shims stay as they are, and a container gets what its pod asks for as far as that is not
+//! below the agent's own score.
 
 use std::{fs, sync::OnceLock};
 
@@ -11,21 +12,57 @@ const SYS_RESOURCE: u32 = 24;
 /// The kernel's lowest score: it never kills such a process.
 const LOWEST: i32 = -1000;
 
+/// Below every container: without the agent and its shims nobody looks after them. As a kubelet and containerd have it.
+const AGENT: i32 = -999;
+const SHIM: i32 = -998;
+
+const OWN_SCORE: &str = "/proc/self/oom_score_adj";
+
+/// Protects this process, the agent, unless somebody has given it a score. The first time that it cannot is reported.
+pub(crate) fn protect_agent() {
+    if read("oom_score_adj").trim() == "0" {
+        set(allowed(AGENT));
+    }
+}
+
+/// Protects this process, a shim, as far as it may.
+pub(crate) fn protect_shim() {
+    set(clamped(SHIM));
+}
+
+/// Gives this process, which becomes one of a container, the container's score. Without one it must not have the
+/// shim's; and what is set with the capability is the lowest that the container can set without it.
+pub(crate) fn take_containers(score: Option<i32>) {
+    set(score.unwrap_or(0));
+}
+
+/// Goes as far as this process has the right to.
+fn set(score: i32) {
+    let _ = fs::write(OWN_SCORE, score.to_string());
+}
+
+fn read(name: &str) -> String {
+    fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default()
+}
+
+fn clamped(wanted: i32) -> i32 {
+    wanted.max(lowest(&read("status"), &read("oom_score_adj")))
+}
+
 /// The score that a container can have instead of the wanted one. The first that cannot be had is reported.
 pub(crate) fn allowed(wanted: i32) -> i32 {
     static REPORTED: OnceLock<()> = OnceLock::new();
-    let read = |name: &str| fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
-    let lowest = lowest(&read("status"), &read("oom_score_adj"));
+    let lowest = clamped(wanted);
     if wanted < lowest {
         REPORTED.get_or_init(|| {
             tracing::warn!(
                 wanted,
                 lowest,
-                "the agent lacks CAP_SYS_RESOURCE: pods cannot be kept from being killed first when memory runs out"
+                "the agent lacks CAP_SYS_RESOURCE: neither it nor its pods can be kept from being killed first when memory runs out"
             );
         });
     }
-    wanted.max(lowest)
+    lowest
 }
 
 /// Of this process's status and score.
@@ -48,5 +85,16 @@ mod tests {
         assert_eq!(lowest("CapEff:\t000001fffeffffff\n", "5\n"), 5);
         assert_eq!(lowest("", ""), 0);
         assert_eq!(allowed(1000), 1000);
+    }
+
+    #[test]
+    fn the_agent_is_killed_last_and_shims_before_it() {
+        let with = "CapEff:\t000001ffffffffff\n";
+        let wanted = |score: i32, status: &str, own: &str| score.max(lowest(status, own));
+        // The last is what a guaranteed pod has.
+        let scores = [AGENT, SHIM, -997].map(|score| wanted(score, with, "0"));
+        assert_eq!(scores, [-999, -998, -997]);
+        let scores = [AGENT, SHIM, -997].map(|score| wanted(score, "CapEff:\t0\n", "0"));
+        assert_eq!(scores, [0, 0, 0]);
     }
 }

@@ -18,16 +18,18 @@ use pulselet_shim::{
 use pulselet_shim_client::{CONTAINER_FILE, ContainerRecord};
 use pulselet_sys::Pid;
 use rustix::{
-    process::{Signal, pidfd_send_signal},
-    thread::set_name,
+    process::{DumpableBehavior, Signal, pidfd_send_signal, set_dumpable_behavior},
+    thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_name, set_no_new_privs},
 };
 
 use crate::{
+    capability,
     cgroup::{Cgroup, CgroupError, Hierarchies, device_rules},
+    confinement::bound_capabilities,
     exec_process,
     init_process::{self, InitProcess},
-    pause_process,
-    spec::{ContainerSpec, PidNamespaceSource},
+    oom_score, pause_process,
+    spec::{Confinement, ContainerSpec, PidNamespaceSource},
 };
 
 /// The name of a shim in lists of processes.
@@ -44,6 +46,8 @@ enum LoadError {
     Record(#[from] RecordError),
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
+    #[error("cannot give up the rights that the container's shim does not need: {0}")]
+    DropRights(io::Error),
 }
 
 /// A container as its shim knows it.
@@ -61,8 +65,12 @@ pub fn shim_main(args: impl Iterator<Item = OsString>) -> ExitCode {
     let args: Vec<PathBuf> = args.map(PathBuf::from).collect();
     // It was started by way of a descriptor, whose number would be its name.
     let _ = set_name(PROCESS_NAME);
+    oom_score::protect_shim();
     match args.as_slice() {
-        [dir] => match load(dir.clone()) {
+        [dir] => match load(dir.clone()).and_then(|(config, container)| {
+            drop_rights(&container.spec.confinement).map_err(LoadError::DropRights)?;
+            Ok((config, container))
+        }) {
             Ok((config, container)) => {
                 let launcher = ContainerLauncher {
                     container,
@@ -75,6 +83,28 @@ pub fn shim_main(args: impl Iterator<Item = OsString>) -> ExitCode {
         [sandbox_dir, cgroup] => pause_process::main(sandbox_dir, cgroup),
         _ => pulselet_shim::refuse("the shim wants the container's directory"),
     }
+}
+
+/// Gives up, for good, what neither the shim nor its container needs. All that it has is inherited by every process on its
+/// way into the container: what the shim cannot do, a mistake on that way cannot do either. Nobody but root looks into
+/// its memory.
+fn drop_rights(confinement: &Confinement) -> io::Result<()> {
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    let kept = CapabilitySet::from_bits_retain(capability::of_shim(confinement.capabilities));
+    if !confinement.privileged {
+        bound_capabilities(kept)?;
+        let held = capabilities(None)?.permitted & kept;
+        let sets = CapabilitySets {
+            effective: held,
+            permitted: held,
+            inheritable: CapabilitySet::empty(),
+        };
+        set_capabilities(None, sets)?;
+    }
+    if confinement.no_new_privs {
+        set_no_new_privs(true)?;
+    }
+    Ok(())
 }
 
 /// Reads what the agent has written about the container.
@@ -130,7 +160,7 @@ impl Launcher for ContainerLauncher {
         }
         match self.container.spec.namespaces.processes {
             PidNamespaceSource::Own => {}
-            PidNamespaceSource::Pod(_) | PidNamespaceSource::Host => {
+            PidNamespaceSource::Pod(_) | PidNamespaceSource::Target(_) | PidNamespaceSource::Host => {
                 self.container.cgroup.kill_until_empty(KILL_PATIENCE);
             }
         }

@@ -6,12 +6,17 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    fs,
+    fs::{self, File},
+    io::{self, Read as _},
     os::fd::OwnedFd,
 };
 
 use pulselet_sys::Pid;
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+/// Bytes that are read of a process's environment. What we put there comes in one that the kernel took from us, which is
+/// shorter.
+const MAX_ENVIRONMENT: u64 = 8 << 20;
 
 /// Rounds of stopping. Each finds only what the one before had missed, so more than a few means a fork bomb, which the
 /// next call goes on with.
@@ -51,13 +56,21 @@ pub fn processes_with_variable(name: &str, value: &str) -> Vec<Pid> {
     all_processes()
         .filter(|pid| *pid != rustix::process::getpid())
         .filter(|pid| {
-            fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero())).is_ok_and(|environ| {
+            environment_of(*pid).is_ok_and(|environ| {
                 environ
                     .split(|&byte| byte == 0)
                     .any(|entry| entry == wanted.as_bytes())
             })
         })
         .collect()
+}
+
+/// As far as it is read: a process decides itself how much there is.
+fn environment_of(pid: Pid) -> io::Result<Vec<u8>> {
+    let file = File::open(format!("/proc/{}/environ", pid.as_raw_nonzero()))?;
+    let mut bytes = Vec::new();
+    file.take(MAX_ENVIRONMENT).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// A handle of the process, if it is still the child of that parent and not another that got its number.

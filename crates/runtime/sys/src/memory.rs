@@ -2,7 +2,7 @@
 
 /// Threads share this many of the allocator's pools. Each keeps what was ever allocated in it at one time, so a
 /// process with many threads and short bursts of work grows by a burst per pool.
-pub const POOLS: i32 = 2;
+const POOLS: i32 = 2;
 
 /// Lets all threads share a few pools. To be called before threads are made.
 pub fn share_memory_pools() {

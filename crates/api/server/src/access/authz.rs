@@ -36,7 +36,7 @@ pub(crate) fn authorize_route(identity: &Identity, route: &Route, path: &str) ->
         | Route::UsageGroup
         | Route::UsageResources
         | Route::Paths => !identity.is_anonymous(),
-        Route::Usage(_) => identity.standing() == Standing::Administrator,
+        Route::Usage(_) | Route::Metrics => identity.standing() == Standing::Administrator,
         Route::Objects(_) => false,
     };
     if open {

@@ -1,16 +1,17 @@
 //! `OpenAPI` descriptions of what is served: `kubectl explain` reads them, and clients look there whether the server
 //! checks fields itself.
 //!
-//! Schemas come from the same types that objects are decoded into; the fields that Pulselet adds to Pods are put in
-//! here. Documents are made when asked for, which is seldom, and not kept, because they are large.
+//! Schemas come from the same types that objects are decoded into; the fields that Pulselet adds to Pods, and what it
+//! says about fields in its own words, are `documentation`'s. Documents are made when asked for, which is seldom, and not kept, because they are large.
 
 use bytes::Bytes;
 use k8s_openapi::api::{coordination, core, events};
 use pulselet_model::Profile;
+use pulselet_vocabulary::KUBERNETES_VERSION;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-use super::GIT_VERSION;
+use super::documentation;
 use crate::registry::resource::{Endpoint, GroupVersion, ResourceKind};
 
 const V2_DEFINITIONS: &str = "/definitions";
@@ -23,7 +24,7 @@ pub(crate) fn v3_index() -> Value {
         .map(|group_version| {
             let path = base_path(group_version);
             // The hash lets clients keep a document for as long as the server is the same.
-            let url = format!("/openapi/v3{path}?hash={GIT_VERSION}").replace('+', "%2B");
+            let url = format!("/openapi/v3{path}?hash={KUBERNETES_VERSION}").replace('+', "%2B");
             (
                 path.trim_start_matches('/').to_owned(),
                 json!({"serverRelativeURL": url}),
@@ -37,7 +38,7 @@ pub(crate) fn v3_index() -> Value {
 pub(crate) fn v3(group_version: GroupVersion, profile: Profile) -> Value {
     json!({
         "openapi": "3.0.0",
-        "info": {"title": "Kubernetes", "version": GIT_VERSION},
+        "info": {"title": "Kubernetes", "version": KUBERNETES_VERSION},
         "paths": paths([group_version], V3_DEFINITIONS),
         "components": {"schemas": schemas(&[group_version], V3_DEFINITIONS, profile)},
     })
@@ -47,7 +48,7 @@ pub(crate) fn v3(group_version: GroupVersion, profile: Profile) -> Value {
 pub(crate) fn v2(profile: Profile) -> Value {
     json!({
         "swagger": "2.0",
-        "info": {"title": "Kubernetes", "version": GIT_VERSION},
+        "info": {"title": "Kubernetes", "version": KUBERNETES_VERSION},
         "paths": paths(GroupVersion::ALL, V2_DEFINITIONS),
         "definitions": schemas(&GroupVersion::ALL, V2_DEFINITIONS, profile),
     })
@@ -61,7 +62,7 @@ pub(crate) fn v2_protobuf() -> Bytes {
         out.extend_from_slice(bytes);
         out
     };
-    let info = [field(1, b"Kubernetes"), field(2, GIT_VERSION.as_bytes())].concat();
+    let info = [field(1, b"Kubernetes"), field(2, KUBERNETES_VERSION.as_bytes())].concat();
     let (paths, definitions) = (field(8, b""), field(9, b""));
     Bytes::from([field(1, b"2.0"), field(2, &info), paths, definitions].concat())
 }
@@ -109,34 +110,10 @@ fn schemas(groups: &[GroupVersion], definitions: &str, profile: Profile) -> Map<
             schema["x-kubernetes-group-version-kind"] = json!([group_version_kind(endpoint)]);
         }
     }
-    if profile == Profile::Pulselet
-        && let Some(probe) = schemas.get_mut("io.k8s.api.core.v1.Probe")
-    {
-        add_probe_fields(&mut probe["properties"]);
+    if profile == Profile::Pulselet {
+        documentation::describe(&mut schemas);
     }
     schemas
-}
-
-/// The fields of probes that upstream does not have.
-fn add_probe_fields(properties: &mut Value) {
-    for (field, description) in [
-        (
-            "initialDelayMilliseconds",
-            "Milliseconds added to initialDelaySeconds, -999 to 999; the sum is not negative.",
-        ),
-        (
-            "periodMilliseconds",
-            "Milliseconds added to periodSeconds, -999 to 999, for startup and readiness probes. A period below one \
-             second holds until the probe has succeeded; the least is 500 ms for exec and 200 ms otherwise.",
-        ),
-        (
-            "initializationFailureThreshold",
-            "Failures in a row that count as a failure until the probe has succeeded once, for liveness and readiness \
-             probes. The larger of this and failureThreshold holds.",
-        ),
-    ] {
-        properties[field] = json!({"description": description, "type": "integer", "format": "int32"});
-    }
 }
 
 fn group_version_kind(endpoint: Endpoint) -> Value {

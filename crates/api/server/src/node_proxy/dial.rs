@@ -116,7 +116,8 @@ impl Dialer {
     }
 }
 
-/// Where a node listens: its internal address, else its name, else whatever it has.
+/// Where a node listens: its internal address, else its name, else whatever it has. One of ours that listens elsewhere
+/// than at its machine's address names that last.
 fn place(node: &Object) -> Result<(String, u16), DialError> {
     let status = &node.value()["status"];
     let addresses = status["addresses"]
@@ -124,8 +125,8 @@ fn place(node: &Object) -> Result<(String, u16), DialError> {
         .map(Vec::as_slice)
         .unwrap_or_default();
     let of_kind = |kind: &str| {
-        let mut all = addresses.iter().filter(|address| address["type"] == kind);
-        all.find_map(|address| address["address"].as_str())
+        let all = addresses.iter().filter(|address| address["type"] == kind);
+        all.filter_map(|address| address["address"].as_str()).next_back()
     };
     let kinds = [
         "InternalIP",
@@ -169,6 +170,9 @@ mod tests {
         assert_eq!(found(&status), Some(("10.0.0.1".to_owned(), 10251)));
         let name = json!({"addresses": [addresses[0]], "daemonEndpoints": {"kubeletEndpoint": {"Port": 0}}});
         assert_eq!(found(&name), Some(("n1".to_owned(), DEFAULT_PORT)));
+        // One that listens on this machine only says so beside its own address.
+        let both = json!({"addresses": [addresses[1], {"type": "InternalIP", "address": "127.0.0.1"}]});
+        assert_eq!(found(&both), Some(("127.0.0.1".to_owned(), DEFAULT_PORT)));
         assert_eq!(found(&json!({})), None);
         assert_eq!(found(&json!({"addresses": "x"})), None);
     }

@@ -6,7 +6,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -22,6 +22,7 @@ use crate::access::{self, Access, Authenticator, Identity};
 use crate::audit::{AuditLog, AuditRecord};
 use crate::discovery;
 use crate::discovery::openapi;
+use crate::metrics::{self, ApiMetrics, OpenStream, RequestLabels};
 use crate::node_proxy::usage;
 use crate::node_proxy::{self, Nodes};
 use crate::patch;
@@ -49,9 +50,10 @@ const MAX_WARNING_BYTES: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Handler {
     registry: Registry,
-    authenticator: Authenticator,
+    authenticator: Arc<Authenticator>,
     nodes: Nodes,
     room: Room,
+    metrics: Arc<ApiMetrics>,
     /// `None` if nobody wants to know.
     audit: Option<Arc<AuditLog>>,
 }
@@ -71,15 +73,17 @@ struct Call<'a> {
 impl Handler {
     pub(crate) fn new(
         registry: Registry,
-        authenticator: Authenticator,
+        authenticator: Arc<Authenticator>,
         nodes: Nodes,
         audit: Option<Arc<AuditLog>>,
     ) -> Self {
+        let gates = registry.rules().gates;
         Self {
             registry,
             authenticator,
             nodes,
             room: Room::new(),
+            metrics: ApiMetrics::new(gates),
             audit,
         }
     }
@@ -109,12 +113,14 @@ impl Handler {
     ) -> BoxFuture<'static, Response<Body>> {
         let record = || AuditRecord::new(&request, caller.as_ref().ok(), source);
         let audited = self.audit.as_ref().map(|audit| audit.begin(record()));
+        let (asked, began) = (RequestLabels::of(&request), Instant::now());
         Box::pin(async move {
             let answered = match caller {
                 Ok(identity) => self.answer(identity, request).await,
                 Err(error) => Err(error),
             };
             let answer = answered.unwrap_or_else(|error| failure(&error));
+            self.metrics.answered(asked, answer.status(), began.elapsed());
             if let Some(audited) = audited {
                 audited.answered(answer.status()).await;
             }
@@ -179,6 +185,7 @@ impl Handler {
                 version["pulseletStore"] = json!(self.registry.store_identity());
                 plain(&version)
             }
+            Route::Metrics => Ok(self.metrics_page()),
             Route::CoreVersions => aggregated(true, discovery::core_versions),
             Route::Groups => aggregated(false, discovery::groups),
             Route::Group(group) => plain(&discovery::group(*group)),
@@ -192,6 +199,13 @@ impl Handler {
             Route::OpenApiV3(group) => plain(&openapi::v3(*group, self.registry.rules().profile)),
             Route::Objects(_) | Route::Usage(_) => Err(ApiError::no_such_path()),
         }
+    }
+
+    fn metrics_page(&self) -> Response<Body> {
+        let mut answer = Response::new(full(Bytes::from(self.metrics.text())));
+        let content_type = HeaderValue::from_static(metrics::CONTENT_TYPE);
+        answer.headers_mut().insert(CONTENT_TYPE, content_type);
+        answer
     }
 
     /// Answers a request for what pods and nodes use.
@@ -320,7 +334,7 @@ impl Handler {
         let namespace = call.path.namespace.as_deref();
         let session = Session::start(&self.registry, endpoint, namespace, options, call.view()?).await;
         let body = match session {
-            Ok(session) => session_body(session, permit),
+            Ok(session) => session_body(session, (permit, self.metrics.watch(call.path))),
             // A watch from a revision that is gone starts and says so, as upstream has it.
             Err(error) if error.reason == crate::rest::status::StatusReason::Expired => {
                 full(watch::error_frame(&error))
@@ -555,10 +569,10 @@ async fn read_body(body: Body) -> Result<Bytes, ApiError> {
 }
 
 /// The stream of a watch; the place it takes is free again when it ends.
-fn session_body(session: Session, permit: Permit) -> Body {
-    let frames = stream::unfold((session, permit), |(mut session, permit)| async move {
+fn session_body(session: Session, held: (Permit, OpenStream)) -> Body {
+    let frames = stream::unfold((session, held), |(mut session, held)| async move {
         let bytes = session.next().await?;
-        Some((Ok(Frame::data(bytes)), (session, permit)))
+        Some((Ok(Frame::data(bytes)), (session, held)))
     });
     StreamBody::new(frames).boxed_unsync()
 }

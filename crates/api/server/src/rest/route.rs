@@ -16,6 +16,7 @@ pub(crate) enum Route {
     Health,
     /// Whether requests can be served, writes among them.
     Readiness,
+    Metrics,
     Version,
     OpenApiV2,
     OpenApiV3Index,
@@ -114,6 +115,7 @@ pub(crate) fn parse(path: &str) -> Result<Route, ApiError> {
         [] => Some(Route::Paths),
         ["healthz" | "livez", ..] => Some(Route::Health),
         ["readyz", ..] => Some(Route::Readiness),
+        ["metrics"] => Some(Route::Metrics),
         ["version"] => Some(Route::Version),
         ["openapi", "v2"] => Some(Route::OpenApiV2),
         ["openapi", "v3"] => Some(Route::OpenApiV3Index),

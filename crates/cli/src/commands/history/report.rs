@@ -1,4 +1,5 @@
-//! A kill in a few lines: which probe, what led to it, the grace period, the signal, the exit, what came next.
+//! The end of a container in a few lines: for a kill which probe, what led to it, the grace period and the signal; the exit,
+//! what came next.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -62,7 +63,7 @@ enum Body {
     Other,
 }
 
-/// Prints a report for each kill, in order of the decisions.
+/// Prints a report for each end of a container, in order of the decisions and exits.
 pub(super) fn print(out: &mut impl Write, lines: &str) -> io::Result<()> {
     let mut containers: BTreeMap<(String, String), Vec<HistoryLine>> = BTreeMap::new();
     let line = lines
@@ -72,51 +73,54 @@ pub(super) fn print(out: &mut impl Write, lines: &str) -> io::Result<()> {
         let container = (line.pod.clone(), line.container.clone());
         containers.entry(container).or_default().push(line);
     }
-    let mut kills: Vec<_> = containers.values().flat_map(|lines| kills(lines)).collect();
-    kills.sort_by_key(|kill| decision(kill).map(|line| line.time.as_str()));
-    for (index, kill) in kills.into_iter().enumerate() {
+    let mut ends: Vec<_> = containers.values().flat_map(|lines| ends(lines)).collect();
+    ends.retain(|end| cause(end).is_some());
+    ends.sort_by_key(|end| cause(end).map(|line| line.time.as_str()));
+    for (index, end) in ends.into_iter().enumerate() {
         if index > 0 {
             writeln!(out)?;
         }
-        report(out, kill)?;
+        report(out, end)?;
     }
     Ok(())
 }
 
-/// Cuts the lines of a container into kills: attempts, the decision, what followed.
-fn kills(lines: &[HistoryLine]) -> Vec<&[HistoryLine]> {
-    let mut kills = Vec::new();
+/// Cuts the lines of a container into its ends: attempts and the decision where it was killed, the exit, what followed.
+fn ends(lines: &[HistoryLine]) -> Vec<&[HistoryLine]> {
+    let mut ends = Vec::new();
     let mut from = 0;
     for (index, line) in lines.iter().enumerate() {
         let so_far = &lines[from..index];
+        let has_exited = || so_far.iter().any(|line| matches!(line.body, Body::Exited { .. }));
         let begins = match &line.body {
-            Body::Probe { .. } => decision(so_far).is_some(),
+            Body::Probe { .. } => cause(so_far).is_some(),
             // A second decision before the exit belongs to the same kill: it shortens the grace period.
-            Body::Killing { .. } => so_far.iter().any(|line| matches!(line.body, Body::Exited { .. })),
+            Body::Killing { .. } | Body::Exited { .. } => has_exited(),
             Body::Hook { .. }
             | Body::Signal { .. }
             | Body::GraceExceeded {}
-            | Body::Exited { .. }
             | Body::Backoff { .. }
             | Body::Created {}
             | Body::Running { .. }
             | Body::Other => false,
         };
         if begins {
-            kills.push(so_far);
+            ends.push(so_far);
             from = index;
         }
     }
-    kills.push(&lines[from..]);
-    kills
+    ends.push(&lines[from..]);
+    ends
 }
 
-fn decision(kill: &[HistoryLine]) -> Option<&HistoryLine> {
-    kill.iter().find(|line| matches!(line.body, Body::Killing { .. }))
+/// The decision to kill, or the exit where there was none.
+fn cause(end: &[HistoryLine]) -> Option<&HistoryLine> {
+    end.iter()
+        .find(|line| matches!(line.body, Body::Killing { .. } | Body::Exited { .. }))
 }
 
-fn report(out: &mut impl Write, kill: &[HistoryLine]) -> io::Result<()> {
-    let Some(decision) = decision(kill) else {
+fn report(out: &mut impl Write, end: &[HistoryLine]) -> io::Result<()> {
+    let Some(cause) = cause(end) else {
         return Ok(());
     };
     let HistoryLine {
@@ -125,15 +129,20 @@ fn report(out: &mut impl Write, kill: &[HistoryLine]) -> io::Result<()> {
         time,
         t,
         ..
-    } = decision;
+    } = cause;
+    let how = if matches!(cause.body, Body::Killing { .. }) {
+        "killed"
+    } else {
+        "exited"
+    };
     let age = clock(span(*t));
     writeln!(
         out,
-        "{BOLD}{pod}  container {container}{RESET}  killed at {time}, {} after the pod was accepted",
+        "{BOLD}{pod}  container {container}{RESET}  {how} at {time}, {} after the pod was accepted",
         age.trim_start()
     )?;
     let mut attempts = Attempts::default();
-    for line in kill {
+    for line in end {
         match &line.body {
             Body::Probe { .. } => attempts.push(line),
             Body::Killing { .. } => {
@@ -343,6 +352,28 @@ mod tests {
         let decision = KILL_LINES.lines().nth(3).unwrap();
         let shortened = KILL_LINES.replacen(decision, &format!("{decision}\n{decision}"), 1);
         assert_eq!(printed(&shortened).matches("killed at").count(), 1);
+    }
+
+    #[test]
+    fn an_exit_is_told_with_the_wait_after_it() {
+        let line = |body: &str| {
+            format!(
+                r#"{{"t":1.0,"time":"2026-01-02T03:04:05.000000Z","pod":"default/web","container":"app",{body}}}"#
+            )
+        };
+        let exited = line(r#""type":"exited","exitCode":1,"reason":"Error""#);
+        let backoff = line(r#""type":"backoff","seconds":10.0"#);
+        let running = line(r#""type":"running","id":"c","restartCount":1"#);
+        let twice = [&*exited, &*backoff, &*running, &*exited].join("\n");
+        insta::assert_snapshot!(printed(&twice), @r"
+        default/web  container app  exited at 2026-01-02T03:04:05.000000Z, 0:00:01.000 after the pod was accepted
+          exit     code 1 (Error)
+          restart  waits 10.000s (back-off)
+          restart  number 1, at 0:00:01.000
+
+        default/web  container app  exited at 2026-01-02T03:04:05.000000Z, 0:00:01.000 after the pod was accepted
+          exit     code 1 (Error)
+        ");
     }
 
     #[test]

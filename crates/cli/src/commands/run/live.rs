@@ -18,6 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 
+use super::logs::ContainerLogs;
 use super::stage::Remark;
 use super::state::Pods;
 use super::text::TextFormatter;
@@ -26,7 +27,7 @@ use super::view;
 /// At most this many frames a second: more than the eye takes in, little work for the machine.
 const FRAME: Duration = Duration::from_millis(50);
 /// Ages and countdowns move on although nothing happens.
-const TICK: Duration = Duration::from_millis(500);
+const TICK: Duration = Duration::from_millis(250);
 /// Lines of the log that wait for the next frame before it is drawn at once.
 const MAX_PENDING: usize = 1_000;
 
@@ -36,6 +37,7 @@ pub(super) fn show(
     remarks: mpsc::Receiver<Remark>,
     formatter: TextFormatter,
     pods: Pods,
+    logs: Option<ContainerLogs>,
 ) -> io::Result<()> {
     let executor = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -45,6 +47,7 @@ pub(super) fn show(
         screen: Screen::new(terminal),
         formatter,
         pods,
+        logs,
         pending: Vec::new(),
         ending: None,
     };
@@ -55,6 +58,7 @@ struct Live {
     screen: Screen,
     formatter: TextFormatter,
     pods: Pods,
+    logs: Option<ContainerLogs>,
     /// Lines of the log for the next frame.
     pending: Vec<String>,
     ending: Option<&'static str>,
@@ -90,15 +94,27 @@ impl Live {
                     () = tokio::time::sleep_until(frame_at) => break,
                 }
             }
+            self.read_logs();
             self.draw()?;
         }
+        self.read_logs();
         // Nothing can be stopped any more.
         self.ending = Some("");
         self.draw()?;
         self.screen.leave()
     }
 
+    fn read_logs(&mut self) {
+        if let Some(logs) = &mut self.logs {
+            logs.read(&mut |text| self.pending.push(text));
+        }
+    }
+
     fn take(&mut self, line: &Arc<PodLine>) {
+        if let Some(logs) = &mut self.logs {
+            logs.note(line);
+        }
+        self.read_logs();
         self.pods.apply(line);
         if self.pods.has(&line.pod)
             && let Some(text) = self.formatter.format(line)
@@ -112,6 +128,13 @@ impl Live {
             Remark::Pods(views) => {
                 for view in &views {
                     self.pods.recall(view);
+                }
+            }
+            Remark::Adopted(views) => {
+                if let Some(logs) = &mut self.logs {
+                    for view in &views {
+                        logs.recall(view);
+                    }
                 }
             }
             Remark::Say(text) => self.pending.push(text),

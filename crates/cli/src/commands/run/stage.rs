@@ -9,6 +9,7 @@ use tokio::sync::{Notify, mpsc};
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::live;
+use super::logs::{ContainerLogs, LOOK_INTERVAL};
 use super::state::Pods;
 use super::text::TextFormatter;
 use crate::exit::Failure;
@@ -22,6 +23,8 @@ const REMARKS: usize = 256;
 pub(super) enum Remark {
     /// How the pods were when the agent took them.
     Pods(Vec<PodView>),
+    /// Pods of this run that were there before it.
+    Adopted(Vec<PodView>),
     /// A line for the log.
     Say(String),
     /// The run is ending; this is how it can be ended faster.
@@ -32,8 +35,9 @@ pub(super) enum Remark {
 #[derive(Debug)]
 pub(super) struct Stage {
     thread: JoinHandle<io::Result<()>>,
-    /// Where remarks go; none where stderr does.
-    remarks: Option<mpsc::Sender<Remark>>,
+    remarks: mpsc::Sender<Remark>,
+    /// It draws on a terminal: nobody else may write there.
+    live: bool,
     closed: Arc<Notify>,
 }
 
@@ -43,6 +47,7 @@ impl Stage {
         every_probe: bool,
         hub: &LineHub,
         pods: &Pods,
+        logs: Option<ContainerLogs>,
     ) -> Result<Self, Failure> {
         let lines = hub.subscribe(FULL_BACKLOG);
         let closed = Arc::new(Notify::new());
@@ -53,9 +58,9 @@ impl Stage {
         let signal = Arc::clone(&closed);
         let show = move || {
             let ended = match format {
-                Format::Text if live => live::show(lines, shown, formatter, pods),
-                Format::Text => print_text(lines, formatter, &pods),
-                Format::Json => print_json(lines, &pods),
+                Format::Text if live => live::show(lines, shown, formatter, pods, logs),
+                Format::Text => print_text(lines, shown, formatter, &pods, logs),
+                Format::Json => print_json(lines, shown, &pods, logs),
             };
             // Waking somebody who no longer waits does no harm.
             signal.notify_one();
@@ -67,7 +72,8 @@ impl Stage {
             .map_err(|error| Failure::environment(format_args!("cannot start a thread: {error}")))?;
         Ok(Self {
             thread,
-            remarks: live.then_some(remarks),
+            remarks,
+            live,
             closed,
         })
     }
@@ -78,20 +84,19 @@ impl Stage {
     }
 
     pub(super) fn remark(&self, remark: Remark) {
-        match &self.remarks {
+        match remark {
+            Remark::Say(text) if !self.live => output::note(&text),
+            Remark::Ending(hint) if !self.live => output::note(hint),
             // A terminal that takes nothing loses remarks, not lines.
-            Some(remarks) => drop(remarks.try_send(remark)),
-            None => match remark {
-                Remark::Say(text) => output::note(&text),
-                Remark::Ending(hint) => output::note(hint),
-                Remark::Pods(_) => {}
-            },
+            Remark::Say(_) | Remark::Ending(_) | Remark::Pods(_) | Remark::Adopted(_) => {
+                drop(self.remarks.try_send(remark));
+            }
         }
     }
 
     /// Where the log goes while the stage is up.
     pub(super) fn log_writer(&self) -> LogWriter {
-        LogWriter(self.remarks.clone())
+        LogWriter(self.live.then(|| self.remarks.clone()))
     }
 
     /// Waits until everything is shown. The hub must be gone.
@@ -107,32 +112,119 @@ fn is_live_terminal() -> bool {
     io::stdout().is_terminal() && !dumb
 }
 
-fn print_text(lines: Lines, mut formatter: TextFormatter, pods: &Pods) -> io::Result<()> {
-    print(lines, pods, |line| formatter.format(line))
-}
-
-fn print_json(lines: Lines, pods: &Pods) -> io::Result<()> {
-    print(lines, pods, |line| Some(line.to_json()))
-}
-
-/// Prints the lines of our pods as they come, several with one write where they come fast.
-fn print(
-    mut lines: Lines,
+fn print_text(
+    lines: Lines,
+    remarks: mpsc::Receiver<Remark>,
+    mut formatter: TextFormatter,
     pods: &Pods,
-    mut format: impl FnMut(&PodLine) -> Option<String>,
+    logs: Option<ContainerLogs>,
 ) -> io::Result<()> {
-    let mut out = output::stdout();
-    while let Some(first) = lines.blocking_next() {
-        let mut next = Some(first);
-        while let Some(line) = next {
-            if let Some(text) = format(&line).filter(|_| pods.has(&line.pod)) {
-                writeln!(out, "{text}")?;
-            }
-            next = lines.try_next();
-        }
-        out.flush()?;
+    let mut printer = Printer {
+        out: output::stdout(),
+        logs,
+        prints_logs: |out, text| writeln!(out, "{text}"),
+    };
+    printer.run(lines, remarks, pods, |line| formatter.format(line))
+}
+
+fn print_json(
+    lines: Lines,
+    remarks: mpsc::Receiver<Remark>,
+    pods: &Pods,
+    logs: Option<ContainerLogs>,
+) -> io::Result<()> {
+    let mut printer = Printer {
+        out: output::stdout(),
+        logs,
+        // stdout is for event lines alone.
+        prints_logs: |_, text| writeln!(anstream::stderr().lock(), "{text}"),
+    };
+    printer.run(lines, remarks, pods, |line| Some(line.to_json()))
+}
+
+/// Prints the lines of our pods as they come, several with one write where they come fast, each after what containers
+/// had printed before it.
+struct Printer<W> {
+    out: W,
+    logs: Option<ContainerLogs>,
+    prints_logs: fn(&mut W, &str) -> io::Result<()>,
+}
+
+impl<W: io::Write> Printer<W> {
+    fn run(
+        &mut self,
+        lines: Lines,
+        remarks: mpsc::Receiver<Remark>,
+        pods: &Pods,
+        format: impl FnMut(&PodLine) -> Option<String>,
+    ) -> io::Result<()> {
+        let executor = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()?;
+        executor.block_on(self.print(lines, remarks, pods, format))
     }
-    Ok(())
+
+    async fn print(
+        &mut self,
+        mut lines: Lines,
+        mut remarks: mpsc::Receiver<Remark>,
+        pods: &Pods,
+        mut format: impl FnMut(&PodLine) -> Option<String>,
+    ) -> io::Result<()> {
+        loop {
+            let mut next = tokio::select! {
+                line = lines.next() => match line {
+                    None => break,
+                    line => line,
+                },
+                Some(remark) = remarks.recv() => {
+                    self.recall(remark);
+                    None
+                }
+                () = tokio::time::sleep(LOOK_INTERVAL), if self.logs.is_some() => None,
+            };
+            self.print_logs()?;
+            while let Some(line) = next {
+                self.note(&line)?;
+                if let Some(text) = format(&line).filter(|_| pods.has(&line.pod)) {
+                    writeln!(self.out, "{text}")?;
+                }
+                next = lines.try_next();
+            }
+            self.out.flush()?;
+        }
+        self.print_logs()?;
+        self.out.flush()
+    }
+
+    fn recall(&mut self, remark: Remark) {
+        if let (Some(logs), Remark::Adopted(views)) = (&mut self.logs, remark) {
+            for view in &views {
+                logs.recall(view);
+            }
+        }
+    }
+
+    /// What a container printed before it ended comes before the line that says so.
+    fn note(&mut self, line: &PodLine) -> io::Result<()> {
+        match &mut self.logs {
+            Some(logs) => logs.note(line),
+            None => return Ok(()),
+        }
+        self.print_logs()
+    }
+
+    fn print_logs(&mut self) -> io::Result<()> {
+        let mut printed = Ok(());
+        if let Some(logs) = &mut self.logs {
+            logs.read(&mut |text| {
+                if printed.is_ok() {
+                    printed = (self.prints_logs)(&mut self.out, &text);
+                }
+            });
+        }
+        printed
+    }
 }
 
 /// Writes log lines to stderr, or hands them to a live view.

@@ -30,6 +30,8 @@ pub(crate) struct PodState {
     pub(crate) ready: bool,
     pub(crate) deleted: bool,
     pub(crate) containers: Vec<ContainerState>,
+    /// What the newest warning about the pod as a whole said.
+    complaint: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -82,15 +84,10 @@ impl Pods {
         }
     }
 
-    /// Why the pods that are not ready are not, a line each. How a pod has ended is for the caller to say, whose word
-    /// counts: event lines may come later than the status.
-    pub(crate) fn missing(&self, end_of: impl Fn(&PodName) -> Option<&'static str>) -> Vec<String> {
-        let lines = |pod: &PodState| match end_of(&pod.name) {
-            Some(end) => vec![format!("pod {} is {end}", pod.name)],
-            None => pod.missing(),
-        };
-        let unready = self.0.iter().filter(|pod| !pod.ready);
-        unready.flat_map(lines).collect()
+    /// Why a pod is not what was waited for, a line for each container that is not.
+    pub(crate) fn missing(&self, name: &PodName) -> Vec<String> {
+        let pod = self.0.iter().filter(|pod| pod.name == *name);
+        pod.flat_map(PodState::missing).collect()
     }
 }
 
@@ -106,6 +103,7 @@ impl PodState {
             containers: names
                 .map(|container| ContainerState::new(&container.name))
                 .collect(),
+            complaint: None,
         }
     }
 
@@ -135,6 +133,7 @@ impl PodState {
                 self.deleted = true;
                 self.ready = false;
             }
+            LineBody::Warning { message } => self.complaint = Some(message.clone()),
             LineBody::Created { .. }
             | LineBody::Running { .. }
             | LineBody::Probe { .. }
@@ -145,15 +144,20 @@ impl PodState {
             | LineBody::GraceExceeded { .. }
             | LineBody::Exited { .. }
             | LineBody::Backoff { .. }
-            | LineBody::AgentRestarted
-            | LineBody::Warning { .. } => {}
+            | LineBody::AgentRestarted => {}
         }
     }
 
     fn missing(&self) -> Vec<String> {
+        let name = &self.name;
+        let waiting = |container: &&ContainerState| container.life == Life::Waiting;
+        // While nothing of it runs, what keeps the pod from beginning is all there is to say.
+        if let (Some(complaint), true) = (&self.complaint, self.containers.iter().all(|it| waiting(&it))) {
+            return vec![format!("pod {name}: {complaint}")];
+        }
         let unready = self.containers.iter().filter(|container| !container.ready);
         unready
-            .map(|container| format!("pod {}: {}", self.name, container.missing()))
+            .map(|container| format!("pod {name}: {}", container.missing()))
             .collect()
     }
 }
@@ -334,6 +338,7 @@ pub(crate) mod tests {
             latency_ms: 1.0,
             run,
             counted: true,
+            look: false,
         }
     }
 
@@ -352,10 +357,15 @@ pub(crate) mod tests {
     #[test]
     fn what_is_missing_names_the_probe() {
         let mut pods = pods();
+        let name = &pods.0[0].name.clone();
         assert_eq!(
-            pods.missing(|_| None),
+            pods.missing(name),
             ["pod default/web: container app has not been created"]
         );
+        let mut unmounted = pods.clone();
+        let message = "no such volume".to_owned();
+        play(&mut unmounted, [(false, LineBody::Warning { message })]);
+        assert_eq!(unmounted.missing(name), ["pod default/web: no such volume"]);
         play(
             &mut pods,
             [
@@ -364,7 +374,7 @@ pub(crate) mod tests {
             ],
         );
         assert_eq!(
-            pods.missing(|_| None),
+            pods.missing(name),
             ["pod default/web: container app runs but has not started (startup probe: connection refused)"]
         );
         play(
@@ -375,7 +385,7 @@ pub(crate) mod tests {
                 (false, LineBody::Ready),
             ],
         );
-        assert!(pods.0[0].ready && pods.missing(|_| None).is_empty());
+        assert!(pods.0[0].ready && pods.missing(name).is_empty());
     }
 
     #[test]

@@ -102,7 +102,8 @@ impl TextFormatter {
     }
 }
 
-fn subject(several: bool, pod: &PodName, container: Option<&str>) -> String {
+/// How a container or a pod is called in front of its lines.
+pub(super) fn subject(several: bool, pod: &PodName, container: Option<&str>) -> String {
     match (several, container) {
         (false, None) => "pod".to_owned(),
         (false, Some(container)) => container.to_owned(),

@@ -66,14 +66,14 @@ e2e!(waiting_in_vain_says_what_is_missing, [Process], |world| {
 
 e2e!(waiting_for_a_pod_that_ends_is_over_at_once, [Process], |world| {
     let app = with(
-        world.demo("app", &["--exit-at", "0s"]),
+        world.demo("app", &["--exit-at", "0s", "--exit-code", "5"]),
         json!({"readinessProbe": http(port(), json!({"periodSeconds": 1}))}),
     );
     let spec = json!({"containers": [app], "restartPolicy": "Never"});
     let run = plain_run(world, &spec, &["--wait", "ready", "--timeout", "1h"]);
     assert_eq!(run.status.code(), Some(1));
     assert!(
-        String::from_utf8_lossy(&run.stderr).contains("pod default/web is Succeeded"),
+        String::from_utf8_lossy(&run.stderr).contains("pod default/web is Failed"),
         "{run:?}"
     );
 });
@@ -196,7 +196,7 @@ e2e!(
     |world| {
         let spec = json!({"containers": [world.demo("app", &["--exit-at", "500ms", "--exit-code", "4"])], "restartPolicy": "Never"});
         let run = plain_run(world, &spec, &[]);
-        assert_eq!(run.status.code(), Some(1));
+        assert_eq!(run.status.code(), Some(4), "the container's own");
         let transcript = text(&run);
         for part in [
             "pod  Pending",

@@ -20,6 +20,9 @@ use pulselet_testing::{is_root, requires};
 /// Ports below the kernel's range for outgoing connections, so that nothing else takes one by chance.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
+/// A user without rights.
+const NOBODY: u32 = 65_534;
+
 /// What containers are in a test. All that differs between runtimes is said here and in [`World::container`]; a further
 /// one is a variant and its name in the list of [`e2e`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -297,6 +300,21 @@ impl World {
     pub(crate) fn command(&self, name: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pulselet"));
         command.arg(name).arg("--data-dir").arg(self.data());
+        command
+    }
+
+    /// A command of somebody who is not root, without a data directory.
+    pub(crate) fn command_as_nobody(&self, name: &str) -> Command {
+        // The program must be where nobody may go.
+        let program = self.path("pulselet");
+        if !program.exists() {
+            std::fs::copy(env!("CARGO_BIN_EXE_pulselet"), &program).expect("the program is copied");
+            let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            std::fs::set_permissions(self.directory.path(), open).expect("the directory is opened");
+        }
+        let mut command = Command::new(program);
+        std::os::unix::process::CommandExt::uid(&mut command, NOBODY);
+        command.arg(name).current_dir("/").env("HOME", "/nonexistent");
         command
     }
 

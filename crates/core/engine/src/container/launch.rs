@@ -9,7 +9,7 @@ use crate::backoff::{BackOff, Decided, Ends};
 use crate::hook::HookRun;
 use crate::io::{Action, CreateError, ImageFailure, LifeKey, Pulled};
 use crate::line::{ExitReason, LineBody};
-use crate::plan::{Hook, ProbeKind};
+use crate::plan::{ContainerPlan, Hook, ProbeKind};
 use crate::probe_runner::ProbeRunner;
 use crate::scope::Scope;
 use crate::status::Terminated;
@@ -111,6 +111,7 @@ impl Container {
 
     pub(super) fn create(&mut self, scope: &mut Scope<'_>) {
         self.stage = Stage::Creating;
+        self.asked_image = Some(Arc::clone(&self.plan.image));
         let life = LifeKey {
             container: scope.life.container,
             attempt: self.next_attempt,
@@ -149,7 +150,7 @@ impl Container {
         scope.transition(Transition::Created { life: scope.life });
         self.warn_of_unknown_signal(scope, stop_signal);
         forget_old_life(scope);
-        let plan = Arc::clone(&self.plan);
+        let plan = self.plan_with_asked_image();
         self.probers = ProbeKind::ALL.map(|kind| {
             plan.probe(kind)
                 .map(|probe| ProbeRunner::new(kind, Arc::clone(probe)))
@@ -160,6 +161,17 @@ impl Container {
             stop_signal,
             plan,
         });
+    }
+
+    /// The plan of a life that was just made. Another manifest may have come since it was asked for.
+    fn plan_with_asked_image(&self) -> Arc<ContainerPlan> {
+        match &self.asked_image {
+            Some(image) if *image != self.plan.image => Arc::new(ContainerPlan {
+                image: Arc::clone(image),
+                ..(*self.plan).clone()
+            }),
+            Some(_) | None => Arc::clone(&self.plan),
+        }
     }
 
     pub(super) fn warn_of_unknown_signal(&mut self, scope: &mut Scope<'_>, effective: Option<Signal>) {
@@ -215,6 +227,7 @@ impl Container {
             started_at: at,
             started,
             succeeded: false,
+            signal_unhandled: false,
             post_start,
             termination: None,
         });
@@ -253,6 +266,7 @@ impl Container {
         let ended = Ended {
             terminated,
             stop_signal: life.stop_signal,
+            image: Some(Arc::clone(&life.plan.image)),
             attempt: life.attempt,
         };
         self.earlier = self.newest.replace(ended);

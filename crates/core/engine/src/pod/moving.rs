@@ -7,6 +7,7 @@ use crate::container::{Container, PodView, Stage};
 use crate::io::{Action, Outbox};
 use crate::line::{KillReason, LineBody};
 use crate::plan::{PodPlan, Role, Settings};
+use crate::termination::{GraceSources, KillOrder};
 use crate::time::Time;
 
 impl PodMachine {
@@ -37,7 +38,7 @@ impl PodMachine {
         match self.sandbox {
             Sandbox::Absent => self.run_sandbox(out),
             Sandbox::Lost => self.recover_sandbox(out),
-            Sandbox::Ready => self.step_containers(now, out),
+            Sandbox::Ready => self.replace_image(now, out) || self.step_containers(now, out),
             Sandbox::Starting | Sandbox::Failed { .. } | Sandbox::Stopping | Sandbox::Stopped => false,
         }
     }
@@ -65,6 +66,34 @@ impl PodMachine {
             }
         }
         self.run_sandbox(out)
+    }
+
+    /// Ends one life whose image the manifest does not name any more.
+    fn replace_image(&mut self, now: Time, out: &mut Outbox) -> bool {
+        let Some(ix) = self.containers.iter().position(Container::has_old_image) else {
+            return false;
+        };
+        let container = &self.containers[ix];
+        let name = &container.plan().name;
+        let message = match container.role() {
+            Role::Main | Role::Ephemeral => {
+                format!("Container {name} definition changed, will be restarted")
+            }
+            Role::Init | Role::Sidecar => format!("Init container {name} definition changed"),
+        };
+        let grace = GraceSources {
+            pod: self.plan.grace,
+            ..GraceSources::default()
+        }
+        .choose();
+        let order = KillOrder {
+            reason: KillReason::ImageChanged,
+            grace,
+            message,
+            in_turn: false,
+        };
+        self.with(now, ix, out, |it, scope| it.kill(scope, order));
+        true
     }
 
     pub(super) fn step_containers(&mut self, now: Time, out: &mut Outbox) -> bool {
@@ -141,16 +170,24 @@ impl PodMachine {
         self.random = random;
     }
 
-    pub(super) fn replan(&mut self, plan: Arc<PodPlan>, settings: Settings) {
-        for (container, plan) in self.containers.iter_mut().zip(&plan.containers) {
-            container.replan(plan);
+    pub(super) fn replan(
+        &mut self,
+        now: Time,
+        plan: Arc<PodPlan>,
+        running: &PodPlan,
+        settings: Settings,
+        out: &mut Outbox,
+    ) {
+        self.settings = settings;
+        for (ix, plan) in plan.containers.iter().enumerate() {
+            let running = running.containers.get(ix);
+            self.with(now, ix, out, |it, scope| it.replan(scope, plan, running));
         }
         // Only ephemeral ones are added, behind the others.
         let known = self.containers.len();
         let added = plan.containers.iter().skip(known).map(Arc::clone);
         self.containers.extend(added.map(Container::new));
         self.plan = plan;
-        self.settings = settings;
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use pulselet_engine::io::{Exit, ImageFailure, ProbeOutcome, ProbeReport, Pulled};
+use pulselet_engine::line::Phase;
 use pulselet_engine::plan::{ContainerPlan, Handler, HookPlan, ProbeKind, ProbePlan, RestartPolicy, Role};
 use pulselet_engine::status::ReportedState;
 use pulselet_engine::{
@@ -62,6 +63,10 @@ pub(crate) struct Driven {
 
 impl Driven {
     pub(crate) fn new(container: ContainerPlan) -> Self {
+        Self::seeded(container, 7)
+    }
+
+    fn seeded(container: ContainerPlan, seed: u64) -> Self {
         let plan = PodPlan {
             grace: Some(Span::from_secs(30)),
             active_deadline: None,
@@ -77,7 +82,7 @@ impl Driven {
             identity,
             Arc::new(plan),
             Settings::default(),
-            7,
+            seed,
             Time::ZERO,
             &mut out,
         );
@@ -86,7 +91,11 @@ impl Driven {
 
     /// With its container running since second 0.
     pub(crate) fn running(container: ContainerPlan) -> Self {
-        let mut driven = Self::new(container);
+        Self::new(container).brought_up()
+    }
+
+    fn brought_up(mut self) -> Self {
+        let driven = &mut self;
         driven.give(0, Input::SandboxReady);
         driven.give(
             0,
@@ -103,7 +112,7 @@ impl Driven {
                 at: at(0),
             },
         );
-        driven
+        self
     }
 
     pub(crate) fn give(&mut self, secs: u64, input: Input) {
@@ -148,6 +157,7 @@ fn reported(outcome: ProbeOutcome) -> ProbeReport {
         detail: String::new(),
         exit_code: None,
         latency: Span::ZERO,
+        reached: true,
         timed_out: false,
         starved: false,
     }
@@ -301,7 +311,15 @@ fn an_ephemeral_container_has_one_life_and_the_pod_does_not_care() {
     };
     let settings = Settings::default();
     let plan = Arc::new(plan);
-    driven.give(1, Input::Replan { plan, settings });
+    let running = Arc::clone(&plan);
+    driven.give(
+        1,
+        Input::Replan {
+            plan,
+            running,
+            settings,
+        },
+    );
     assert_eq!(driven.out.actions, [Action::EnsureImage { container: 1 }]);
     let life = LifeKey {
         container: 1,
@@ -478,6 +496,75 @@ fn what_the_runtime_did_alone_is_reported_at_the_exit() {
     )));
 }
 
+#[test]
+fn after_a_restart_overdue_probes_are_spread() {
+    // Each pod has a seed of its own, of which the moment follows.
+    let moment = |seed: u64| {
+        let probed = ContainerPlan {
+            liveness: Some(probe()),
+            ..container()
+        };
+        let mut driven = Driven::seeded(probed, seed).brought_up();
+        driven.give(100, Input::AgentRestarted);
+        driven.pod.next_deadline().expect("the probe is due")
+    };
+    let moments: Vec<_> = (0..20).map(moment).collect();
+    assert!(moments.iter().all(|due| *due >= at(100) && *due <= at(101)));
+    let distinct: std::collections::BTreeSet<_> = moments.into_iter().collect();
+    assert!(distinct.len() > 15, "they do not come all at once");
+}
+
+/// The events of the last step: severity, reason and text.
+fn events(driven: &Driven) -> Vec<String> {
+    let all = driven.out.events.iter();
+    all.map(|event| format!("{} {}: {}", event.severity.as_str(), event.reason, event.message))
+        .collect()
+}
+
+fn unhandled(signal: Signal) -> Input {
+    Input::StopSignalUnhandled { life: FIRST, signal }
+}
+
+#[test]
+fn a_signal_nobody_handles_is_told_once_per_life() {
+    let mut driven = Driven::running(container());
+    driven.give(10, unhandled(Signal::TERM));
+    let expected = "Normal StopSignalNotHandled: Container app does not handle its stop signal SIGTERM: every stop \
+                    takes the whole grace period of 30s and ends with SIGKILL";
+    assert_eq!(events(&driven), [expected]);
+    driven.give(20, unhandled(Signal::TERM));
+    assert_eq!(events(&driven), [""; 0]);
+    let signal: Signal = "SIGUSR1".parse().expect("a signal");
+    let asked = ContainerPlan {
+        stop_signal: Some(signal),
+        ..container()
+    };
+    let mut driven = Driven::running(asked);
+    driven.give(10, unhandled(signal));
+    assert!(events(&driven)[0].starts_with("Warning StopSignalNotHandled: "));
+}
+
+#[test]
+fn an_exceeded_grace_period_names_the_signal_and_whether_it_was_ignored() {
+    for (was_read, says) in [
+        (true, "SIGTERM was sent and ignored"),
+        (false, "SIGTERM was sent and did not end it"),
+    ] {
+        let mut driven = Driven::running(container());
+        driven.give(100, Input::Delete { grace: None });
+        driven.give(100, signalled(Signal::TERM));
+        if was_read {
+            driven.give(100, unhandled(Signal::TERM));
+        }
+        driven.advance(130);
+        let expected = format!(
+            "Warning ExceededGracePeriod: Container app did not stop within its grace period of 30s: {says}, so it was \
+             killed"
+        );
+        assert_eq!(events(&driven), [expected]);
+    }
+}
+
 /// Deleted, and killed before the stop signal was answered for.
 fn killed_before_its_signal() -> Driven {
     let mut driven = Driven::running(container());
@@ -589,4 +676,111 @@ fn the_whole_state_can_be_written_down_and_read_back() {
         serde_json::from_str::<PodMachine>(&text).expect("it reads back"),
         driven.pod
     );
+}
+
+#[test]
+fn a_pod_that_is_deleted_before_its_init_containers_are_done_has_failed() {
+    let mut driven = Driven::running(ContainerPlan {
+        role: Role::Init,
+        ..container()
+    });
+    driven.give(1, exited(FIRST, 1, 1));
+    driven.give(2, Input::Delete { grace: None });
+    assert_eq!(driven.pod.phase(), Phase::Failed);
+    let mut driven = Driven::new(container());
+    driven.give(0, Input::Delete { grace: None });
+    assert_eq!(driven.pod.phase(), Phase::Pending, "nothing of it has failed");
+}
+
+fn with_image(image: &str, restart: RestartPolicy) -> ContainerPlan {
+    ContainerPlan {
+        image: image.into(),
+        restart,
+        ..container()
+    }
+}
+
+fn replanned(container: ContainerPlan) -> Input {
+    let plan = PodPlan {
+        grace: Some(Span::from_secs(30)),
+        active_deadline: None,
+        containers: vec![Arc::new(container)],
+    };
+    let plan = Arc::new(plan);
+    Input::Replan {
+        running: Arc::clone(&plan),
+        plan,
+        settings: Settings::default(),
+    }
+}
+
+#[test]
+fn another_image_replaces_the_life_that_has_the_old_one() {
+    let never = RestartPolicy::Never;
+    let mut driven = Driven::running(with_image("app:1", never));
+    driven.give(5, replanned(with_image("app:2", never)));
+    let grace = Span::from_secs(30);
+    assert_eq!(driven.out.actions, [Action::Stop { life: FIRST, grace }]);
+    let killing = &driven.out.events[0];
+    assert_eq!(
+        (killing.reason, killing.message.as_str()),
+        ("Killing", "Container app definition changed, will be restarted")
+    );
+    let image = |driven: &Driven| driven.pod.status().containers[0].image.to_string();
+    assert_eq!(image(&driven), "app:1", "it still runs");
+    driven.give(6, exited(FIRST, 6, 0));
+    assert_eq!(driven.out.actions, [Action::EnsureImage { container: APP }]);
+    assert_eq!(image(&driven), "app:2", "it is being made");
+    // Nothing else follows from the same manifest.
+    driven.give(6, replanned(with_image("app:2", never)));
+    assert_eq!(driven.out.actions, []);
+}
+
+#[test]
+fn another_image_ends_every_wait_and_the_back_off() {
+    let always = RestartPolicy::Always;
+    let mut driven = Driven::running(with_image("app:1", always));
+    let pulled = || Input::ImageReady {
+        container: APP,
+        pulled: Pulled::AlreadyPresent,
+    };
+    driven.give(1, exited(FIRST, 1, 1));
+    driven.give(1, pulled());
+    driven.give(1, created(SECOND));
+    driven.give(1, exited(SECOND, 2, 1));
+    assert_eq!(
+        driven.pod.next_deadline(),
+        Some(at(12)),
+        "the back-off is ten seconds"
+    );
+    driven.give(3, replanned(with_image("app:2", always)));
+    assert_eq!(driven.out.actions, [Action::EnsureImage { container: APP }]);
+    let failed = Input::ImageFailed {
+        container: APP,
+        error: ImageFailure::ErrImagePull,
+        message: "why".to_owned(),
+    };
+    driven.give(4, failed);
+    assert_eq!(driven.out.actions, []);
+    driven.give(5, replanned(with_image("app:3", always)));
+    assert_eq!(driven.out.actions, [Action::EnsureImage { container: APP }]);
+    let third = LifeKey {
+        container: APP,
+        attempt: 2,
+    };
+    driven.give(5, pulled());
+    assert_eq!(driven.out.actions, [Action::Create { life: third }]);
+    // Yet another comes while the life is being made: it is made, and replaced.
+    driven.give(6, replanned(with_image("app:4", always)));
+    driven.give(7, created(third));
+    assert_eq!(&*driven.pod.status().containers[0].image, "app:3");
+    driven.give(
+        7,
+        Input::Running {
+            life: third,
+            at: at(7),
+        },
+    );
+    let grace = Span::from_secs(30);
+    assert_eq!(driven.out.actions, [Action::Stop { life: third, grace }]);
 }

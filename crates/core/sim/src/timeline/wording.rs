@@ -168,6 +168,7 @@ pub const fn reason(reason: KillReason) -> &'static str {
         KillReason::Evicted => "pod evicted",
         KillReason::Deadline => "pod past its deadline",
         KillReason::SandboxChanged => "sandbox changed",
+        KillReason::ImageChanged => "image changed",
         KillReason::PostStartHook => "postStart hook failed",
         KillReason::Completed => "pod completed",
     }

@@ -18,6 +18,7 @@ use tracing::Instrument as _;
 use super::Agent;
 use super::entry::{LifeStage, Manifest, PodEntry, Record};
 use super::observe::Known;
+use super::transitions::SIGNALS_READ_AFTER;
 use crate::jobs::{PodRef, SandboxLocation};
 use crate::spans;
 use crate::state::store::{self, StoredPod};
@@ -112,7 +113,7 @@ impl Agent {
         }
         // What the runtime still has keeps its files, whether or not anybody knows why it is there.
         uids.extend(listing.running_uids().into_iter().map(str::to_owned));
-        self.remove_stale_directories(uids);
+        self.remove_stale_directories(uids).await;
         Ok(())
     }
 
@@ -173,6 +174,7 @@ impl Agent {
         entry.history = record.history;
         entry.successor = record.successor;
         entry.grace_exceeded = record.grace_exceeded;
+        entry.annotation = record.annotation;
         learn_lives(&mut entry, &engine);
         for (life, generation) in record.older_lives {
             let (older, pod) = spec(generation)?;
@@ -210,17 +212,25 @@ impl Agent {
         };
         let uid = Arc::clone(&entry.identity.uid);
         let plan = Arc::clone(entry.plan());
+        let running = Arc::clone(&entry.blueprint.running);
         let settings = self.config.settings;
         let ready =
             |sandbox: &&SandboxStatus| *sandbox.pod.uid == *uid && sandbox.state == SandboxState::Ready;
         let sandbox = listing.sandboxes.iter().filter(ready).max_by_key(|it| it.attempt);
         if let Some(sandbox) = sandbox {
-            entry.set_location(SandboxLocation::from(sandbox));
+            let host = self.jobs.host_address(&entry.spec.read());
+            entry.set_location(SandboxLocation::new(sandbox, host));
         }
         let expected: Vec<_> = entry
             .lives
             .iter()
             .map(|life| (life.id.clone(), life.key))
+            .collect();
+        let alive: Vec<_> = entry
+            .lives
+            .iter()
+            .filter(|life| life.is_running())
+            .map(|life| life.key)
             .collect();
         let mut found: Vec<_> = listing
             .containers
@@ -240,8 +250,18 @@ impl Agent {
             self.feed(key, Input::SandboxLost);
         }
         self.feed(key, Input::AgentRestarted);
+        for life in alive {
+            self.read_signals(key, life, SIGNALS_READ_AFTER);
+        }
         // Last: what was begun under the old plan goes on under it.
-        self.feed(key, Input::Replan { plan, settings });
+        self.feed(
+            key,
+            Input::Replan {
+                plan,
+                running,
+                settings,
+            },
+        );
     }
 
     /// The database could not be read; the pods come from their spare copies.
@@ -255,10 +275,11 @@ impl Agent {
         self.warn_all(&message);
     }
 
-    /// Removes the directories and logs of pods that were forgotten while their removal was under way.
-    fn remove_stale_directories(&mut self, known: HashSet<String>) {
+    /// Removes the directories and logs of pods that were forgotten while their removal was under way, and the logs that
+    /// an earlier run has kept. Done before any pod is taken: the same manifest has the same uid, and its directory again.
+    async fn remove_stale_directories(&self, known: HashSet<String>) {
         let layout = self.jobs.layout.clone();
-        self.tasks.spawn_blocking(move || {
+        let removed = tokio::task::spawn_blocking(move || {
             let is_stale = |uid: &str| !known.contains(uid);
             remove_below(&layout.pods(), |name| is_stale(name));
             // Namespace, name and uid; neither of them has an underscore. What is named otherwise is not ours.
@@ -269,6 +290,7 @@ impl Agent {
                 }
             });
         });
+        removed.await.expect("removing does not panic");
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use pulselet_engine::io::{Exit, ProbeReport, StopRecord};
-use pulselet_engine::plan::ProbeKind;
+use pulselet_engine::plan::{ContainerPlan, ProbeKind};
 use pulselet_engine::{Input, LifeKey, PodKey, Time};
 use pulselet_plan::{MessagePolicy, VolumeKind};
 use pulselet_runtime::{
@@ -21,6 +21,7 @@ use super::adopt::{Findings, Listing};
 use super::entry::{Life, LifeStage, PodEntry};
 use super::transitions::probe_name;
 use crate::jobs::{ContainerStorage, JobAnswer, JobResult, Measurement, SandboxLocation, StorageMeasurement};
+use crate::pod::status::KnownImage;
 use crate::pod::termination;
 use crate::spans;
 use crate::state::layout::Layout;
@@ -33,22 +34,45 @@ impl Agent {
             JobResult::Sandbox(location) => self.sandbox_is(key, location),
             JobResult::Image {
                 container,
-                image_id,
+                image,
                 pulled,
                 bad_signal,
-            } => {
-                self.image_is(key, container, image_id, bad_signal);
+            } if self.is_wanted(key, container, &image.name) => {
+                self.image_is(key, container, image, bad_signal);
                 self.feed(key, Input::ImageReady { container, pulled });
             }
+            JobResult::ImageFailed {
+                container,
+                image,
+                error,
+                message,
+            } if self.is_wanted(key, container, &image) => {
+                let failed = Input::ImageFailed {
+                    container,
+                    error,
+                    message,
+                };
+                self.feed(key, failed);
+            }
+            // The manifest has named another image since; that one was asked for, too.
+            JobResult::Image { .. } | JobResult::ImageFailed { .. } => {}
             JobResult::Container(status) => self.observe(key, &status),
             JobResult::ProbeDone {
                 life,
                 kind,
+                look,
                 report,
                 began,
                 late,
             } => {
                 self.metrics.lateness(late);
+                if look {
+                    self.metrics.look(&report);
+                }
+                // A look that failed says nothing that a dashboard of failing probes should show.
+                if !look || report.outcome.is_success() {
+                    self.count_probe(key, life, kind, &report);
+                }
                 self.probe_done(key, life, kind, report, began);
             }
             JobResult::Signalled { life, signal, at } => {
@@ -75,18 +99,38 @@ impl Agent {
         self.feed(key, Input::SandboxReady);
     }
 
-    fn image_is(&mut self, key: PodKey, container: usize, image_id: String, bad_signal: Option<String>) {
+    fn is_wanted(&self, key: PodKey, container: usize, image: &Arc<str>) -> bool {
+        let entry = self.entries.get(&key);
+        entry.and_then(|entry| entry.wanted_image(container)) == Some(image)
+    }
+
+    fn image_is(&mut self, key: PodKey, container: usize, image: KnownImage, bad_signal: Option<String>) {
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
         };
-        if let Some(slot) = entry.image_ids.get_mut(container) {
-            *slot = image_id;
+        if let Some(slot) = entry.images.get_mut(container) {
+            *slot = image;
         }
         let plan = entry.plan().containers.get(container);
         if let (Some(why), Some(plan)) = (bad_signal, plan.filter(|plan| plan.stop_signal.is_none())) {
             let message = format!("The image's STOPSIGNAL cannot be understood, SIGTERM is used: {why}");
             let name = Arc::clone(&plan.name);
             self.warn(key, name, "InvalidStopSignal", message);
+        }
+    }
+
+    /// The plan of a probe whose worker is there.
+    fn probed(&self, key: PodKey, life: LifeKey, kind: ProbeKind) -> Option<(&PodEntry, &ContainerPlan)> {
+        let entry = self.entries.get(&key)?;
+        let plan = entry.plan().containers.get(life.container)?;
+        let is_worked_on = self.pods.get(key)?.has_worker(life, kind);
+        is_worked_on.then_some((entry, plan))
+    }
+
+    fn count_probe(&self, key: PodKey, life: LifeKey, kind: ProbeKind, report: &ProbeReport) {
+        if let Some((entry, plan)) = self.probed(key, life, kind) {
+            let name = probe_name(entry, &plan.name, kind);
+            self.metrics.probe(&name, report.outcome, report.latency.into());
         }
     }
 
@@ -98,15 +142,11 @@ impl Agent {
         mut report: ProbeReport,
         began: Time,
     ) {
-        if let Some(entry) = self.entries.get(&key)
-            && let Some(plan) = entry.plan().containers.get(life.container)
-            && self.pods.get(key).is_some_and(|pod| pod.has_worker(life, kind))
+        if let Some(starvation) = &self.starvation
+            && let Some((_, plan)) = self.probed(key, life, kind)
+            && let Some(probe) = plan.probe(kind)
         {
-            let name = probe_name(entry, &plan.name, kind);
-            self.metrics.probe(&name, report.outcome, report.latency.into());
-            if let (Some(starvation), Some(probe)) = (&self.starvation, plan.probe(kind)) {
-                report.starved = starvation.was_late(began, probe.period);
-            }
+            report.starved = starvation.was_late(began, probe.period);
         }
         self.feed(key, Input::ProbeDone { life, kind, report });
     }
@@ -198,7 +238,11 @@ impl Agent {
             return None;
         }
         if !status.image_id.is_empty() {
-            entry.image_ids[container].clone_from(&status.image_id);
+            let of_life = entry.life(life).and_then(Life::image).cloned();
+            entry.images[container] = KnownImage {
+                name: of_life.unwrap_or_default(),
+                id: status.image_id.clone(),
+            };
         }
         Some(life)
     }

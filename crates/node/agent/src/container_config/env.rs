@@ -1,12 +1,12 @@
-//! The environment of a container: literal values, `$(VAR)` references, what the downward API offers, and what config
-//! maps and secrets hold.
+//! The environment of a container: literal values, `$(VAR)` references, what the downward API offers, what config maps
+//! and secrets hold, and where services are.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pulselet_model::Container;
 use pulselet_model::openapi::api::core::v1 as core;
 use pulselet_runtime::EnvVar;
-use pulselet_volume::{Downward, Objects, SourceKind, Wanted};
+use pulselet_volume::{Downward, Objects, ServiceFacts, SourceKind, Wanted};
 
 use super::error::ConfigError;
 use super::expansion::expand;
@@ -14,7 +14,7 @@ use super::expansion::expand;
 /// Variables, and what had to be left out.
 #[derive(Debug, Default)]
 pub(super) struct Environment {
-    /// Those of `envFrom` first, then the manifest's, in its order.
+    /// Those of `envFrom` first, then the manifest's, in its order, then those about services.
     pub(super) variables: Vec<EnvVar>,
     pub(super) skipped: Vec<Skipped>,
 }
@@ -65,6 +65,8 @@ pub(super) fn environment(
     let mut made = Environment::default();
     let mut known: BTreeMap<String, String> = BTreeMap::new();
     let mut order: Vec<&str> = Vec::new();
+    let services = objects.services()?.iter().map(ServiceFacts::variables);
+    let services: BTreeMap<String, String> = services.flatten().collect();
     for source in &container.env_from {
         add_all(source, objects, &mut known, &mut made.skipped)?;
     }
@@ -76,7 +78,7 @@ pub(super) fn environment(
                 from_source(&variable.name, source, container, downward, objects)?
             }
             (_, text) => Some(expand(text.unwrap_or_default(), |name| {
-                known.get(name).map(String::as_str)
+                known.get(name).or_else(|| services.get(name)).map(String::as_str)
             })),
         };
         if let Some(value) = value {
@@ -84,11 +86,16 @@ pub(super) fn environment(
             order.push(&variable.name);
         }
     }
+    let given: BTreeSet<String> = known.keys().cloned().collect();
     for name in order {
         if let Some((name, value)) = known.remove_entry(name) {
             made.variables.push(EnvVar { name, value });
         }
     }
+    // What the manifest says of a name counts.
+    let rest = services.into_iter().filter(|(name, _)| !given.contains(name));
+    made.variables
+        .extend(rest.map(|(name, value)| EnvVar { name, value }));
     Ok(made)
 }
 
@@ -197,7 +204,7 @@ mod tests {
 
     use super::*;
     use pulselet_model::Pod;
-    use pulselet_volume::NodeFacts;
+    use pulselet_volume::{NodeFacts, ServicePortFacts};
     use serde_json::{Value, json};
 
     fn resolve(container: &Value, objects: &Objects) -> Result<Environment, ConfigError> {
@@ -260,6 +267,38 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "environment variable \"X\": unsupported field path \"spec.secret\""
+        );
+    }
+
+    #[test]
+    fn services_can_be_used_and_replaced() {
+        let service = ServiceFacts {
+            name: "kubernetes".to_owned(),
+            address: "10.96.0.1".to_owned(),
+            ports: vec![ServicePortFacts {
+                name: "https".to_owned(),
+                number: 443,
+                protocol: "TCP".to_owned(),
+            }],
+        };
+        let env = json!([
+            {"name": "URL", "value": "https://$(KUBERNETES_SERVICE_HOST)"},
+            {"name": "KUBERNETES_PORT", "value": "mine"},
+        ]);
+        let objects = Objects::default().with_services(vec![service]);
+        let made = resolve(&json!({"name": "app", "env": env}), &objects).unwrap();
+        let made = variables(&made);
+        assert_eq!(
+            made[..2],
+            [("URL", "https://10.96.0.1"), ("KUBERNETES_PORT", "mine")]
+        );
+        assert!(
+            made.contains(&("KUBERNETES_SERVICE_PORT_HTTPS", "443")),
+            "{made:?}"
+        );
+        assert_eq!(
+            made.iter().filter(|(name, _)| *name == "KUBERNETES_PORT").count(),
+            1
         );
     }
 

@@ -14,6 +14,7 @@ use pulselet_volume::{Objects, Wanted};
 
 use self::pull_secrets::Keyring;
 use super::{JobContext, JobResult, PULL_TIMEOUT, bounded};
+use crate::pod::status::KnownImage;
 
 #[derive(Debug)]
 pub(crate) struct ImageJob {
@@ -46,19 +47,23 @@ impl JobContext {
                 };
                 let result = JobResult::Image {
                     container,
-                    image_id: image.id,
+                    image: KnownImage {
+                        name: job.image,
+                        id: image.id,
+                    },
                     pulled,
                     bad_signal,
                 };
                 self.answer(key, result).await;
             }
             Err((error, message)) => {
-                let input = Input::ImageFailed {
+                let result = JobResult::ImageFailed {
                     container,
+                    image: job.image,
                     error,
                     message,
                 };
-                self.send_input(key, input).await;
+                self.answer(key, result).await;
             }
         }
     }

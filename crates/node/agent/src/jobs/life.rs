@@ -23,6 +23,16 @@ pub(crate) struct CreateJob {
     pub(crate) name: Arc<str>,
     pub(crate) image_id: String,
     pub(crate) stop_signal: Option<Signal>,
+    pub(crate) target: Target,
+}
+
+/// Whose processes a container is to see besides its own.
+#[derive(Debug)]
+pub(crate) enum Target {
+    None,
+    Running(ContainerId),
+    /// The container of that name does not run.
+    Missing(String),
 }
 
 #[derive(Debug)]
@@ -34,6 +44,16 @@ pub(crate) struct StopJob {
     /// The signal the runtime will send.
     pub(crate) signal: Signal,
     /// How long the runtime has to do it by itself.
+    pub(crate) delay: Duration,
+}
+
+#[derive(Debug)]
+pub(crate) struct SignalsJob {
+    pub(crate) pod: PodKey,
+    pub(crate) life: LifeKey,
+    pub(crate) id: ContainerId,
+    /// The effective stop signal.
+    pub(crate) signal: Signal,
     pub(crate) delay: Duration,
 }
 
@@ -84,6 +104,14 @@ impl JobContext {
 
     /// Asks for the objects the container is made from, then makes its configuration.
     async fn configure(self: Arc<Self>, job: CreateJob) -> (PodRef, std::result::Result<Made, ConfigError>) {
+        let pid_target = match &job.target {
+            Target::None => None,
+            Target::Running(id) => Some(id.clone()),
+            Target::Missing(name) => {
+                let target = name.clone();
+                return (job.pod, Err(ConfigError::NoTarget { target }));
+            }
+        };
         let pod = &job.pod.spec;
         let image = ImageFacts {
             user: self.image_user(&job).await,
@@ -99,6 +127,10 @@ impl JobContext {
             let made = job.pod.with_context(&jobs, |context| {
                 let attempt = job.life.attempt;
                 container_config(context, &objects, &job.name, attempt, signal, image)
+            });
+            let made = made.map(|mut made| {
+                made.config.pid_target = pid_target;
+                made
             });
             (job.pod, made)
         });
@@ -203,6 +235,25 @@ impl JobContext {
         }
     }
 
+    /// Looks what the container's main process does about its stop signal. What cannot be seen is not reported.
+    pub(crate) async fn read_signals(&self, job: SignalsJob) {
+        let SignalsJob {
+            pod,
+            life,
+            id,
+            signal,
+            delay,
+        } = job;
+        tokio::time::sleep(delay).await;
+        let masks = bounded(Operation::ContainerStatus, self.runtime.signal_masks(&id)).await;
+        if let Ok(Some(masks)) = masks
+            && !masks.handles(signal)
+        {
+            self.send_input(pod, Input::StopSignalUnhandled { life, signal })
+                .await;
+        }
+    }
+
     /// Asks how a container is.
     pub(crate) async fn describe(&self, pod: PodKey, id: ContainerId) {
         // One that cannot be described now is found by the next listing.
@@ -224,10 +275,11 @@ impl JobContext {
     }
 
     /// Removes the files of a pod that is over.
-    pub(crate) async fn clean_up(&self, key: PodKey, pod: Identity) {
+    pub(crate) async fn clean_up(&self, key: PodKey, pod: Identity, keeps_logs: bool) {
         let logs = self.layout.pod_logs(&pod.namespace, &pod.name, &pod.uid);
         self.volumes.forget(&pod.uid).await;
-        for path in [self.layout.pod(&pod.uid), logs] {
+        let logs = (!keeps_logs).then_some(logs);
+        for path in [Some(self.layout.pod(&pod.uid)), logs].into_iter().flatten() {
             let span = tracing::Span::current();
             let removed = tokio::task::spawn_blocking(move || {
                 let _entered = span.entered();

@@ -31,7 +31,7 @@ impl JobContext {
             other => other?,
         };
         let status = bounded(Operation::SandboxStatus, self.runtime.sandbox_status(&id)).await?;
-        Ok(SandboxLocation::from(&status))
+        Ok(SandboxLocation::new(&status, self.host_address(&pod.spec)))
     }
 
     /// An earlier agent made it and died before it could say so, or died while it made it.

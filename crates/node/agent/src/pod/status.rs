@@ -1,10 +1,11 @@
 //! A pod's status as Kubernetes serves it, from the engine's.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
+use pulselet_engine::Time;
 use pulselet_engine::plan::Role;
 use pulselet_engine::status as engine;
-use pulselet_engine::{PodPlan, Time};
 use pulselet_model::openapi::api::core::v1 as core;
 use pulselet_model::openapi::apimachinery::pkg::apis::meta::v1::Time as WireTime;
 use pulselet_model::status::ContainerLifecycleStatus;
@@ -17,10 +18,9 @@ use crate::state::clock::Clock;
 #[derive(Debug)]
 pub(crate) struct Surroundings<'a> {
     /// In the order of the status's containers.
-    pub(crate) plan: &'a PodPlan,
     pub(crate) blueprints: &'a [ContainerBlueprint],
     pub(crate) qos_class: &'a str,
-    pub(crate) image_ids: &'a [String],
+    pub(crate) images: &'a [KnownImage],
     pub(crate) pod_ips: &'a [IpAddr],
     pub(crate) host_ip: IpAddr,
     pub(crate) clock: Clock,
@@ -29,6 +29,13 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) runtime: &'a str,
     /// Whether the runtime can make what is mounted below a volume read-only.
     pub(crate) recursive_read_only: bool,
+}
+
+/// What a runtime calls the image of that name; both empty where that is not known.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KnownImage {
+    pub(crate) name: Arc<str>,
+    pub(crate) id: String,
 }
 
 pub(crate) fn pod_status(status: &engine::PodReport, around: &Surroundings<'_>) -> PodStatus {
@@ -79,7 +86,6 @@ fn container_status(
     container: &engine::ContainerReport,
     around: &Surroundings<'_>,
 ) -> ContainerStatusFields {
-    let plan = around.plan.containers.get(index);
     let blueprint = around.blueprints.get(index);
     let mount = |mount: &MountBlueprint| mount_status(mount, around.recursive_read_only);
     let id = |id: &str| format!("{}://{id}", around.runtime);
@@ -118,8 +124,13 @@ fn container_status(
         },
         ready: container.ready,
         restart_count: i32::try_from(container.restart_count).unwrap_or(i32::MAX),
-        image: plan.map(|plan| plan.image.to_string()).unwrap_or_default(),
-        image_id: around.image_ids.get(index).cloned().unwrap_or_default(),
+        image: container.image.to_string(),
+        image_id: around
+            .images
+            .get(index)
+            .filter(|known| known.name == container.image)
+            .map(|known| known.id.clone())
+            .unwrap_or_default(),
         container_id: container.id.as_deref().map(id).unwrap_or_default(),
         started: Some(container.started),
         stop_signal: stop_signal.map(|signal| signal.name().to_owned()),
@@ -170,7 +181,6 @@ mod tests {
         }))
         .unwrap();
         let blueprint = pulselet_plan::convert(&pod, gates).unwrap();
-        let plan = &blueprint.plan;
         let (clock, _, _) = Clock::resume(None, Time::ZERO);
         let status = engine::PodReport {
             phase: Phase::Running,
@@ -187,6 +197,7 @@ mod tests {
             containers: vec![engine::ContainerReport {
                 name: "app".into(),
                 role: Role::Main,
+                image: "web:1".into(),
                 state: engine::ReportedState::Waiting {
                     reason: "CrashLoopBackOff",
                     message: None,
@@ -200,10 +211,9 @@ mod tests {
             }],
         };
         let around = Surroundings {
-            plan,
             blueprints: &blueprint.containers,
             qos_class: "BestEffort",
-            image_ids: &[],
+            images: &[],
             pod_ips: &[[127, 0, 0, 1].into()],
             host_ip: [192, 0, 2, 1].into(),
             clock,

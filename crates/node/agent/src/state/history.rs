@@ -1,4 +1,5 @@
-//! What led to a kill: the attempts of its probe and the course of the stop, as event lines.
+//! How containers ended: for a kill the attempts of its probe and the course of the stop, for an exit of their own that
+//! exit, and what followed, as event lines.
 //!
 //! Attempts are kept small, because every probe worker has some; texts are kept for failures only. A kill is
 //! written down line by line as it goes on, so that an agent's death in the middle loses nothing of it.
@@ -18,12 +19,84 @@ const MAX_DETAIL: usize = 1024;
 
 /// One attempt of a probe in few bytes.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(from = "StoredAttempt", into = "StoredAttempt")]
 struct Attempt {
     at: Time,
     latency_micros: u32,
     run: u16,
     outcome: AttemptOutcome,
+    turn: AttemptTurn,
+}
+
+/// An attempt as it is written down.
+#[derive(Serialize, Deserialize)]
+struct StoredAttempt {
+    at: Time,
+    latency_micros: u32,
+    run: u16,
+    outcome: AttemptOutcome,
     counted: bool,
+    #[serde(default)]
+    look: bool,
+}
+
+/// Whether it counted, and whether it was a look, in one byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AttemptTurn {
+    Tick,
+    ForgivenTick,
+    Look,
+    FailedLook,
+}
+
+impl AttemptTurn {
+    fn new(counted: bool, look: bool) -> Self {
+        match (counted, look) {
+            (true, false) => Self::Tick,
+            (false, false) => Self::ForgivenTick,
+            (true, true) => Self::Look,
+            (false, true) => Self::FailedLook,
+        }
+    }
+
+    fn is_counted(self) -> bool {
+        match self {
+            Self::Tick | Self::Look => true,
+            Self::ForgivenTick | Self::FailedLook => false,
+        }
+    }
+
+    fn is_look(self) -> bool {
+        match self {
+            Self::Look | Self::FailedLook => true,
+            Self::Tick | Self::ForgivenTick => false,
+        }
+    }
+}
+
+impl From<StoredAttempt> for Attempt {
+    fn from(stored: StoredAttempt) -> Self {
+        Self {
+            at: stored.at,
+            latency_micros: stored.latency_micros,
+            run: stored.run,
+            outcome: stored.outcome,
+            turn: AttemptTurn::new(stored.counted, stored.look),
+        }
+    }
+}
+
+impl From<Attempt> for StoredAttempt {
+    fn from(attempt: Attempt) -> Self {
+        Self {
+            at: attempt.at,
+            latency_micros: attempt.latency_micros,
+            run: attempt.run,
+            outcome: attempt.outcome,
+            counted: attempt.turn.is_counted(),
+            look: attempt.turn.is_look(),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,10 +161,10 @@ impl History {
                 self.attempts.retain(|attempts| attempts.container != *container);
                 self.go_on(container, line, to_json, true)
             }
+            LineBody::Exited { .. } => Some(self.exit(container, line, to_json)),
             LineBody::Hook { .. }
             | LineBody::Signal { .. }
             | LineBody::GraceExceeded { .. }
-            | LineBody::Exited { .. }
             | LineBody::Backoff { .. } => self.go_on(container, line, to_json, false),
             LineBody::Probe {
                 kind: ProbeKind::Readiness,
@@ -128,6 +201,35 @@ impl History {
         }
     }
 
+    /// The end of a kill that was decided on, or an end that nobody had asked for.
+    fn exit(&mut self, container: &Arc<str>, line: &Line, to_json: ToJson<'_>) -> KillRecord {
+        let attempt = self.newest_life(container);
+        let of_life = |open: &KillRecord| open.container == *container && open.attempt == attempt;
+        if !self.open.iter().any(of_life) {
+            return self.open(container, line.at, attempt, to_json(line) + "\n");
+        }
+        self.go_on(container, line, to_json, false)
+            .expect("the record was just found")
+    }
+
+    fn newest_life(&self, container: &str) -> u32 {
+        let newest = self.lives.iter().find(|(name, _)| &**name == container);
+        newest.map_or(0, |(_, attempt)| *attempt)
+    }
+
+    /// Begins a record, in the place of one that is over.
+    fn open(&mut self, container: &Arc<str>, at: Time, attempt: u32, lines: String) -> KillRecord {
+        self.open.retain(|open| open.container != *container);
+        let open = KillRecord {
+            container: Arc::clone(container),
+            attempt,
+            at,
+            lines,
+        };
+        self.open.push(open.clone());
+        open
+    }
+
     fn begin(
         &mut self,
         container: &Arc<str>,
@@ -142,11 +244,11 @@ impl History {
             | KillReason::Evicted
             | KillReason::Deadline
             | KillReason::SandboxChanged
+            | KillReason::ImageChanged
             | KillReason::PostStartHook
             | KillReason::Completed => None,
         };
-        let newest = self.lives.iter().find(|(name, _)| name == container);
-        let attempt = newest.map_or(0, |(_, attempt)| *attempt);
+        let attempt = self.newest_life(container);
         let same = |open: &&mut KillRecord| open.container == *container && open.attempt == attempt;
         if let Some(open) = self.open.iter_mut().find(same) {
             // A second decision about the same life can only shorten the first.
@@ -160,16 +262,7 @@ impl History {
             }
         }
         push(&mut lines, &to_json(line));
-        self.open.retain(|open| open.container != *container);
-        let open = KillRecord {
-            container: Arc::clone(container),
-            attempt,
-            at: line.at,
-            lines,
-        };
-        let saved = open.clone();
-        self.open.push(open);
-        saved
+        self.open(container, line.at, attempt, lines)
     }
 
     fn go_on(&mut self, container: &str, line: &Line, to_json: ToJson<'_>, last: bool) -> Option<KillRecord> {
@@ -209,6 +302,7 @@ impl Attempts {
             latency_ms,
             run,
             counted,
+            look,
             ..
         } = &line.body
         else {
@@ -228,7 +322,7 @@ impl Attempts {
             latency_micros: (latency_ms * 1_000.0) as u32,
             run: u16::try_from(*run).unwrap_or(u16::MAX),
             outcome,
-            counted: *counted,
+            turn: AttemptTurn::new(*counted, *look),
         });
         if outcome != AttemptOutcome::Success {
             self.details.push_back((line.at, cut(detail)));
@@ -262,7 +356,8 @@ impl Attempts {
                     detail: detail.map(|(_, text)| text.to_string()).unwrap_or_default(),
                     latency_ms: Span::from_micros(attempt.latency_micros.into()).as_secs_f64() * 1_000.0,
                     run: attempt.run.into(),
-                    counted: attempt.counted,
+                    counted: attempt.turn.is_counted(),
+                    look: attempt.turn.is_look(),
                 },
             }
         })
@@ -320,6 +415,7 @@ mod tests {
                 latency_ms: 1.5,
                 run,
                 counted: true,
+                look: false,
             },
         )
     }
@@ -381,7 +477,25 @@ mod tests {
         };
         let kill = history.note(&line(7, running), &as_text).unwrap();
         assert!(kill.lines.ends_with("7 running\n"));
-        assert!(history.note(&line(8, exited()), &as_text).is_none());
+    }
+
+    #[test]
+    fn an_exit_that_nobody_asked_for_is_told_with_what_followed() {
+        let mut history = History::default();
+        history.note(&line(0, created(0)), &as_text);
+        let exit = history.note(&line(1, exited()), &as_text).unwrap();
+        assert_eq!((exit.attempt, exit.lines.as_str()), (0, "1 exited 137\n"));
+        let seconds = Span::from_secs(10);
+        history.note(&line(1, LineBody::Backoff { seconds }), &as_text);
+        history.note(&line(11, created(1)), &as_text);
+        let running = LineBody::Running {
+            id: "y".into(),
+            restart_count: 1,
+        };
+        let told = history.note(&line(11, running), &as_text).unwrap();
+        assert!(told.attempt == 0 && told.lines.ends_with("11 running\n"));
+        let next = history.note(&line(12, exited()), &as_text).unwrap();
+        assert_eq!((next.attempt, next.lines.as_str()), (1, "12 exited 137\n"));
     }
 
     #[test]

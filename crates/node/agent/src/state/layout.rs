@@ -9,9 +9,12 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use pulselet_vocabulary::PodName;
 use pulselet_volume::PodDirectory;
 use rustix::fs::FlockOperation;
 use thiserror::Error;
+
+use crate::container_config::log_path;
 
 /// How often the lock is tried. An agent that was killed while it started a process has left it to that process until its
 /// program runs, which is soon.
@@ -92,6 +95,11 @@ impl Layout {
 
     pub(crate) fn pod_logs(&self, namespace: &str, name: &str, uid: &str) -> PathBuf {
         self.logs().join(format!("{namespace}_{name}_{uid}"))
+    }
+
+    /// The log of one life of a container.
+    pub fn container_log(&self, pod: &PodName, uid: &str, container: &str, attempt: u32) -> PathBuf {
+        log_path(&self.pod_logs(&pod.namespace, &pod.name, uid), container, attempt)
     }
 
     /// Makes the data directory if it is not there; only its owner may look inside. One that was open to others is closed,
@@ -185,6 +193,16 @@ pub enum LayoutError {
         path = path.display()
     )]
     Held { path: PathBuf, holder: Option<u32> },
+}
+
+impl LayoutError {
+    /// Another agent has the directory.
+    pub fn is_held(&self) -> bool {
+        match self {
+            Self::Held { .. } => true,
+            Self::CreateDirectory { .. } | Self::OpenLock { .. } => false,
+        }
+    }
 }
 
 /// Held for as long as the agent lives; the kernel lets go of it when the process dies.

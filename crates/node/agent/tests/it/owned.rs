@@ -58,15 +58,17 @@ async fn a_changed_manifest_is_for_the_next_life_and_outlives_the_agent() {
         .unwrap()
         .unwrap();
     bench.until_ready().await;
-    bench
-        .node
-        .update_pod(with_uid("a", "app:2"))
-        .await
-        .unwrap()
-        .unwrap();
-    let other = bench.node.update_pod(with_uid("b", "app:2")).await.unwrap();
+    // Another image would be applied at once.
+    let labelled = |uid: &str| {
+        let mut pod = with_uid(uid, "app:1");
+        let labels = pod.metadata.labels.get_or_insert_default();
+        labels.insert("colour".to_owned(), "red".to_owned());
+        pod
+    };
+    bench.node.update_pod(labelled("a")).await.unwrap().unwrap();
+    let other = bench.node.update_pod(labelled("b")).await.unwrap();
     assert!(matches!(other, Err(UpdateError::Pod(_))), "{other:?}");
-    let mut more = with_uid("a", "app:2");
+    let mut more = labelled("a");
     more.spec.containers[0].name = "else".to_owned();
     let refused = bench.node.update_pod(more).await.unwrap();
     assert!(matches!(refused, Err(UpdateError::Containers)), "{refused:?}");
@@ -84,7 +86,7 @@ async fn a_changed_manifest_is_for_the_next_life_and_outlives_the_agent() {
         .await
         .unwrap()
         .unwrap();
-    assert_eq!(kept.spec.containers[0].image, "app:2");
+    assert_eq!(kept.metadata.labels.as_ref().unwrap()["colour"], "red");
     let view = bench
         .node
         .pod(&PodName::new("default", "web"))

@@ -74,3 +74,35 @@ async fn a_file_that_went_while_the_agent_was_away_takes_its_mirror_with_it() {
     .await;
     assert_eq!(world.api().get(PODS).await.1["items"], json!([]));
 }
+
+#[tokio::test]
+async fn a_static_pod_that_the_api_does_not_show_runs_and_says_so_once() {
+    let world = World::new().await;
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"},
+        "spec": {"containers": [{"name": "app", "image": "app:1"}], "imagePullSecrets": [{"name": "s"}]},
+    });
+    std::fs::write(world.manifests().join("web.json"), pod.to_string()).expect("a manifest");
+    let events = "/api/v1/namespaces/default/events";
+    let refused = |list: &Value| -> Vec<Value> {
+        let all = list["items"].as_array().cloned().unwrap_or_default().into_iter();
+        all.filter(|event| event["reason"] == "MirrorRefused").collect()
+    };
+    let list = world
+        .api()
+        .until("the event", events, |list| !refused(list).is_empty())
+        .await;
+    let event = &refused(&list)[0];
+    let message = event["message"].as_str().unwrap();
+    assert!(message.contains("secret"), "{message}");
+    assert_eq!(
+        (&event["involvedObject"]["name"], &event["count"]),
+        (&json!("web-n1"), &json!(1))
+    );
+    assert_eq!(world.api().get(PATH).await.0, 404);
+    eventually("the static pod runs", || async {
+        let pods = world.node().pods().await.unwrap();
+        pods.iter().any(|pod| pod.status.phase == "Running").then_some(())
+    })
+    .await;
+}

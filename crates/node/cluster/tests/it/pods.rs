@@ -3,7 +3,7 @@
 use http::Method;
 use pulselet_runtime_fake::LifeScript;
 use pulselet_vocabulary::PodName;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::harness::{NODE, PODS, World, condition, eventually, pod};
 
@@ -30,6 +30,8 @@ async fn a_node_registers_and_renews_its_lease() {
             .starts_with("fake://"),
         "{info}"
     );
+    let (_, version) = world.api().get("/version").await;
+    assert_eq!(info["kubeletVersion"], version["gitVersion"]);
     let path = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1";
     let lease = world.api().until("a lease", path, |_| true).await;
     assert_eq!(lease["spec"]["leaseDurationSeconds"], 40);
@@ -213,7 +215,7 @@ async fn events_are_posted_and_counted() {
     };
     world.runtime.script("app", [exits]);
     let created = world.run(&pod("web", &json!({}))).await;
-    let started = |list: &serde_json::Value| {
+    let started = |list: &Value| {
         let items = list["items"].as_array().cloned().unwrap_or_default();
         items.into_iter().find(|event| event["reason"] == "Started")
     };
@@ -227,4 +229,92 @@ async fn events_are_posted_and_counted() {
     assert_eq!(event["involvedObject"]["uid"], created["metadata"]["uid"]);
     assert_eq!(event["involvedObject"]["fieldPath"], "spec.containers{app}");
     assert_eq!(event["source"]["host"], NODE);
+}
+
+/// Sets a condition of a pod as a controller does.
+async fn set_condition(world: &World, status: &str) {
+    let (_, pod) = world.api().get(&format!("{PODS}/web")).await;
+    let conditions = pod["status"]["conditions"].as_array();
+    let mut conditions = conditions.expect("conditions").clone();
+    conditions.retain(|condition| condition["type"] != "example.com/gate");
+    conditions.push(json!({"type": "example.com/gate", "status": status}));
+    let version = &pod["metadata"]["resourceVersion"];
+    let changes = json!({"metadata": {"resourceVersion": version}, "status": {"conditions": conditions}});
+    let path = format!("{PODS}/web/status");
+    let (code, answer) = world.api().request(Method::PATCH, &path, Some(&changes)).await;
+    assert_eq!(code, 200, "{answer}");
+}
+
+#[tokio::test]
+async fn a_pod_is_ready_when_its_gates_are_and_as_long_as_they_are() {
+    let world = World::new().await;
+    let mut gated = pod("web", &json!({}));
+    gated["spec"]["readinessGates"] = json!([{"conditionType": "example.com/gate"}]);
+    world.run(&gated).await;
+    let path = format!("{PODS}/web");
+    let waiting = world
+        .api()
+        .until("ready containers", &path, |pod| {
+            condition(pod, "ContainersReady") == "True"
+        })
+        .await;
+    let conditions = waiting["status"]["conditions"].as_array().unwrap();
+    let ready = conditions.iter().find(|it| it["type"] == "Ready").unwrap();
+    assert_eq!(
+        (&ready["status"], &ready["reason"], &ready["message"]),
+        (
+            &json!("False"),
+            &json!("ReadinessGatesNotReady"),
+            &json!("corresponding condition of pod readiness gate \"example.com/gate\" does not exist.")
+        )
+    );
+    set_condition(&world, "True").await;
+    world.api().until_ready("web").await;
+    set_condition(&world, "False").await;
+    world
+        .api()
+        .until("the pod is unready", &path, |pod| {
+            condition(pod, "Ready") == "False"
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_changed_image_is_run_and_status_says_what_runs() {
+    let world = World::new().await;
+    world.run(&pod("web", &json!({}))).await;
+    let first = world.api().until_ready("web").await;
+    let path = format!("{PODS}/web");
+    let container = |pod: &Value| pod["status"]["containerStatuses"][0].clone();
+    assert_eq!(container(&first)["image"], "app:1");
+    let mut changed = first.clone();
+    changed["spec"]["containers"][0]["image"] = json!("app:2");
+    changed["metadata"]
+        .as_object_mut()
+        .unwrap()
+        .remove("resourceVersion");
+    let (code, answer) = world.api().request(Method::PUT, &path, Some(&changed)).await;
+    assert_eq!(code, 200, "{answer}");
+    let second = world
+        .api()
+        .until("the new image runs", &path, |pod| {
+            let container = container(pod);
+            let running = container["state"]["running"].is_object();
+            let (image, id) = (
+                &container["image"],
+                container["imageID"].as_str().unwrap_or_default(),
+            );
+            // The name and the id are those of one image, at every moment.
+            assert!(
+                id.is_empty() || id.contains(image.as_str().unwrap()),
+                "{container}"
+            );
+            running && image == "app:2"
+        })
+        .await;
+    assert_eq!(container(&second)["restartCount"], 1);
+    assert_ne!(
+        container(&second)["containerID"],
+        container(&first)["containerID"]
+    );
 }

@@ -11,7 +11,7 @@ use pulselet_model::openapi::api::core::v1::{ConfigMap, Secret};
 use pulselet_model::openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use thiserror::Error;
 
-use super::{ObjectSource, SourceError};
+use super::{ObjectSource, ServiceFacts, SourceError};
 
 /// How long one object may take. A pod that waits for it is tried again later.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
@@ -73,6 +73,10 @@ pub enum ObjectError {
     Timeout { kind: SourceKind, name: String },
     #[error("{kind} {name:?} has more than {MAX_OBJECT_BYTES} bytes")]
     TooLarge { kind: SourceKind, name: String },
+    #[error("cannot tell where services are: {source}")]
+    Services { source: SourceError },
+    #[error("cannot tell where services are: the API did not answer within {} s", FETCH_TIMEOUT.as_secs())]
+    ServicesTimeout,
 }
 
 impl ObjectError {
@@ -80,7 +84,11 @@ impl ObjectError {
     const fn is_absence(&self) -> bool {
         match self {
             Self::NotFound { .. } | Self::NoApi { .. } => true,
-            Self::Fetch { .. } | Self::Timeout { .. } | Self::TooLarge { .. } => false,
+            Self::Fetch { .. }
+            | Self::Timeout { .. }
+            | Self::TooLarge { .. }
+            | Self::Services { .. }
+            | Self::ServicesTimeout => false,
         }
     }
 }
@@ -90,6 +98,8 @@ impl ObjectError {
 pub struct Wanted {
     pub config_maps: BTreeSet<String>,
     pub secrets: BTreeSet<String>,
+    /// Where services are: `Some(true)` with those of the namespace.
+    pub services: Option<bool>,
 }
 
 type Found<T> = Result<Arc<T>, ObjectError>;
@@ -99,6 +109,7 @@ type Found<T> = Result<Arc<T>, ObjectError>;
 pub struct Objects {
     config_maps: BTreeMap<String, Found<ConfigMap>>,
     secrets: BTreeMap<String, Found<Secret>>,
+    services: Option<Result<Vec<ServiceFacts>, ObjectError>>,
 }
 
 impl Objects {
@@ -111,6 +122,25 @@ impl Objects {
         Self {
             config_maps: found(config_maps),
             secrets: found(secrets),
+            services: None,
+        }
+    }
+
+    /// With these services.
+    #[must_use]
+    pub fn with_services(self, services: Vec<ServiceFacts>) -> Self {
+        Self {
+            services: Some(Ok(services)),
+            ..self
+        }
+    }
+
+    /// The services, if they were wanted.
+    pub fn services(&self) -> Result<&[ServiceFacts], ObjectError> {
+        match &self.services {
+            Some(Ok(services)) => Ok(services),
+            Some(Err(error)) => Err(error.clone()),
+            None => Ok(&[]),
         }
     }
 
@@ -134,7 +164,15 @@ impl Objects {
             .buffer_unordered(FETCHES_AT_ONCE)
             .collect()
             .await;
-        Self { config_maps, secrets }
+        let services = match wanted.services {
+            Some(links) => Some(services(source, namespace, links).await),
+            None => None,
+        };
+        Self {
+            config_maps,
+            secrets,
+            services,
+        }
     }
 
     /// A config map that was wanted; none where the reference is optional and there is no such object.
@@ -169,6 +207,18 @@ impl Objects {
     /// A secret that was wanted; none where the reference is optional and there is no such object.
     pub fn secret(&self, name: &str, optional: Option<bool>) -> Result<Option<&Secret>, ObjectError> {
         look_up(&self.secrets, SourceKind::Secret, name, optional)
+    }
+}
+
+async fn services(
+    source: &dyn ObjectSource,
+    namespace: &str,
+    links: bool,
+) -> Result<Vec<ServiceFacts>, ObjectError> {
+    match tokio::time::timeout(FETCH_TIMEOUT, source.services(namespace, links)).await {
+        Ok(Ok(services)) => Ok(services),
+        Ok(Err(source)) => Err(ObjectError::Services { source }),
+        Err(_) => Err(ObjectError::ServicesTimeout),
     }
 }
 
@@ -257,6 +307,7 @@ mod tests {
         Wanted {
             config_maps: ["large".to_owned(), "none".to_owned()].into(),
             secrets: ["own".to_owned()].into(),
+            services: None,
         }
     }
 

@@ -25,6 +25,8 @@ const OF_BRIDGE: &[(&str, &str, &str)] = &[
 const OF_POD: &[(&str, &str, &str)] = &[
     ("ipv6", "accept_ra", "0"),
     ("ipv6", "accept_redirects", "0"),
+    // Its own address of the link follows from the hardware address; it may send under no other.
+    ("ipv6", "addr_gen_mode", "0"),
     ("ipv4", "accept_redirects", "0"),
 ];
 

@@ -15,6 +15,7 @@ use libc::{
     IFLA_MASTER, IFLA_NET_NS_FD, NDA_DST, RT_SCOPE_UNIVERSE, RT_TABLE_MAIN, RTA_GATEWAY, RTM_DELLINK,
     RTM_DELNEIGH, RTM_GETLINK, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWROUTE, RTN_UNICAST, RTPROT_BOOT,
 };
+use pulselet_sys::FilterInstruction;
 use rustix::{
     io::Errno,
     net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with},
@@ -38,6 +39,21 @@ const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 const IFA_F_NODAD: u8 = 2;
 const IFF_UP: u32 = 1;
+const RTM_NEWQDISC: u16 = 36;
+const RTM_NEWTFILTER: u16 = 44;
+const TCA_KIND: u16 = 1;
+const TCA_OPTIONS: u16 = 2;
+const TCA_BPF_OPS_LEN: u16 = 4;
+const TCA_BPF_OPS: u16 = 5;
+const TCA_BPF_FLAGS: u16 = 8;
+/// The program says itself what becomes of a frame.
+const BPF_DECIDES: u32 = 1;
+const CLSACT: u32 = 0xffff_fff1;
+const CLSACT_HANDLE: u32 = 0xffff_0000;
+const CLSACT_INGRESS: u32 = 0xffff_fff2;
+/// The first filter; the protocol follows.
+const FILTER_INFO: u32 = 1 << 16;
+const ALL_PROTOCOLS: u16 = 3;
 
 /// A link's hardware address.
 pub(crate) type MacAddress = [u8; 6];
@@ -187,6 +203,35 @@ impl Netlink {
         unless_there(self.exchange(message))
     }
 
+    /// Lets a program of the packet filter decide about every frame that comes in by a link. One that is there is replaced.
+    pub(crate) fn filter_frames(&self, link: u32, program: &[FilterInstruction]) -> io::Result<()> {
+        let mut message = Message::new(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL);
+        message.traffic_head(link, CLSACT_HANDLE, CLSACT, 0);
+        message.text(TCA_KIND, "clsact");
+        unless_there(self.exchange(message))?;
+        let mut message = Message::new(RTM_NEWTFILTER, NLM_F_CREATE);
+        message.traffic_head(
+            link,
+            1,
+            CLSACT_INGRESS,
+            FILTER_INFO | u32::from(ALL_PROTOCOLS.to_be()),
+        );
+        message.text(TCA_KIND, "bpf");
+        let length = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        message.nested(TCA_OPTIONS, |options| {
+            options.bytes(TCA_BPF_OPS_LEN, &length.to_ne_bytes());
+            options.attribute(TCA_BPF_OPS, |operations| {
+                for FilterInstruction { code, yes, no, k } in program {
+                    operations.raw(&code.to_ne_bytes());
+                    operations.raw(&[*yes, *no]);
+                    operations.raw(&k.to_ne_bytes());
+                }
+            });
+            options.bytes(TCA_BPF_FLAGS, &BPF_DECIDES.to_ne_bytes());
+        });
+        self.exchange(message).map(drop)
+    }
+
     /// Sends a request and returns what answers it, an acknowledgement or the thing asked for.
     fn exchange(&self, message: Message) -> io::Result<Vec<u8>> {
         send(&self.0, &message.finish(), SendFlags::empty())?;
@@ -248,6 +293,14 @@ impl Message {
         self.raw(&index.to_ne_bytes());
         self.raw(&flags.to_ne_bytes());
         self.raw(&flags.to_ne_bytes());
+    }
+
+    /// What a message about traffic control begins with.
+    fn traffic_head(&mut self, link: u32, handle: u32, parent: u32, info: u32) {
+        self.raw(&[0; 4]);
+        for word in [link, handle, parent, info] {
+            self.raw(&word.to_ne_bytes());
+        }
     }
 
     fn text(&mut self, kind: u16, text: &str) {

@@ -61,7 +61,7 @@ impl Inner {
             match (record.state, bridge_addresses(record, &dir)) {
                 (SandboxState::Ready, Some(addresses)) => {
                     let forwards = sandbox::forwards(&record.config, addresses.v4);
-                    self.network.adopt(&record.id, forwards);
+                    self.network.adopt(&record.id, addresses, forwards);
                 }
                 (SandboxState::Ready, None) => {}
                 (SandboxState::NotReady, _) => sandbox::unmount_all(&dir)?,

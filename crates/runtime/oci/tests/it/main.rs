@@ -15,4 +15,6 @@ mod lifecycle;
 mod limits;
 mod network;
 mod security_fields;
+mod spoofing;
 mod world;
+mod wounds;

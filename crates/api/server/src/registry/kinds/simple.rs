@@ -2,15 +2,12 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use pulselet_model::{CauseReason, FieldError};
+use pulselet_model::{CauseReason, FieldError, data_key_error, data_size_error};
 use serde_json::{Map, Value, json};
 
 use super::{invalid, required};
 use crate::registry::object::Object;
 use crate::registry::resource::ResourceKind;
-
-/// Bytes of data in one config map or secret, as upstream has it.
-const MAX_DATA_BYTES: usize = 1024 * 1024;
 
 pub(super) fn set_defaults(kind: ResourceKind, object: &mut Object) {
     match kind {
@@ -94,27 +91,10 @@ fn data_errors(object: &Object, fields: &[&str]) -> Vec<FieldError> {
         let entries = object.value().get(*field).and_then(Value::as_object);
         for (key, value) in entries.into_iter().flatten() {
             bytes += value.as_str().map_or(0, str::len);
-            let ok = !key.is_empty()
-                && key.len() <= 253
-                && key != "."
-                && !key.starts_with("..")
-                && key
-                    .chars()
-                    .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
-            if !ok {
-                let detail = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. \
-                              'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
-                errors.push(invalid(&format!("{field}[{key}]"), &json!(key), detail));
-            }
+            errors.extend(data_key_error(field, key));
         }
     }
-    if bytes > MAX_DATA_BYTES {
-        errors.push(FieldError {
-            field: fields[0].to_owned(),
-            reason: CauseReason::TooLong,
-            message: format!("Too long: may not be more than {MAX_DATA_BYTES} bytes"),
-        });
-    }
+    errors.extend(data_size_error(fields[0], bytes));
     errors
 }
 

@@ -10,7 +10,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension as _};
 
 use crate::store::StoreError;
 
-/// Kept in the file's `user_version`.
+/// Kept in the file's `user_version`. A change of the tables gets the next number and a step in [`prepare`] that leads to it.
 const FORMAT: i64 = 1;
 /// How long a connection waits for a lock. Only a checkpoint ever holds one against a reader.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -46,6 +46,7 @@ pub(super) fn open_writer(path: &Path) -> Result<Connection, StoreError> {
         path: path.display().to_string(),
         source,
     };
+    refuse_newer(path)?;
     // Secrets are inside: the file is the owner's alone from its first byte on. SQLite gives its side files the same
     // mode.
     let created = OpenOptions::new()
@@ -63,11 +64,7 @@ pub(super) fn open_writer(path: &Path) -> Result<Connection, StoreError> {
         .query_row("PRAGMA user_version", [], |row| row.get(0))
         .map_err(failed)?;
     if found != FORMAT {
-        return Err(StoreError::Format {
-            path: path.display().to_string(),
-            found,
-            known: FORMAT,
-        });
+        return Err(format_error(path, found));
     }
     Ok(connection)
 }
@@ -102,6 +99,27 @@ pub(super) fn set_identity(connection: &Connection, id: &str) -> rusqlite::Resul
 /// A random identity.
 pub(super) fn new_identity(connection: &Connection) -> rusqlite::Result<String> {
     connection.query_row("SELECT lower(hex(randomblob(16)))", [], |row| row.get(0))
+}
+
+fn format_error(path: &Path, found: i64) -> StoreError {
+    StoreError::Format {
+        path: path.display().to_string(),
+        found,
+        known: FORMAT,
+    }
+}
+
+/// Looks at a file that is there without writing to it. What is wrong with it otherwise is found when it is opened.
+fn refuse_newer(path: &Path) -> Result<(), StoreError> {
+    if !path.exists() {
+        return Ok(());
+    }
+    let found = open(path, OpenFlags::SQLITE_OPEN_READ_ONLY)
+        .and_then(|connection| connection.query_row("PRAGMA user_version", [], |row| row.get(0)));
+    match found {
+        Ok(found) if found > FORMAT => Err(format_error(path, found)),
+        Ok(_) | Err(_) => Ok(()),
+    }
 }
 
 pub(super) fn open_reader(path: &Path) -> Result<Connection, StoreError> {

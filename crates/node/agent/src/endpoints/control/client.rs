@@ -27,10 +27,7 @@ const MAX_LINE: usize = 1024 * 1024;
 
 #[derive(Debug, Error)]
 pub enum ControlClientError {
-    #[error(
-        "no agent answers at {path} ({source}); start one with `pulselet node`, or name its --data-dir",
-        path = path.display()
-    )]
+    #[error("no agent answers at {path} ({source}); {}", advice(source), path = path.display())]
     Connect { path: PathBuf, source: io::Error },
     #[error("the agent does not answer: {0}")]
     Send(hyper::Error),
@@ -43,6 +40,14 @@ pub enum ControlClientError {
     /// The agent's own words.
     #[error("{error}")]
     Refused { status: u16, error: String },
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    if error.kind() == io::ErrorKind::PermissionDenied {
+        "it belongs to another user: use sudo, or name another --data-dir"
+    } else {
+        "start one with `pulselet node`, or name its --data-dir"
+    }
 }
 
 /// Talks to the agent of a data directory. Each request has a connection of its own.
