@@ -11,7 +11,10 @@ use pulselet_agent::LocalObject;
 use pulselet_model::{
     Admission, DecodeError, Document, FieldError, GateSet, ManifestObject, Pod, Position, Profile, Warning,
 };
-use pulselet_model::{admit_config_map, admit_create, admit_secret, decode_documents};
+use pulselet_model::{
+    admit_config_map, admit_create, admit_local, admit_secret, apply_probes_annotation, decode_documents,
+    probes_annotation,
+};
 
 use crate::exit::Failure;
 
@@ -80,7 +83,7 @@ impl Source {
     pub(crate) fn judge(
         &self,
         profile: Profile,
-        gates: GateSet,
+        gatekeeper: Gatekeeper,
         mut each: impl FnMut(Verdict) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let mut documents = decode_documents(&self.bytes);
@@ -88,7 +91,7 @@ impl Source {
         while let Some(document) = documents.next() {
             any = true;
             each(match document {
-                Ok(document) => judge(&document, profile, gates),
+                Ok(document) => judge(&document, profile, gatekeeper),
                 Err(error) => Verdict {
                     document: documents.documents_read() - 1,
                     item: None,
@@ -143,10 +146,19 @@ pub(crate) enum Outcome {
     Undecodable(DecodeError),
 }
 
-fn judge(document: &Document<'_>, profile: Profile, gates: GateSet) -> Verdict {
+/// Who admits a Pod, with its gates.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Gatekeeper {
+    /// An API, which removes or refuses what a closed gate hides.
+    Api(GateSet),
+    /// A node that runs the Pod without an API.
+    Node(GateSet),
+}
+
+fn judge(document: &Document<'_>, profile: Profile, gatekeeper: Gatekeeper) -> Verdict {
     let decoded = document.decode_object(profile);
     let outcome = match decoded.object {
-        Ok(ManifestObject::Pod(pod)) => judge_pod(document, *pod, profile, gates),
+        Ok(ManifestObject::Pod(pod)) => judge_pod(document, *pod, profile, gatekeeper),
         Ok(ManifestObject::ConfigMap(map)) => object_outcome(document, admit_config_map(*map), |map| {
             LocalObject::ConfigMap(Box::new(map))
         }),
@@ -164,8 +176,20 @@ fn judge(document: &Document<'_>, profile: Profile, gates: GateSet) -> Verdict {
     }
 }
 
-fn judge_pod(document: &Document<'_>, pod: Pod, profile: Profile, gates: GateSet) -> Outcome {
-    match admit_create(pod, profile, gates) {
+/// A pod as a node will run it: with the probe fields of its annotation. A bad one is among the warnings.
+fn with_annotation(mut admission: Admission) -> Admission {
+    if let Some(text) = probes_annotation(&admission.pod).map(str::to_owned) {
+        let _ = apply_probes_annotation(&mut admission.pod, &text);
+    }
+    admission
+}
+
+fn judge_pod(document: &Document<'_>, pod: Pod, profile: Profile, gatekeeper: Gatekeeper) -> Outcome {
+    let admitted = match gatekeeper {
+        Gatekeeper::Api(gates) => admit_create(pod, profile, gates),
+        Gatekeeper::Node(gates) => admit_local(pod, profile, gates),
+    };
+    match admitted.map(with_annotation) {
         Ok(admission) if admission.warnings.is_empty() => Outcome::Accepted(Box::new(admission), Vec::new()),
         Ok(admission) => {
             let places = document.locate_all(admission.warnings.iter().map(Warning::field));

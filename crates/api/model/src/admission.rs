@@ -4,12 +4,13 @@
 
 use std::collections::BTreeSet;
 
-use crate::dropping::{drop_disabled, keep_hidden};
+use crate::dropping::{drop_disabled, hidden, keep_hidden, new_signals, refuses_signals};
 use crate::field::FieldError;
-use crate::gates::GateSet;
+use crate::gates::{Gate, GateSet};
 use crate::pod::Pod;
 use crate::profile::Profile;
 use crate::status::PodStatus;
+use crate::validation::SignalRule;
 use crate::warning::{Warning, warnings};
 use crate::{defaults, qos, validation};
 
@@ -23,9 +24,33 @@ pub struct Admission {
 
 /// Admits a new Pod. Its status is the server's to fill, whatever was sent.
 pub fn admit_create(mut pod: Pod, profile: Profile, gates: GateSet) -> Result<Admission, Vec<FieldError>> {
-    let mut notes = drop_disabled(&mut pod, gates);
+    let (dropped, signals) = if refuses_signals(&pod, profile, gates) {
+        (gates.with(Gate::ContainerStopSignals, true), SignalRule::Refused)
+    } else {
+        (gates, SignalRule::Checked)
+    };
+    let notes = drop_disabled(&mut pod, dropped);
+    complete(pod, profile, signals, notes)
+}
+
+/// Admits a Pod that no API ever sees. It is kept as it is, since the node's gates may be turned on again in its life;
+/// what they hide for now is in the warnings.
+pub fn admit_local(pod: Pod, profile: Profile, gates: GateSet) -> Result<Admission, Vec<FieldError>> {
+    let hidden = hidden(&pod, gates).into_iter();
+    let notes = hidden
+        .map(|(field, gate)| Warning::Ignored { field, gate })
+        .collect();
+    complete(pod, profile, SignalRule::Checked, notes)
+}
+
+fn complete(
+    mut pod: Pod,
+    profile: Profile,
+    signals: SignalRule,
+    mut notes: Vec<Warning>,
+) -> Result<Admission, Vec<FieldError>> {
     defaults::set_defaults(&mut pod);
-    let errors = validation::validate_create(&pod, profile);
+    let errors = validation::validate_create(&pod, profile, signals);
     if !errors.is_empty() {
         return Err(errors);
     }
@@ -46,11 +71,17 @@ pub fn admit_update(
     profile: Profile,
     gates: GateSet,
 ) -> Result<Admission, Vec<FieldError>> {
+    let refused = if refuses_signals(old, profile, gates) {
+        new_signals(&new, old)
+    } else {
+        Vec::new()
+    };
     let mut notes = keep_hidden(&mut new, old, gates);
     defaults::set_defaults(&mut new);
     keep_system_metadata(&mut new, old);
     new.status = old.status.clone();
-    let errors = validation::validate_update(&new, old, profile);
+    let mut errors = validation::validate_update(&new, old, profile);
+    errors.splice(0..0, validation::refused_signals(&refused));
     if !errors.is_empty() {
         return Err(errors);
     }

@@ -99,9 +99,10 @@ struct FieldRules {
 }
 
 /// Fields of Probe that upstream does not have.
-const PULSELET_PROBE_FIELDS: [&str; 3] = [
+const PULSELET_PROBE_FIELDS: [&str; 4] = [
     "initialDelayMilliseconds",
     "periodMilliseconds",
+    "timeoutMilliseconds",
     "initializationFailureThreshold",
 ];
 
@@ -121,9 +122,6 @@ impl FieldRules {
     fn hint(self, type_name: &str, field: &str) -> Option<&'static str> {
         if type_name != "Probe" {
             return None;
-        }
-        if field == "timeoutMilliseconds" {
-            return Some("there is no such field on purpose; timeouts are whole seconds, see timeoutSeconds");
         }
         (!self.allows_anywhere(field))
             .then_some("the field exists in the pulselet profile, not in Kubernetes")

@@ -2,32 +2,43 @@
 //!
 //! A gate that is off means that its field does not exist for users. On create it is removed, with a warning. In
 //! the store it may be present, from a time when the gate was on; reads do not show it, and an update, which
-//! cannot have seen it, leaves it as it is.
+//! cannot have seen it, leaves it as it is. `lifecycle.stopSignal` is refused instead, in new Pods and in updates that
+//! bring it in, as its proposal says.
+//!
+//! These fields cannot change in a Pod's life. So a node that no longer sees one that it accepted knows that a gate was
+//! turned off at the API, and goes on with it: [`keep_accepted`].
 
 use std::collections::BTreeMap;
 
 use crate::gates::{Gate, GateSet};
 use crate::pod::{Container, Pod};
 use crate::probe::{Lifecycle, Probe};
+use crate::profile::Profile;
+use crate::validation::MIRROR_POD;
 use crate::warning::Warning;
 
 /// Removes the fields of gates that are off from a new Pod and says what was removed.
 pub(crate) fn drop_disabled(pod: &mut Pod, gates: GateSet) -> Vec<Warning> {
-    let mut dropped = Vec::new();
+    let dropped = strip_disabled(pod, gates).into_iter();
+    dropped
+        .map(|(field, gate)| Warning::Dropped { field, gate })
+        .collect()
+}
+
+/// Removes the fields of gates that are off; returns their paths.
+fn strip_disabled(pod: &mut Pod, gates: GateSet) -> Vec<(String, Gate)> {
+    let mut stripped = Vec::new();
     if gates == GateSet::ALL {
-        return dropped;
+        return stripped;
     }
     for_each_container(pod, |list, index, container| {
         for gate in Gate::ALL.into_iter().filter(|gate| !gates.enabled(*gate)) {
             strip(container, gate, &mut |field| {
-                dropped.push(Warning::Dropped {
-                    field: format!("spec.{list}[{index}].{field}"),
-                    gate,
-                });
+                stripped.push((format!("spec.{list}[{index}].{field}"), gate));
             });
         }
     });
-    dropped
+    stripped
 }
 
 /// The Pod as reads and watches show it while some gates are off.
@@ -38,6 +49,138 @@ pub fn hide_disabled(pod: &Pod, gates: GateSet) -> Pod {
     shown
 }
 
+/// What the gates would hide of a Pod, for those who keep it as it is.
+pub(crate) fn hidden(pod: &Pod, gates: GateSet) -> Vec<(String, Gate)> {
+    strip_disabled(&mut pod.clone(), gates)
+}
+
+/// Whether a stop signal is refused while its gate is off, and not dropped: a mirror only shows what a node runs anyway,
+/// and upstream drops it.
+pub(crate) fn refuses_signals(pod: &Pod, profile: Profile, gates: GateSet) -> bool {
+    let annotations = pod.metadata.annotations.as_ref();
+    let is_mirror = annotations.is_some_and(|annotations| annotations.contains_key(MIRROR_POD));
+    match profile {
+        Profile::Pulselet => !is_mirror && !gates.enabled(Gate::ContainerStopSignals),
+        Profile::Kubernetes => false,
+    }
+}
+
+/// The paths of stop signals that an update gives a value which the stored Pod lacks.
+pub(crate) fn new_signals(new: &Pod, old: &Pod) -> Vec<String> {
+    let signal = |container: &Container| container.lifecycle.as_ref()?.stop_signal.clone();
+    let stored = containers_by_name(old);
+    let mut paths = Vec::new();
+    for (list, containers) in [
+        ("initContainers", &new.spec.init_containers),
+        ("containers", &new.spec.containers),
+    ] {
+        for (index, container) in containers.iter().enumerate() {
+            let old = stored.get(container.name.as_str()).and_then(|old| signal(old));
+            if signal(container).is_some_and(|signal| Some(signal) != old) {
+                paths.push(format!("spec.{list}[{index}].lifecycle.stopSignal"));
+            }
+        }
+    }
+    paths
+}
+
+fn containers_by_name(pod: &Pod) -> BTreeMap<&str, &Container> {
+    let containers = pod.spec.containers.iter().chain(&pod.spec.init_containers);
+    containers
+        .map(|container| (container.name.as_str(), container))
+        .collect()
+}
+
+/// Puts back what a node has accepted and an API does not show any more, because a gate was turned off there. A probe's
+/// grace period is not among it: it is given up with its gate.
+pub fn keep_accepted(seen: &mut Pod, accepted: &Pod) {
+    let known = containers_by_name(accepted);
+    let mut gave_up_grace = false;
+    for_each_container(seen, |_, _, container| {
+        if let Some(&accepted) = known.get(container.name.as_str()) {
+            gave_up_grace |= lost_grace(container, accepted);
+        }
+    });
+    for_each_container(seen, |_, _, container| {
+        let Some(&accepted) = known.get(container.name.as_str()) else {
+            return;
+        };
+        let had_startup = container.startup_probe.is_some();
+        put_back(container, accepted);
+        // It came back as a whole; whether it still has its grace period is told by the other probes.
+        if !had_startup
+            && gave_up_grace
+            && let Some(probe) = &mut container.startup_probe
+        {
+            probe.termination_grace_period_seconds = None;
+        }
+    });
+}
+
+/// Whether a probe that both have was accepted with a grace period and is shown without.
+fn lost_grace(seen: &Container, accepted: &Container) -> bool {
+    let lost = |seen: &Option<Probe>, accepted: &Option<Probe>| match (seen, accepted) {
+        (Some(seen), Some(accepted)) => {
+            accepted.termination_grace_period_seconds.is_some()
+                && seen.termination_grace_period_seconds.is_none()
+        }
+        (Some(_) | None, _) => false,
+    };
+    lost(&seen.liveness_probe, &accepted.liveness_probe) || lost(&seen.startup_probe, &accepted.startup_probe)
+}
+
+fn put_back(seen: &mut Container, accepted: &Container) {
+    if seen.startup_probe.is_none() {
+        seen.startup_probe.clone_from(&accepted.startup_probe);
+    }
+    if let Some(Lifecycle {
+        stop_signal: Some(signal),
+        ..
+    }) = &accepted.lifecycle
+    {
+        let lifecycle = seen.lifecycle.get_or_insert_default();
+        lifecycle.stop_signal.get_or_insert_with(|| signal.clone());
+    }
+    let accepted = [
+        &accepted.liveness_probe,
+        &accepted.readiness_probe,
+        &accepted.startup_probe,
+    ];
+    let seen = [
+        &mut seen.liveness_probe,
+        &mut seen.readiness_probe,
+        &mut seen.startup_probe,
+    ];
+    for (seen, accepted) in seen.into_iter().zip(accepted) {
+        let (Some(seen), Some(accepted)) = (seen, accepted) else {
+            continue;
+        };
+        let offsets = [
+            (
+                &mut seen.initial_delay_milliseconds,
+                accepted.initial_delay_milliseconds,
+            ),
+            (&mut seen.period_milliseconds, accepted.period_milliseconds),
+            (&mut seen.timeout_milliseconds, accepted.timeout_milliseconds),
+        ];
+        for (seen, accepted) in offsets {
+            *seen = seen.or(accepted);
+        }
+        if seen.initialization_failure_threshold == 0 {
+            seen.initialization_failure_threshold = accepted.initialization_failure_threshold;
+        }
+    }
+}
+
+/// The gates whose fields a Pod has.
+#[must_use]
+pub fn gates_in_use(pod: &Pod) -> GateSet {
+    Gate::ALL.into_iter().fold(GateSet::NONE, |used, gate| {
+        let without = GateSet::ALL.with(gate, false);
+        used.with(gate, !drop_disabled(&mut pod.clone(), without).is_empty())
+    })
+}
+
 /// Puts back into an update what the gates hide from its author, and says what the author set in vain.
 pub(crate) fn keep_hidden(new: &mut Pod, old: &Pod, gates: GateSet) -> Vec<Warning> {
     if gates == GateSet::ALL {
@@ -45,10 +188,7 @@ pub(crate) fn keep_hidden(new: &mut Pod, old: &Pod, gates: GateSet) -> Vec<Warni
     }
     let sent = new.spec.clone();
     let dropped = drop_disabled(new, gates);
-    let old_containers = old.spec.containers.iter().chain(&old.spec.init_containers);
-    let stored: BTreeMap<&str, &Container> = old_containers
-        .map(|container| (container.name.as_str(), container))
-        .collect();
+    let stored = containers_by_name(old);
     for_each_container(new, |_, _, container| {
         if let Some(old) = stored.get(container.name.as_str()) {
             for gate in Gate::ALL.into_iter().filter(|gate| !gates.enabled(*gate)) {
@@ -119,6 +259,9 @@ fn strip(container: &mut Container, gate: Gate, report: &mut dyn FnMut(String)) 
                 if probe.period_milliseconds.take().is_some() {
                     report(format!("{name}.periodMilliseconds"));
                 }
+                if probe.timeout_milliseconds.take().is_some() {
+                    report(format!("{name}.timeoutMilliseconds"));
+                }
             }
         }
         Gate::ProbeInitializationFailureThreshold => {
@@ -161,6 +304,7 @@ fn restore(container: &mut Container, old: &Container, gate: Gate) {
                 let old = old_probe(name);
                 probe.initial_delay_milliseconds = old.and_then(|old| old.initial_delay_milliseconds);
                 probe.period_milliseconds = old.and_then(|old| old.period_milliseconds);
+                probe.timeout_milliseconds = old.and_then(|old| old.timeout_milliseconds);
             }
         }
         Gate::ProbeInitializationFailureThreshold => {

@@ -8,6 +8,7 @@
 //! serving Pods, and reading files.
 
 mod admission;
+mod annotation;
 mod decode;
 mod defaults;
 mod dropping;
@@ -27,12 +28,13 @@ mod warning;
 /// The Kubernetes types that we use as they are: volumes, security contexts, affinity, metadata.
 pub use k8s_openapi as openapi;
 
-pub use admission::{Admission, admit_create, admit_ephemeral_containers, admit_update};
+pub use admission::{Admission, admit_create, admit_ephemeral_containers, admit_local, admit_update};
+pub use annotation::{PROBES_ANNOTATION, ProbesAnnotationError, apply_probes_annotation, probes_annotation};
 pub use decode::{
     DecodeError, Decoded, DecodedObject, Document, Documents, MAX_DOCUMENT_BYTES, ManifestObject, Position,
     decode_documents,
 };
-pub use dropping::hide_disabled;
+pub use dropping::{gates_in_use, hide_disabled, keep_accepted};
 pub use field::{CauseReason, FieldError};
 pub use gates::{Gate, GateError, GateSet};
 pub use objects::{MAX_DATA_BYTES, admit_config_map, admit_secret, data_key_error, data_size_error};

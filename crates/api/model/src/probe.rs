@@ -36,6 +36,8 @@ pub struct Probe {
     pub initial_delay_milliseconds: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period_milliseconds: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_milliseconds: Option<i32>,
     #[serde(skip_serializing_if = "is_zero")]
     pub initialization_failure_threshold: i32,
 }

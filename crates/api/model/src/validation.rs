@@ -22,6 +22,7 @@ use crate::field::{Errors, FieldError, Path};
 use crate::pod::{Pod, PodSpec};
 use crate::profile::Profile;
 pub(crate) use container::as_container;
+pub(crate) use metadata::MIRROR_POD;
 pub use metadata::{NameRule, validate_metadata};
 pub(crate) use update::{validate_ephemeral_update, validate_update};
 
@@ -31,12 +32,21 @@ const DNS_POLICIES: [&str; 4] = ["ClusterFirstWithHostNet", "ClusterFirst", "Def
 struct Context<'a> {
     spec: &'a PodSpec,
     profile: Profile,
+    signals: SignalRule,
     /// Names of the Pod's resource claims.
     claims: BTreeSet<&'a str>,
 }
 
+/// What is made of `lifecycle.stopSignal`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SignalRule {
+    Checked,
+    /// Its gate is off.
+    Refused,
+}
+
 impl<'a> Context<'a> {
-    fn new(spec: &'a PodSpec, profile: Profile) -> Self {
+    fn new(spec: &'a PodSpec, profile: Profile, signals: SignalRule) -> Self {
         let claims = spec
             .resource_claims
             .iter()
@@ -45,15 +55,16 @@ impl<'a> Context<'a> {
         Self {
             spec,
             profile,
+            signals,
             claims,
         }
     }
 }
 
 /// All that is wrong with a new Pod.
-pub(crate) fn validate_create(pod: &Pod, profile: Profile) -> Vec<FieldError> {
+pub(crate) fn validate_create(pod: &Pod, profile: Profile, signals: SignalRule) -> Vec<FieldError> {
     let mut errors = Errors::default();
-    validate_pod(&mut errors, pod, profile);
+    validate_pod(&mut errors, pod, profile, signals);
     let path = Path::new("spec");
     if !pod.spec.ephemeral_containers.is_empty() {
         errors.forbidden(path.child("ephemeralContainers"), "cannot be set on create");
@@ -67,14 +78,23 @@ pub(crate) fn validate_create(pod: &Pod, profile: Profile) -> Vec<FieldError> {
     errors.into_vec()
 }
 
+/// Errors for stop signals that an update brings in while their gate is off.
+pub(crate) fn refused_signals(paths: &[String]) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    for path in paths {
+        errors.forbidden(Path::new(path), probe::REFUSED_SIGNAL);
+    }
+    errors.into_vec()
+}
+
 /// What must hold for every Pod, new or old.
-fn validate_pod(errors: &mut Errors, pod: &Pod, profile: Profile) {
+fn validate_pod(errors: &mut Errors, pod: &Pod, profile: Profile, signals: SignalRule) {
     let meta_path = Path::new("metadata");
     metadata::validate(errors, &pod.metadata, meta_path);
     let annotations = meta_path.child("annotations");
     metadata::validate_pod_annotations(errors, &pod.metadata, &pod.spec.node_name, annotations);
     let path = Path::new("spec");
-    let context = Context::new(&pod.spec, profile);
+    let context = Context::new(&pod.spec, profile, signals);
     validate_spec(errors, pod.name(), path, &context);
     let (containers, init_containers) = (path.child("containers"), path.child("initContainers"));
     for (list, path) in [

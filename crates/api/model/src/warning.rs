@@ -4,14 +4,18 @@
 
 use std::fmt;
 
+use crate::annotation::{PROBES_ANNOTATION, apply_probes_annotation, probes_annotation};
 use crate::gates::Gate;
 use crate::pod::{Container, Pod};
 use crate::profile::Profile;
+use pulselet_vocabulary::Signal;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Warning {
     /// A field was removed because its gate is off.
     Dropped { field: String, gate: Gate },
+    /// A field has no effect on this node while its gate is off.
+    Ignored { field: String, gate: Gate },
     /// A probe gives its container more time to stop than the Pod does.
     GraceAbovePod {
         field: String,
@@ -22,6 +26,10 @@ pub enum Warning {
     StartupWithInitialization { field: String },
     /// Upstream API servers would refuse this.
     SignalWithoutOs { field: String },
+    /// The annotation about probes has no effect.
+    BadProbesAnnotation { field: String, why: String },
+    /// A stop signal that ends no process by default.
+    SignalEndsNothing { field: String, signal: Signal },
 }
 
 impl Warning {
@@ -29,9 +37,12 @@ impl Warning {
     pub fn field(&self) -> &str {
         match self {
             Self::Dropped { field, .. }
+            | Self::Ignored { field, .. }
             | Self::GraceAbovePod { field, .. }
             | Self::StartupWithInitialization { field }
-            | Self::SignalWithoutOs { field } => field,
+            | Self::SignalWithoutOs { field }
+            | Self::BadProbesAnnotation { field, .. }
+            | Self::SignalEndsNothing { field, .. } => field,
         }
     }
 }
@@ -41,6 +52,9 @@ impl fmt::Display for Warning {
         match self {
             Self::Dropped { field, gate } => {
                 write!(f, "{field}: dropped because the feature gate {gate} is off")
+            }
+            Self::Ignored { field, gate } => {
+                write!(f, "{field}: has no effect while the feature gate {gate} is off")
             }
             Self::GraceAbovePod {
                 field,
@@ -56,19 +70,36 @@ impl fmt::Display for Warning {
                 "{field}: is set together with a startupProbe; liveness is not probed before the startup probe has \
                  succeeded"
             ),
+            Self::SignalEndsNothing { field, signal } => write!(
+                f,
+                "{field}: {signal} ends no process that does not handle it; unless the program does, every stop takes \
+                 the whole grace period and ends with SIGKILL"
+            ),
             Self::SignalWithoutOs { field } => {
                 write!(
                     f,
                     "{field}: upstream API servers want spec.os.name to be set with it"
                 )
             }
+            Self::BadProbesAnnotation { field, why } => write!(f, "{field}: has no effect: {why}"),
         }
     }
+}
+
+/// Nodes take fields of probes from an annotation, too.
+fn annotation_warning(pod: &Pod, profile: Profile) -> Option<Warning> {
+    let text = probes_annotation(pod).filter(|_| profile == Profile::Pulselet)?;
+    let why = apply_probes_annotation(&mut pod.clone(), text).err()?;
+    Some(Warning::BadProbesAnnotation {
+        field: format!("metadata.annotations[{PROBES_ANNOTATION}]"),
+        why: why.to_string(),
+    })
 }
 
 /// What is worth saying about a valid, defaulted Pod.
 pub(crate) fn warnings(pod: &Pod, profile: Profile) -> Vec<Warning> {
     let mut warnings = Vec::new();
+    warnings.extend(annotation_warning(pod, profile));
     let spec = &pod.spec;
     for (list, containers) in [
         ("initContainers", &spec.init_containers),
@@ -115,14 +146,29 @@ fn container_warnings(
         let field = path("livenessProbe.initializationFailureThreshold");
         warnings.push(Warning::StartupWithInitialization { field });
     }
-    let has_signal = container
-        .lifecycle
-        .as_ref()
-        .is_some_and(|lifecycle| lifecycle.stop_signal.is_some());
-    let has_os = pod.spec.os.as_ref().is_some_and(|os| !os.name.is_empty());
-    if has_signal && !has_os && profile == Profile::Pulselet {
-        warnings.push(Warning::SignalWithoutOs {
-            field: path("lifecycle.stopSignal"),
-        });
+    if profile == Profile::Pulselet {
+        signal_warnings(warnings, pod, container, path);
+    }
+}
+
+/// Upstream API servers say nothing about signals that they accept.
+fn signal_warnings(
+    warnings: &mut Vec<Warning>,
+    pod: &Pod,
+    container: &Container,
+    path: &dyn Fn(&str) -> String,
+) {
+    let lifecycle = container.lifecycle.as_ref();
+    let Some(signal) = lifecycle.and_then(|lifecycle| lifecycle.stop_signal.as_deref()) else {
+        return;
+    };
+    let field = path("lifecycle.stopSignal");
+    if pod.spec.os.as_ref().is_none_or(|os| os.name.is_empty()) {
+        warnings.push(Warning::SignalWithoutOs { field: field.clone() });
+    }
+    if let Ok(signal) = signal.parse::<Signal>()
+        && !signal.default_action().ends_process()
+    {
+        warnings.push(Warning::SignalEndsNothing { field, signal });
     }
 }

@@ -8,10 +8,12 @@ mod authn;
 mod authz;
 pub(crate) mod certificates;
 pub(crate) mod pki;
+mod revocation;
 
 pub use authn::AccessError;
 pub(crate) use authn::{Authenticator, Identity, Standing};
 pub(crate) use authz::{Access, authorize, authorize_caller, authorize_route};
+pub use revocation::RevocationError;
 
 /// The group that may do everything.
 pub const ADMIN_GROUP: &str = "system:masters";

@@ -1,6 +1,7 @@
 //! What is served, as clients discover it: the plain lists and the aggregated one, and the version.
 //! Their schemas are in `openapi`.
 
+mod documentation;
 pub(crate) mod openapi;
 
 use pulselet_vocabulary::{KUBERNETES_MINOR, KUBERNETES_VERSION};
@@ -221,6 +222,7 @@ pub(crate) fn paths() -> Value {
     for path in [
         "/healthz",
         "/livez",
+        "/metrics",
         "/openapi/v2",
         "/openapi/v3",
         "/readyz",

@@ -9,6 +9,11 @@ use crate::registry::resource::ResourceKind;
 use crate::rest::body::{self, Encoding};
 use crate::rest::query::{Query, WriteOptions};
 
+/// A function with its name, by which fuzzers and their corpora know it.
+type FuzzTarget = (&'static str, fn(&[u8]));
+
+pub const TARGETS: &[FuzzTarget] = &[("body", read_body), ("patch", patch_pod)];
+
 /// Reads a body in each of the encodings a client may choose.
 pub fn read_body(bytes: &[u8]) {
     for encoding in [Encoding::Json, Encoding::Yaml, Encoding::Protobuf] {

@@ -12,6 +12,7 @@
 //! - `store` keeps versioned values and passes changes to watchers.
 //! - `watch` turns the changes of the store into the stream that a client reads.
 //! - `discovery` says which kinds there are and what their fields are.
+//! - `metrics` is what monitoring sees of the server.
 //! - `node_proxy` passes logs, exec and usage on to the node that can answer.
 //! - `client` is the way in for controllers of the same process.
 //!
@@ -28,6 +29,7 @@ mod client;
 mod discovery;
 #[doc(hidden)]
 pub mod fuzzing;
+mod metrics;
 mod node_proxy;
 mod patch;
 mod registry;
@@ -37,9 +39,9 @@ pub mod store;
 mod watch;
 
 pub use access::pki::{PkiError, node_kubeconfig};
-pub use access::{ADMIN_GROUP, AccessError, NODE_GROUP, NODE_USER_PREFIX};
+pub use access::{ADMIN_GROUP, AccessError, NODE_GROUP, NODE_USER_PREFIX, RevocationError};
 pub use client::{Deletion, LocalClient, ObjectChange, ObjectWatch};
 pub use registry::object::{Object, timestamp};
 pub use registry::resource::ResourceKind;
 pub use rest::status::{ApiError, StatusReason};
-pub use server::{Config, NodeCertificate, ServeError, Server};
+pub use server::{Config, NodeCertificate, ServeError, Server, backup_store, check_store, restore_store};

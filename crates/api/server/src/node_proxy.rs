@@ -53,6 +53,8 @@ pub(crate) enum NodeError {
     Ask { node: String, source: hyper::Error },
     #[error("error dialing backend: node {node:?} does not answer")]
     NoAnswer { node: String },
+    #[error("node {node:?} sends the request elsewhere ({code}), which no node may")]
+    Redirect { node: String, code: StatusCode },
 }
 
 impl From<NodeError> for ApiError {
@@ -103,6 +105,11 @@ impl Nodes {
         };
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Ok(self.join(upgrade, answer, permit));
+        }
+        // Whoever follows it takes his credentials along, to wherever the node likes.
+        if answer.status().is_redirection() {
+            let (node, code) = (target.node, answer.status());
+            return Err(NodeError::Redirect { node, code }.into());
         }
         let mut answer = answer.map(|body| {
             let body = body.map_err(|error| Box::new(error) as BodyError);

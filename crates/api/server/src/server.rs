@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pulselet_model::{GateSet, Profile};
@@ -21,23 +21,33 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-use crate::access::pki::{Authority, PkiError};
+use crate::access::pki::{self, Authority, Credential, PkiError};
 use crate::access::{ADMIN_GROUP, AccessError, Authenticator};
 use crate::audit::AuditLog;
 use crate::client::LocalClient;
 use crate::node_proxy::Nodes;
 use crate::registry::Registry;
 use crate::registry::kinds::Rules;
+use crate::registry::object::is_whole;
 use crate::rest::handler::Handler;
 use crate::rest::status::ApiError;
-use crate::store::{HistoryLimits, SqliteStore, StoreError};
+use crate::store::{self, CheckReport, HistoryLimits, SqliteStore, StoreError};
 pub(crate) use connection::keep_alive;
 use connections::{ConnectionLimits, Connections};
 
+/// The store's file in the data directory.
+const STORE: &str = "api.db";
 /// How long requests under way may take when the server stops.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 /// How long the listener waits after an error, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How often the server looks whether a certificate that it renews is due.
+const RENEWAL_INTERVAL: Duration = Duration::from_hours(6);
+/// The user of the administrator's kubeconfig.
+const ADMIN: &str = "admin";
+/// Beside the authority: the certificates that no longer count.
+const REVOKED: &str = "revoked";
 
 /// What a server needs to know.
 #[derive(Debug, Clone)]
@@ -48,6 +58,8 @@ pub struct Config {
     pub profile: Profile,
     pub gates: GateSet,
     pub history: HistoryLimits,
+    /// Begin with an empty store, whatever was there; that is put aside.
+    pub new_store: bool,
     /// Where changes and refusals are recorded; `None` if they are not.
     pub audit_log: Option<PathBuf>,
 }
@@ -61,6 +73,7 @@ impl Config {
             profile: Profile::default(),
             gates: GateSet::default(),
             history: HistoryLimits::default(),
+            new_store: false,
             audit_log: None,
         }
     }
@@ -76,6 +89,8 @@ pub enum ServeError {
     Lock { path: PathBuf, source: io::Error },
     #[error("another server uses the data directory {path}")]
     Locked { path: PathBuf },
+    #[error("cannot put {path} aside: {source}")]
+    PutAside { path: PathBuf, source: io::Error },
     #[error("cannot open the audit log {path}: {source}")]
     OpenAuditLog { path: PathBuf, source: io::Error },
     #[error("cannot listen on {address}: {source}")]
@@ -98,6 +113,9 @@ pub struct Server {
     listener: TcpListener,
     acceptor: TlsAcceptorDebug,
     handler: Arc<Handler>,
+    authenticator: Arc<Authenticator>,
+    /// What is renewed while the server runs.
+    issued: Mutex<Vec<IssuedKubeconfig>>,
     registry: Registry,
     authority: Authority,
     address: SocketAddr,
@@ -135,7 +153,13 @@ impl Server {
     pub async fn bind(config: Config) -> Result<Self, ServeError> {
         let data_dir = config.data_dir;
         let lock = data_dir::claim(&data_dir)?;
-        let store = SqliteStore::open(&data_dir.join("api.db"), config.history)?;
+        let path = data_dir.join(STORE);
+        if config.new_store {
+            begin_anew(&path)?;
+        }
+        let store = SqliteStore::open(&path, config.history)?;
+        // Nobody has to wait for it: it changes nothing.
+        tokio::task::spawn_blocking(move || warn_of_damage(&path));
         let rules = Rules {
             profile: config.profile,
             gates: config.gates,
@@ -146,7 +170,9 @@ impl Server {
             .await
             .map_err(|source| ServeError::Bootstrap { source })?;
         let authority = Authority::load_or_create(&data_dir.join("pki"))?;
-        let authenticator = Authenticator::new(authority.certificate(), &data_dir.join("tokens.csv"))?;
+        let revoked = data_dir.join("pki").join(REVOKED);
+        let authenticator =
+            Authenticator::new(authority.certificate(), &revoked, &data_dir.join("tokens.csv"))?;
         let listen_failed = |source| ServeError::Listen {
             address: config.listen,
             source,
@@ -157,11 +183,27 @@ impl Server {
         let nodes = Nodes::new(registry.clone(), &authority)?;
         let audit = config.audit_log.map(open_audit_log).transpose()?;
         let kubeconfig = data_dir.join("admin.kubeconfig");
-        authority.write_kubeconfig(&kubeconfig, &url(address), "admin", &[ADMIN_GROUP])?;
+        let admin = IssuedKubeconfig {
+            path: kubeconfig.clone(),
+            user: ADMIN.to_owned(),
+            group: ADMIN_GROUP,
+        };
+        let authenticator = Arc::new(authenticator);
+        let written = admin.write(&url(address), &authority, |kept| {
+            proves(&authenticator, kept, ADMIN)
+        });
+        unless_usable(written, &kubeconfig, &url(address))?;
         Ok(Self {
             listener,
             acceptor: TlsAcceptorDebug(acceptor),
-            handler: Arc::new(Handler::new(registry.clone(), authenticator, nodes, audit)),
+            handler: Arc::new(Handler::new(
+                registry.clone(),
+                Arc::clone(&authenticator),
+                nodes,
+                audit,
+            )),
+            authenticator,
+            issued: Mutex::new(vec![admin]),
             registry,
             authority,
             address,
@@ -189,11 +231,32 @@ impl Server {
     /// Writes a kubeconfig with which a node can join, into the data directory.
     pub fn write_node_kubeconfig(&self, node: &str) -> Result<PathBuf, PkiError> {
         let path = self.data_dir.join(format!("node-{node}.kubeconfig"));
-        let user = format!("{}{node}", crate::access::NODE_USER_PREFIX);
-        let groups = [crate::access::NODE_GROUP];
-        self.authority
-            .write_kubeconfig(&path, &url(self.address), &user, &groups)?;
+        let issued = IssuedKubeconfig {
+            path: path.clone(),
+            user: format!("{}{node}", crate::access::NODE_USER_PREFIX),
+            group: crate::access::NODE_GROUP,
+        };
+        let written = issued.write(&url(self.address), &self.authority, |kept| {
+            proves(&self.authenticator, kept, &issued.user)
+        });
+        unless_usable(written, &path, &url(self.address))?;
+        self.issued
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(issued);
         Ok(path)
+    }
+
+    /// Renews the kubeconfigs that are due, as long as the server runs.
+    fn renew(&self) {
+        let issued = self.issued.lock().unwrap_or_else(PoisonError::into_inner);
+        for kubeconfig in issued.iter().filter(|kubeconfig| kubeconfig.is_due()) {
+            let path = kubeconfig.path.display();
+            match kubeconfig.write(&url(self.address), &self.authority, |_| false) {
+                Ok(()) => tracing::info!(kubeconfig = %path, "its certificate was renewed"),
+                Err(error) => tracing::warn!(kubeconfig = %path, %error, "its certificate cannot be renewed"),
+            }
+        }
     }
 
     /// A certificate with which a node serves logs, exec and the like at these addresses.
@@ -217,9 +280,14 @@ impl Server {
         let open = Connections::new(ConnectionLimits::of_process());
         let mut connections = JoinSet::new();
         tokio::pin!(stop);
+        let mut renewal = tokio::time::interval(RENEWAL_INTERVAL);
         loop {
             let accepted = tokio::select! {
                 () = &mut stop => break,
+                _ = renewal.tick() => {
+                    self.renew();
+                    continue;
+                }
                 Some(_) = connections.join_next() => continue,
                 accepted = self.listener.accept() => match accepted {
                     Ok(accepted) => accepted,
@@ -248,7 +316,78 @@ impl Server {
         })
         .await;
         connections.shutdown().await;
+        self.registry.settle().await;
     }
+}
+
+/// A kubeconfig that cannot be written, on a full disk, is as good as the one that is there, if that leads here.
+fn unless_usable(written: Result<(), PkiError>, path: &Path, server: &str) -> Result<(), PkiError> {
+    let Err(error) = written else { return Ok(()) };
+    let line = format!("server: {server}");
+    let leads_here = std::fs::read_to_string(path).is_ok_and(|text| text.lines().any(|it| it.trim() == line));
+    if !leads_here {
+        return Err(error);
+    }
+    tracing::error!(%error, "a kubeconfig cannot be renewed; the one that is there is used: make room on the disk");
+    Ok(())
+}
+
+/// Copies the store of a data directory into a new file, also while a server uses it. Blocks.
+pub fn backup_store(data_dir: &Path, to: &Path) -> Result<(), ServeError> {
+    Ok(store::backup(&data_dir.join(STORE), to)?)
+}
+
+/// Puts a backup in the place of the store of a data directory that no server uses. Returns where the old one was put.
+/// Blocks.
+pub fn restore_store(data_dir: &Path, backup: &Path) -> Result<Option<PathBuf>, ServeError> {
+    let _lock = data_dir::claim(data_dir)?;
+    Ok(store::restore(backup, &data_dir.join(STORE))?)
+}
+
+/// Looks at every page and every object of the store of a data directory, also while a server uses it. Blocks.
+pub fn check_store(data_dir: &Path) -> Result<CheckReport, ServeError> {
+    Ok(store::check(&data_dir.join(STORE), is_whole)?)
+}
+
+/// Says at the start what is damaged; everything else is served.
+fn warn_of_damage(path: &Path) {
+    match store::check(path, is_whole) {
+        Ok(report) if report.is_whole() => {}
+        Ok(report) => {
+            let (pages, objects) = (report.file.len(), report.damaged.join(", "));
+            tracing::error!(
+                pages,
+                objects,
+                "the store is damaged; restore a backup, or delete the objects"
+            );
+        }
+        Err(error) => tracing::error!(%error, "the store cannot be checked"),
+    }
+}
+
+/// Puts aside what is known of the store before, so that another one may be begun.
+fn begin_anew(path: &Path) -> Result<(), ServeError> {
+    let stamp = jiff::Timestamp::now().as_millisecond();
+    for extension in ["db", "db-wal", "db-shm", "identity"] {
+        let from = path.with_extension(extension);
+        let to = path.with_extension(format!("{extension}.before-{stamp}"));
+        match std::fs::rename(&from, &to) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(ServeError::PutAside {
+                    path: from,
+                    source: error,
+                });
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Whether a certificate that was issued before still counts, for this user.
+fn proves(authenticator: &Authenticator, credential: &Credential, user: &str) -> bool {
+    let identity = authenticator.certificate_identity(std::slice::from_ref(&credential.certificate));
+    identity.is_some_and(|identity| identity.user == user)
 }
 
 fn open_audit_log(path: PathBuf) -> Result<Arc<AuditLog>, ServeError> {
@@ -264,4 +403,77 @@ fn url(address: SocketAddr) -> String {
         IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::LOCALHOST),
     };
     format!("https://{}", SocketAddr::new(ip, address.port()))
+}
+
+/// A kubeconfig that the server writes and renews.
+#[derive(Debug, Clone)]
+struct IssuedKubeconfig {
+    path: PathBuf,
+    user: String,
+    group: &'static str,
+}
+
+impl IssuedKubeconfig {
+    /// Writes it. The certificate of the one before stays in use for the first two thirds of its time if `counts` says that
+    /// it still proves its user: a server that often starts leaves no trail of certificates that all count.
+    fn write(
+        &self,
+        server: &str,
+        authority: &Authority,
+        counts: impl FnOnce(&Credential) -> bool,
+    ) -> Result<(), PkiError> {
+        let kept = pki::read_kubeconfig(&self.path).filter(|kept| !kept.is_due() && counts(kept));
+        let credential = match kept {
+            Some(credential) => credential,
+            None if self.group == ADMIN_GROUP => authority.issue_client(&self.user, &[self.group])?,
+            None => authority.issue_renewed_client(&self.user, &[self.group])?,
+        };
+        authority.write_kubeconfig_of(&self.path, server, &self.user, &credential)
+    }
+
+    /// Whether it is time for another certificate; a file that somebody removed is left alone.
+    fn is_due(&self) -> bool {
+        pki::read_kubeconfig(&self.path).is_some_and(|credential| credential.is_due())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_running_server_renews_what_is_due() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = Config::new(([127, 0, 0, 1], 0).into(), directory.path());
+        let server = Server::bind(config).await.unwrap();
+        let path = server.write_node_kubeconfig("n1").unwrap();
+        let serial = || {
+            let credential = pki::read_kubeconfig(&path).unwrap();
+            let (_, certificate) = x509_parser::parse_x509_certificate(&credential.certificate).unwrap();
+            let validity = certificate.validity();
+            let seconds = validity.not_after.timestamp() - validity.not_before.timestamp();
+            (certificate.raw_serial_as_string(), seconds / 86_400)
+        };
+        let (first, days) = serial();
+        assert_eq!(days, i64::from(pki::RENEWED_DAYS) + 1, "it does not last long");
+        server.renew();
+        assert_eq!(serial().0, first, "it is not due");
+        let user = "system:node:n1";
+        let old = server
+            .authority
+            .issue_expired_client(user, crate::access::NODE_GROUP)
+            .unwrap();
+        server
+            .authority
+            .write_kubeconfig_of(&path, &url(server.address), user, &old)
+            .unwrap();
+        let (before, _) = serial();
+        server.renew();
+        assert_ne!(serial().0, before);
+        assert!(proves(
+            &server.authenticator,
+            &pki::read_kubeconfig(&path).unwrap(),
+            user
+        ));
+    }
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::cli::CheckArgs;
 use crate::diagnostics;
 use crate::exit::{Exit, Failure};
-use crate::input::{Outcome, Source, Verdict};
+use crate::input::{Gatekeeper, Outcome, Source, Verdict};
 use crate::output::{self, Format, GREEN, RED, RESET};
 
 /// Errors of one object that a person is shown.
@@ -25,7 +25,7 @@ pub(crate) fn run(args: &CheckArgs, verbose: u8) -> Result<Exit, Failure> {
     for name in &args.files {
         // One unreadable file does not hide what the others are like.
         let checked = Source::read(name).and_then(|source| {
-            source.judge(profile, gates, |verdict| {
+            source.judge(profile, Gatekeeper::Api(gates), |verdict| {
                 tally.count(&verdict);
                 output::written(match args.output.output {
                     Format::Json => print_json(&mut out, &source, &verdict),

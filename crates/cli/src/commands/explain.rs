@@ -10,12 +10,13 @@ use pulselet_plan::advice::{Advice, Seconds};
 use pulselet_plan::explain::{ContainerExplanation, ProbeExplanation};
 use pulselet_plan::timing::StopTiming;
 use pulselet_plan::{Explanation, NodeConfig, explain};
+use pulselet_vocabulary::Signal;
 use serde::Serialize;
 
 use crate::cli::ExplainArgs;
 use crate::diagnostics;
 use crate::exit::{Exit, Failure};
-use crate::input::{Outcome, Source};
+use crate::input::{Gatekeeper, Outcome, Source};
 use crate::output::{self, BOLD, CYAN, Format, RESET};
 
 pub(crate) fn run(args: &ExplainArgs) -> Result<Exit, Failure> {
@@ -23,7 +24,7 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<Exit, Failure> {
     let source = Source::read(&args.file)?;
     let mut out = output::stdout();
     let mut worst = Exit::Done;
-    source.judge(Profile::Pulselet, config.gates, |verdict| {
+    source.judge(Profile::Pulselet, Gatekeeper::Api(config.gates), |verdict| {
         diagnostics::complain(&source, &verdict);
         match verdict.outcome {
             Outcome::Accepted(admission, _) => {
@@ -65,6 +66,9 @@ struct Line<'a> {
     kind: ProbeKind,
     period_ms: u64,
     period_after_ms: u64,
+    timeout_ms: u64,
+    /// The manifest's, else what is sent unless the image names another.
+    stop_signal: Signal,
     startup_budget_seconds: Option<f64>,
     detect_min_seconds: f64,
     detect_max_seconds: f64,
@@ -83,6 +87,8 @@ fn print_json(out: &mut dyn Write, explanation: &Explanation) -> io::Result<()> 
                 kind: timing.kind,
                 period_ms: millis(timing.period),
                 period_after_ms: millis(timing.period_after),
+                timeout_ms: millis(probe.plan.timeout),
+                stop_signal: container.plan.stop_signal.unwrap_or(Signal::TERM),
                 startup_budget_seconds: timing.startup_budget.map(Span::as_secs_f64),
                 detect_min_seconds: timing.detect.min.as_secs_f64(),
                 detect_max_seconds: timing.detect.max.as_secs_f64(),
@@ -124,7 +130,7 @@ fn print_container(out: &mut dyn Write, container: &ContainerExplanation) -> io:
     };
     writeln!(out, "\n{BOLD}{role} {}{RESET}", container.plan.name)?;
     for probe in &container.probes {
-        print_probe(out, probe)?;
+        print_probe(out, probe, container.plan.stop_signal)?;
     }
     match container.plan.role {
         Role::Init => writeln!(out, "  runs to completion before the next container begins")?,
@@ -135,13 +141,14 @@ fn print_container(out: &mut dyn Write, container: &ContainerExplanation) -> io:
     }
     writeln!(
         out,
-        "  on deletion it is gone after {} at the latest",
-        Seconds(container.deleted_within)
+        "  on deletion it is gone after {} at the latest ({})",
+        Seconds(container.deleted_within),
+        stop_signal(container.plan.stop_signal)
     )?;
     print_advice(out, &container.advice)
 }
 
-fn print_probe(out: &mut dyn Write, probe: &ProbeExplanation) -> io::Result<()> {
+fn print_probe(out: &mut dyn Write, probe: &ProbeExplanation, signal: Option<Signal>) -> io::Result<()> {
     let timing = &probe.timing;
     writeln!(out, "  {} probe: {}", timing.kind.as_str(), settings(probe))?;
     let (min, max) = (Seconds(timing.detect.min), Seconds(timing.detect.max));
@@ -170,7 +177,7 @@ fn print_probe(out: &mut dyn Write, probe: &ProbeExplanation) -> io::Result<()> 
         writeln!(
             out,
             "    it is gone {gone_by} {since} at the latest ({})",
-            grace(&stop)
+            grace(&stop, signal)
         )?;
     }
     print_advice(out, &probe.advice)
@@ -215,9 +222,23 @@ fn plural(count: u32, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-fn grace(stop: &StopTiming) -> String {
+const SIGKILL_FIRST: &str = "stop signal SIGKILL: at once, after a hook";
+
+/// What ends the container on a stop.
+fn stop_signal(signal: Option<Signal>) -> String {
+    match signal {
+        Some(signal) if signal.is_kill() => SIGKILL_FIRST.to_owned(),
+        Some(signal) => format!("stop signal {signal}"),
+        None => "stop signal SIGTERM, unless the image names another".to_owned(),
+    }
+}
+
+fn grace(stop: &StopTiming, signal: Option<Signal>) -> String {
     if stop.grace.is_zero() {
         return "grace period 0: SIGKILL at once, no hook".to_owned();
+    }
+    if signal.is_some_and(Signal::is_kill) {
+        return SIGKILL_FIRST.to_owned();
     }
     let from = match stop.from {
         GraceFrom::Probe => "the probe's",

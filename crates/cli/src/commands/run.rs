@@ -28,7 +28,7 @@ use crate::agent::{self, Setting};
 use crate::cli::{RunArgs, WaitArg};
 use crate::diagnostics;
 use crate::exit::{Exit, Failure};
-use crate::input::{Outcome, Source};
+use crate::input::{Gatekeeper, Outcome, Source};
 use crate::interrupt::Interrupts;
 use crate::logging::{self, Quietness};
 use crate::output::{self, Format};
@@ -123,7 +123,7 @@ fn read(files: &[String], config: &NodeConfig) -> Result<Option<Contents>, Failu
     let mut rejected = false;
     for file in files {
         let source = Source::read(file)?;
-        source.judge(Profile::Pulselet, config.gates, |verdict| {
+        source.judge(Profile::Pulselet, Gatekeeper::Node(config.gates), |verdict| {
             diagnostics::complain(&source, &verdict);
             match verdict.outcome {
                 Outcome::Accepted(admission, _) => pods.push(admission.pod),

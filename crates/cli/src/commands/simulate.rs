@@ -7,8 +7,9 @@ use pulselet_agent::pod_name_of;
 use pulselet_engine::line::{Line, LineRecord};
 use pulselet_engine::plan::PodPlan;
 use pulselet_engine::time::{Span, Time};
-use pulselet_model::{Pod, Profile};
+use pulselet_model::{GateSet, Pod, Profile};
 use pulselet_plan::NodeConfig;
+use pulselet_sim::scenario::GateSkew;
 use pulselet_sim::simulation::DEFAULT_LIMIT;
 use pulselet_sim::timeline::{TextTimeline, Timeline, html, svg};
 use pulselet_sim::{End, Scenario, Setup, Simulation};
@@ -17,22 +18,23 @@ use pulselet_vocabulary::PodName;
 use crate::cli::{SimulateArgs, SimulateFormat};
 use crate::diagnostics;
 use crate::exit::{Exit, Failure};
-use crate::input::{Outcome, Source};
+use crate::input::{Gatekeeper, Outcome, Source};
 use crate::output;
 
 pub(crate) fn run(args: &SimulateArgs) -> Result<Exit, Failure> {
     let config = args.node.resolve()?;
+    let gates = gates(args, &config)?;
     let source = Source::read(&args.file)?;
-    let Some(pod) = single_pod(&source, &config)? else {
+    let Some(pod) = single_pod(&source, gates.api)? else {
         return Ok(Exit::No);
     };
-    let blueprint = pulselet_plan::convert(&pod, config.gates)
+    let blueprint = pulselet_plan::convert(&pod, gates.node)
         .map_err(|error| Failure::usage(format_args!("{}: {error}", source.name)))?;
     let scenario = match &args.scenario {
         Some(file) => read_scenario(file, &blueprint.plan)?,
         None => Scenario::default(),
     };
-    let setup = Setup::for_pod(&pod, &blueprint, config.settings, args.seed, scenario);
+    let setup = Setup::for_pod(&pod, gates, &blueprint, config.settings, args.seed, scenario);
     let limit = args.duration.unwrap_or(DEFAULT_LIMIT);
     let printer = SimulationPrinter::new(args.output, &pod, &blueprint.plan);
     let end = run_and_print(&mut Simulation::new(setup), Time::ZERO + limit, printer)?;
@@ -42,11 +44,27 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
+/// The gates at the start. A file of settings is the node's; `--feature-gates` is for both.
+fn gates(args: &SimulateArgs, config: &NodeConfig) -> Result<GateSkew, Failure> {
+    let mut api = GateSet::default();
+    for changes in [&args.node.feature_gates, &args.api_feature_gates]
+        .into_iter()
+        .flatten()
+    {
+        api = api.apply(changes).map_err(Failure::usage)?;
+    }
+    let node = match &args.node_feature_gates {
+        Some(changes) => config.gates.apply(changes).map_err(Failure::usage)?,
+        None => config.gates,
+    };
+    Ok(GateSkew { api, node })
+}
+
 /// The one Pod of the file; none if it is rejected, which has been said then.
-fn single_pod(source: &Source, config: &NodeConfig) -> Result<Option<Pod>, Failure> {
+fn single_pod(source: &Source, gates: GateSet) -> Result<Option<Pod>, Failure> {
     let mut verdicts = Vec::new();
     // Two are enough to know that there is more than one.
-    source.judge(Profile::Pulselet, config.gates, |verdict| {
+    source.judge(Profile::Pulselet, Gatekeeper::Api(gates), |verdict| {
         // What configures a pod does not matter on a virtual clock.
         if verdicts.len() < 2 && !matches!(verdict.outcome, Outcome::Object(_)) {
             verdicts.push(verdict);

@@ -124,7 +124,12 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
 #[test]
 fn the_documents_name_only_paths_that_exist() {
     let mut missing = Vec::new();
-    for name in ["CONTRIBUTING.md", "docs/ARCHITECTURE.md"] {
+    for name in [
+        "CONTRIBUTING.md",
+        "docs/ARCHITECTURE.md",
+        "SECURITY.md",
+        "docs/wounds.md",
+    ] {
         let text = document(name);
         // Blocks of code have three backticks at each end, which leaves the pairs of the others as they are.
         let paths = quoted(&text).filter(|quoted| quoted.starts_with("crates/"));
@@ -135,6 +140,141 @@ fn the_documents_name_only_paths_that_exist() {
         missing.is_empty(),
         "the documents name what is not there: {missing:#?}"
     );
+}
+
+/// Every name that a test has: functions, and what the macros of scenarios and of end-to-end tests are given.
+fn names_of_tests() -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    let mut folders = vec![Path::new(repository()).join("crates")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder)
+            .expect("the folder can be read")
+            .flatten()
+        {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = std::fs::read_to_string(&path).expect("a source can be read");
+                names.extend(tests_in(&text));
+            }
+        }
+    }
+    names
+}
+
+/// The names of the tests in a source.
+fn tests_in(text: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    // Between the mark of a test and its name are attributes, comments and the opening of a macro.
+    let mut is_awaited = false;
+    for line in text.lines().map(str::trim) {
+        let begins = line.starts_with("#[test]") || line.starts_with("#[tokio::test");
+        let of_macro = ["scenario!(", "e2e!("]
+            .iter()
+            .find_map(|open| line.strip_prefix(open));
+        is_awaited |= begins || of_macro.is_some();
+        let rest = of_macro
+            .unwrap_or(line)
+            .trim_start_matches("async ")
+            .trim_start_matches("fn ");
+        if is_awaited && !rest.is_empty() && !rest.starts_with(['#', '/']) {
+            let name = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next();
+            names.extend(name.map(str::to_owned));
+            is_awaited = false;
+        }
+    }
+    names
+}
+
+/// Rows of docs/proposals.md are `id | statement | where | proof`.
+#[test]
+fn every_statement_of_the_proposals_is_proved_by_a_test_that_exists() {
+    let text = document("docs/proposals.md");
+    let tests = names_of_tests();
+    let (mut ids, mut wrong) = (BTreeSet::new(), Vec::new());
+    for row in text
+        .lines()
+        .filter(|line| line.starts_with("| ") && line.contains(". | `"))
+    {
+        let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+        let [id, _, place, proof] = cells[..] else {
+            wrong.push(format!("not four cells: {row}"));
+            continue;
+        };
+        if !ids.insert(id) {
+            wrong.push(format!("{id} is there twice"));
+        }
+        let missing = quoted(place).filter(|path| !Path::new(repository()).join(path).exists());
+        wrong.extend(missing.map(|path| format!("{id}: no file {path}")));
+        let proofs: Vec<&str> = quoted(proof).collect();
+        if proofs.is_empty() || quoted(place).next().is_none() {
+            wrong.push(format!("{id} names no file or no test"));
+        }
+        let absent = proofs.into_iter().filter(|name| !tests.contains(*name));
+        wrong.extend(absent.map(|name| format!("{id}: no test {name}")));
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    for proposal in ["G", "M", "S", "U", "I"] {
+        let prefix = format!("{proposal}.");
+        let count = ids.iter().filter(|id| id.starts_with(&prefix)).count();
+        assert!(count >= 20, "only {count} statements of {proposal}");
+    }
+}
+
+/// Between backticks, words joined by lines below: no option, path or field of Kubernetes looks like this.
+fn test_names(text: &str) -> Vec<&str> {
+    let is_word = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    quoted(text)
+        .filter(|name| name.split('_').count() > 2 && name.split('_').all(is_word))
+        .filter(|name| !name.bytes().any(|byte| byte.is_ascii_uppercase()))
+        .collect()
+}
+
+/// The items of all lists in a part of a document, each with the lines that belong to it.
+fn items(text: &str) -> Vec<String> {
+    let mut items: Vec<String> = Vec::new();
+    let mut inside = false;
+    for line in text.lines() {
+        if line.starts_with("- ") {
+            items.push(line.to_owned());
+            inside = true;
+        } else if line.trim().is_empty() || line.starts_with('#') {
+            inside = false;
+        } else if let Some(item) = items.last_mut().filter(|_| inside) {
+            item.push(' ');
+            item.push_str(line.trim());
+        }
+    }
+    items
+}
+
+#[test]
+fn every_promise_about_security_has_its_test() {
+    let text = document("SECURITY.md");
+    let (_, rest) = text
+        .split_once("## What each can and cannot do")
+        .expect("the document has a threat model");
+    let model = rest.split("\n## ").next().unwrap_or_default();
+    let promises = items(model);
+    assert!(promises.len() > 30, "only {} promises were found", promises.len());
+    let untested: Vec<_> = promises
+        .iter()
+        .filter(|promise| test_names(promise).is_empty())
+        .collect();
+    assert!(untested.is_empty(), "promises that name no test: {untested:#?}");
+    let wounds = document("docs/wounds.md");
+    let rows: Vec<&str> = wounds.lines().filter(|line| line.starts_with("| CVE")).collect();
+    assert!(rows.len() > 20, "only {} classes were found", rows.len());
+    let untried: Vec<_> = rows.iter().filter(|row| test_names(row).is_empty()).collect();
+    assert!(untried.is_empty(), "classes that name no test: {untried:#?}");
+    let tests = names_of_tests();
+    let missing: Vec<_> = test_names(&text)
+        .into_iter()
+        .chain(test_names(&wounds))
+        .filter(|name| !tests.contains(*name))
+        .collect();
+    assert!(missing.is_empty(), "there are no such tests: {missing:#?}");
 }
 
 /// The rows of "Follow one probe" are `what happens | file | functions`.
@@ -160,4 +300,25 @@ fn the_way_of_a_probe_is_as_written() {
         }
     }
     assert!(hops > 30, "only {hops} functions were found in the table");
+}
+
+/// The rows of docs/reliability.md are `what happens | what holds | file | test`.
+#[test]
+fn every_promise_has_its_test() {
+    let page = document("docs/reliability.md");
+    let mut promises = 0;
+    for row in page.lines().filter(|line| line.contains("| `crates/")) {
+        let cells: Vec<&str> = row.split('|').collect();
+        let [_, _, _, file, test, _] = cells[..] else {
+            panic!("not four cells: {row}");
+        };
+        let source = document(quoted(file).next().expect("a row names its file"));
+        let test = quoted(test).next().expect("a row names its test");
+        promises += 1;
+        assert!(
+            source.contains(&format!("fn {test}(")),
+            "there is no test {test} in{file}"
+        );
+    }
+    assert!(promises > 30, "only {promises} promises were found");
 }

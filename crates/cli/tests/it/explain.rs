@@ -79,15 +79,16 @@ fn text_shows_the_timing_and_what_to_improve() {
 
     init container migrate
       runs to completion before the next container begins
-      on deletion it is gone after 3600 s at the latest
+      on deletion it is gone after 3600 s at the latest (stop signal SIGTERM, unless the image names another)
 
     sidecar proxy
       startup probe: tcpSocket every 0.5 s, timeout 1 s, 20 failures
         a container that is not up 10 s after its start is killed
-        that is decided 10 s to 21.4 s after its start
-        it is gone 3621.4 s after its start at the latest (the pod's grace period of 3600 s)
-        advice: a container that never comes up is gone after 3621.4 s at the latest; with terminationGracePeriodSeconds: 60 on the startup probe after 81.4 s
-      on deletion it is gone after 3602 s at the latest
+        that is decided 10 s to 20.5 s after its start
+        it is gone 3620.5 s after its start at the latest (the pod's grace period of 3600 s)
+        advice: a container that never comes up is gone after 3620.5 s at the latest; with terminationGracePeriodSeconds: 60 on the startup probe after 80.5 s
+        option: against a server that accepts and hangs it asks every 1 s, not every 0.5 s: an attempt that hangs holds up the next; timeoutSeconds: 1, timeoutMilliseconds: -500 keeps the period
+      on deletion it is gone after 3602 s at the latest (stop signal SIGTERM, unless the image names another)
 
     container web
       liveness probe: httpGet every 10 s, timeout 1 s, 3 failures, from 60 s after the start
@@ -100,7 +101,7 @@ fn text_shows_the_timing_and_what_to_improve() {
       readiness probe: httpGet every 10 s, timeout 1 s, 3 failures
         a container that stops answering is unready after 20 s to 31 s
         option: periodSeconds: 1, periodMilliseconds: -500 would notice readiness up to 9.5 s sooner; with failureThreshold: 30 it gives up as late as now
-      on deletion it is gone after 3600 s at the latest
+      on deletion it is gone after 3600 s at the latest (stop signal SIGTERM, unless the image names another)
 
     container worker
       liveness probe: exec every 2 s, timeout 5 s, 3 failures (60 until the first success)
@@ -109,7 +110,7 @@ fn text_shows_the_timing_and_what_to_improve() {
         it is gone 3620 s after the deadlock began at the latest (the pod's grace period of 3600 s)
         advice: a probe may take 5 s but the next is due after 2 s: those that hang hold up the others, and the decision can take 20 s; with timeoutSeconds: 2 it takes 8 s at most
         advice: a wedged container is gone after 3620 s at the latest; with terminationGracePeriodSeconds: 60 on the liveness probe after 80 s
-      on deletion it is gone after 3600 s at the latest
+      on deletion it is gone after 3600 s at the latest (stop signal SIGTERM, unless the image names another)
     "#);
 }
 
@@ -134,8 +135,8 @@ fn json_has_a_line_per_container_and_probe() {
     assert_eq!(
         worker,
         json!({
-            "container": "worker", "kind": "liveness", "periodMs": 2000, "periodAfterMs": 2000,
-            "startupBudgetSeconds": 120.0, "detectMinSeconds": 4.0, "detectMaxSeconds": 20.0,
+            "container": "worker", "kind": "liveness", "periodMs": 2000, "periodAfterMs": 2000, "timeoutMs": 5000,
+            "stopSignal": "SIGTERM", "startupBudgetSeconds": 120.0, "detectMinSeconds": 4.0, "detectMaxSeconds": 20.0,
             "goneBySeconds": 3620.0,
         })
     );

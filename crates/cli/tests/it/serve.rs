@@ -1,8 +1,10 @@
 //! `pulselet serve`, and its parts as processes of their own, driven by the real kubectl.
 
 mod cluster;
+mod doors;
 mod gates;
 mod old;
+mod rollback;
 mod streams;
 
 use serde_json::{Value, json};

@@ -2,7 +2,7 @@
 //!
 //! It always holds:
 //! - at most one life at a time, and what arrives about another one is dropped here;
-//! - a life keeps the plan it was created with;
+//! - a life keeps the plan it was created with, but for the times of its probes;
 //! - a container is started and ready only by what its own life has shown.
 //!
 //! Which container's turn it is, and whether the pod is ending, is [`crate::pod`]'s to say.
@@ -23,7 +23,7 @@ use crate::line::{HookOutcome, LineBody};
 use crate::plan::{ContainerPlan, ProbeKind, Role};
 use crate::probe_runner::ProbeRunner;
 use crate::scope::Scope;
-use crate::status::Terminated;
+use crate::status::{EffectiveProbe, Terminated};
 use crate::termination::Termination;
 use crate::time::Time;
 use crate::transition::Transition;
@@ -104,6 +104,9 @@ pub(crate) struct Running {
     /// One of its probes has succeeded.
     #[serde(default)]
     succeeded: bool,
+    /// Its stop signal was read to end nothing, which was reported.
+    #[serde(default)]
+    signal_unhandled: bool,
     post_start: Option<HookRun>,
     termination: Option<Termination>,
 }
@@ -150,11 +153,19 @@ impl Container {
         &self.plan
     }
 
-    /// Takes another plan. One with another image makes it a new container, as far as waiting goes: what it waits for
+    /// Takes another plan for its next life; the one that there is goes by the times of `running`. One with another image makes it a new container, as far as waiting goes: what it waits for
     /// because of the old image is over.
-    pub(crate) fn replan(&mut self, scope: &mut Scope<'_>, plan: &Arc<ContainerPlan>) {
+    pub(crate) fn replan(
+        &mut self,
+        scope: &mut Scope<'_>,
+        plan: &Arc<ContainerPlan>,
+        running: Option<&Arc<ContainerPlan>>,
+    ) {
         let has_changed = self.plan.image != plan.image;
         self.plan = Arc::clone(plan);
+        if let Some(running) = running {
+            self.take_times(scope, running);
+        }
         if !has_changed {
             return;
         }
@@ -166,6 +177,18 @@ impl Container {
             }
             Stage::BackOff { .. } => self.begin(scope, true),
             Stage::Pending | Stage::Creating | Stage::Starting(_) | Stage::Running(_) | Stage::Finished => {}
+        }
+    }
+
+    fn take_times(&mut self, scope: &Scope<'_>, running: &ContainerPlan) {
+        let (Stage::Starting(life) | Stage::Running(Running { life, .. })) = &mut self.stage else {
+            return;
+        };
+        life.plan = Arc::new(life.plan.with_times_of(running));
+        for prober in self.probers.iter_mut().flatten() {
+            if let Some(probe) = life.plan.probe(prober.kind()) {
+                prober.replan(scope.now, probe, scope.settings);
+            }
         }
     }
 
@@ -278,6 +301,27 @@ impl Container {
             Some(_) => self.published(ProbeKind::Readiness, running.life.attempt) == Some(Published::Success),
         };
         running.started.is_some() && passed
+    }
+
+    /// The signal that the manifest of its life, or of the next one, names.
+    pub(crate) fn asked_signal(&self) -> Option<Signal> {
+        let plan = self.running().map_or(&self.plan, |running| &running.life.plan);
+        plan.stop_signal
+    }
+
+    /// How its probes work now, or will.
+    pub(crate) fn probes(&self) -> impl Iterator<Item = EffectiveProbe> {
+        ProbeKind::ALL.into_iter().filter_map(|kind| {
+            let plan = self.running().map_or(&self.plan, |running| &running.life.plan);
+            let probe = plan.probe(kind)?;
+            let prober = self.probers[kind as usize].as_ref();
+            Some(EffectiveProbe {
+                container: Arc::clone(&plan.name),
+                kind,
+                period: prober.map_or(probe.period, ProbeRunner::period),
+                timeout: probe.timeout,
+            })
+        })
     }
 
     /// Whether a worker of this kind probes, or is to probe, this life.

@@ -94,6 +94,12 @@ pub enum Input {
         signal: Signal,
         at: Time,
     },
+    /// The main process of this life was read, and its stop signal would not end it. The driver reads it some time
+    /// after its start and again when a stop begins.
+    StopSignalUnhandled {
+        life: LifeKey,
+        signal: Signal,
+    },
     /// A deletion or a stop by the user; without a number the pod's own grace period counts. A later one can
     /// only shorten it.
     Delete {
@@ -107,10 +113,12 @@ pub enum Input {
     /// The agent was away: every unanswered action is asked for again. The driver reports what it finds in the
     /// runtime before it says this.
     AgentRestarted,
-    /// A new plan and new settings; a running container keeps those it was created with. The plan may have more
-    /// ephemeral containers than the old one, and no others.
+    /// A new plan and new settings. The plan may have more ephemeral containers than the old one, and no others.
     Replan {
+        /// What new lives are made from.
         plan: Arc<PodPlan>,
+        /// What lives that have begun take the times of their probes from; all else they keep.
+        running: Arc<PodPlan>,
         settings: Settings,
     },
 }
@@ -190,6 +198,8 @@ pub struct ProbeReport {
     /// That of a command that failed.
     pub exit_code: Option<i32>,
     pub latency: Span,
+    /// The program has seen something of it: a connection was made, or the command was to run in its container.
+    pub reached: bool,
     /// The outcome is a time-out of the handler.
     pub timed_out: bool,
     /// The driver was itself kept from running while this probe was under way.
@@ -241,6 +251,9 @@ pub enum Action {
         life: LifeKey,
         kind: ProbeKind,
         timeout: Span,
+        /// A look gives up after this long unless it is connected by then. The program sees one request of it at most:
+        /// it is not tried again and follows no redirect.
+        look: Option<Span>,
     },
     Hook {
         life: LifeKey,

@@ -35,7 +35,10 @@ pub enum LineBody {
         detail: String,
         latency_ms: f64,
         run: u32,
+        /// False for a look that failed, and for what was forgiven.
         counted: bool,
+        /// Before the first counted tick.
+        look: bool,
     },
     Started,
     Ready,

@@ -48,6 +48,22 @@ impl ContainerPlan {
     }
 }
 
+impl ContainerPlan {
+    /// This plan with the times of the other one's probes, as far as both have them.
+    pub(crate) fn with_times_of(&self, other: &Self) -> Self {
+        let timed = |kind| {
+            let (own, other) = (self.probe(kind)?, other.probe(kind));
+            Some(other.map_or_else(|| Arc::clone(own), |other| Arc::new(own.with_times_of(other))))
+        };
+        Self {
+            startup: timed(ProbeKind::Startup),
+            liveness: timed(ProbeKind::Liveness),
+            readiness: timed(ProbeKind::Readiness),
+            ..self.clone()
+        }
+    }
+}
+
 /// What a container is to its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
@@ -144,6 +160,21 @@ pub struct ProbePlan {
     pub initial_failure_threshold: u32,
     /// How long the container may take to stop when this probe condemned it.
     pub grace: Option<Span>,
+}
+
+impl ProbePlan {
+    /// What a gate changes for a life that has begun: when its probe asks and waits, and how long a kill takes. What it
+    /// counts to stays as it was.
+    pub(crate) fn with_times_of(&self, other: &Self) -> Self {
+        Self {
+            initial_delay: other.initial_delay,
+            period: other.period,
+            period_after: other.period_after,
+            timeout: other.timeout,
+            grace: other.grace,
+            ..self.clone()
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

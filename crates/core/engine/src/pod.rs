@@ -11,9 +11,10 @@ mod ending;
 mod inputs;
 mod moving;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use pulselet_vocabulary::{PodName, Severity};
+use pulselet_vocabulary::{PodName, Severity, Signal};
 use serde::{Deserialize, Serialize};
 
 use crate::container::Container;
@@ -22,7 +23,7 @@ use crate::io::{ContainerIx, Input, LifeKey, Outbox};
 use crate::line::{KillReason, Line, LineBody, Phase};
 use crate::plan::{PodPlan, ProbeKind, Settings};
 use crate::scope::Scope;
-use crate::status::{PodCondition, PodReport};
+use crate::status::{EffectiveProbe, PodCondition, PodReport};
 use crate::termination::Grace;
 use crate::time::Time;
 use crate::transition::Transition;
@@ -204,6 +205,19 @@ impl PodMachine {
         container.is_some_and(|container| container.has_worker(life.attempt, kind))
     }
 
+    /// The distinct stop signals that manifests name: of a life that runs the one it was created with, else the next life's.
+    pub fn stop_signals(&self) -> BTreeSet<Signal> {
+        self.containers
+            .iter()
+            .filter_map(Container::asked_signal)
+            .collect()
+    }
+
+    /// How every probe of the pod works now, in the order of its containers.
+    pub fn probes(&self) -> impl Iterator<Item = EffectiveProbe> {
+        self.containers.iter().flat_map(Container::probes)
+    }
+
     pub fn status(&self) -> PodReport {
         crate::summary::status(self)
     }
@@ -213,7 +227,7 @@ impl PodMachine {
         if self.over {
             return;
         }
-        let observed = is_observation(&input);
+        let waits = !begins_probes(&input);
         if let Input::ProbeDone { life, kind, report } = input {
             if self.probe_done(now, life, kind, report, out) {
                 return self.advance_probes(now, out);
@@ -223,7 +237,7 @@ impl PodMachine {
         }
         self.settle(now, out);
         // After a restart observations come before the probers have resumed: what is overdue must wait for that.
-        if observed {
+        if waits {
             self.fire_all(now, out);
         } else {
             self.advance(now, out);
@@ -332,11 +346,17 @@ impl PodMachine {
     }
 }
 
-/// What a driver may find in the runtime, at any time and more than once.
-const fn is_observation(input: &Input) -> bool {
-    matches!(
+/// Whether probes that are due are begun with this input. Not with what a driver may find in the runtime, at any time and
+/// more than once, and not with a new plan: a pod that it does not concern must not notice it.
+const fn begins_probes(input: &Input) -> bool {
+    !matches!(
         input,
-        Input::Created { .. } | Input::Running { .. } | Input::Exited { .. } | Input::Signalled { .. }
+        Input::Created { .. }
+            | Input::Running { .. }
+            | Input::Exited { .. }
+            | Input::Signalled { .. }
+            | Input::Replan { .. }
+            | Input::StopSignalUnhandled { .. }
     )
 }
 

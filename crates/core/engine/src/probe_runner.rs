@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::io::{ProbeOutcome, ProbeReport};
 use crate::plan::{Handler, ProbeKind, ProbePlan, Settings, SubSecondPolicy};
-use crate::schedule::{Due, LookPolicy, Schedule, Turn};
+use crate::schedule::{Contact, Due, LookLimits, LookPolicy, Schedule, Turn};
 use crate::time::{Span, Time};
 use crate::worker::{LifeState, Next, Published, View, Worker};
 
@@ -20,6 +20,17 @@ pub struct ProbeRunner {
     schedule: Option<Schedule>,
     /// The probe under way began more than a period after its turn.
     late: bool,
+    /// A success was published in this life: the time of fast probing is over.
+    #[serde(default)]
+    settled: bool,
+}
+
+/// A probe that is to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    pub timeout: Span,
+    /// How long a look may take until it is connected; `None` for a counted tick.
+    pub look: Option<Span>,
 }
 
 /// What a report came to.
@@ -28,6 +39,7 @@ pub struct Finding {
     pub outcome: ProbeOutcome,
     pub run: u32,
     pub counted: bool,
+    pub turn: Turn,
     pub published: Option<Published>,
     /// The time-out was forgiven: the agent itself had been late.
     pub forgiven: bool,
@@ -41,6 +53,7 @@ impl ProbeRunner {
             worker: Worker::new(kind, plan),
             schedule: None,
             late: false,
+            settled: false,
         }
     }
 
@@ -60,6 +73,37 @@ impl ProbeRunner {
         self.worker.has_initialized()
     }
 
+    /// Goes by other times from the next tick on. A clock that runs does not wait for another initial delay.
+    pub(crate) fn replan(&mut self, now: Time, plan: &Arc<ProbePlan>, settings: &Settings) {
+        // A state that was written before `settled` was: what is published tells.
+        self.settled |= self.worker.published() == Some(Published::Success) && self.schedule.is_some();
+        let begun = self.schedule.as_ref().is_some_and(|clock| clock.has_started(now));
+        let mut plan = ProbePlan::clone(plan);
+        if begun {
+            plan.initial_delay = self.plan().initial_delay;
+        } else {
+            self.schedule = None;
+        }
+        self.worker.set_plan(Arc::new(plan));
+        let period = self.wanted_period(settings);
+        if let Some(schedule) = self.schedule.as_mut().filter(|clock| clock.period() != period) {
+            schedule.change_period(period);
+        }
+    }
+
+    /// The period that the plan, the settings and what was published ask for.
+    fn wanted_period(&self, settings: &Settings) -> Span {
+        let plan = self.plan();
+        let is_fast = match settings.sub_second_policy {
+            SubSecondPolicy::OnlyFirstTime => !self.settled,
+            SubSecondPolicy::AlwaysWhenWaitingForSuccess => {
+                self.worker.published() != Some(Published::Success)
+            }
+            SubSecondPolicy::Always => true,
+        };
+        if is_fast { plan.period } else { plan.period_after }
+    }
+
     /// Follows what has changed around the container. `gate` is when the container's gate opened for this kind.
     pub fn sync(&mut self, view: &View, started_at: Time, gate: Option<Time>, settings: &Settings) -> Next {
         let next = self.worker.tick(view);
@@ -69,7 +113,8 @@ impl ProbeRunner {
                 if self.schedule.is_none() {
                     let start = gate.max(started_at + self.plan().initial_delay);
                     let policy = self.look_policy(settings);
-                    self.schedule = Some(Schedule::new(start, self.plan().period, policy));
+                    let period = self.wanted_period(settings);
+                    self.schedule = Some(Schedule::new(start, period, policy));
                 }
             }
             Some(_) | None => self.schedule = None,
@@ -87,24 +132,37 @@ impl ProbeRunner {
         }
     }
 
+    /// Between two ticks, as it is now.
+    pub fn period(&self) -> Span {
+        self.schedule
+            .as_ref()
+            .map_or(self.plan().period, Schedule::period)
+    }
+
     pub fn due_at(&self) -> Option<Time> {
         self.schedule.as_ref()?.due().map(|due| due.at)
     }
 
     /// Begins the probe that is due at `now`, if there is one.
-    pub fn begin(&mut self, now: Time, view: &View) -> bool {
-        let Some(schedule) = &mut self.schedule else {
-            return false;
-        };
-        let Some(due) = schedule.begin(now) else {
-            return false;
-        };
+    pub fn begin(&mut self, now: Time, view: &View) -> Option<Asked> {
+        let schedule = self.schedule.as_mut()?;
+        let due = schedule.begin(now)?;
         self.late = now.since(due.at) > schedule.period();
-        if self.worker.tick(view) == Next::Probe {
-            return true;
+        if self.worker.tick(view) != Next::Probe {
+            schedule.complete(now, Contact::None);
+            return None;
         }
-        schedule.complete(now, false);
-        false
+        let timeout = self.worker.plan().timeout;
+        Some(match due.turn {
+            Turn::Tick => Asked { timeout, look: None },
+            Turn::Look => {
+                let LookLimits { connect, answer } = schedule.look_limits(now);
+                Asked {
+                    timeout: timeout.min(answer),
+                    look: Some(connect),
+                }
+            }
+        })
     }
 
     /// Takes the report of the probe under way; none if there is no such probe any more.
@@ -116,16 +174,23 @@ impl ProbeRunner {
             outcome => outcome,
         };
         let succeeded = outcome.is_success();
-        let due = self.schedule.as_mut()?.complete(now, succeeded)?;
+        let contact = match (succeeded, report.reached) {
+            (true, _) => Contact::Success,
+            (false, true) => Contact::Failure,
+            (false, false) => Contact::None,
+        };
+        let due = self.schedule.as_mut()?.complete(now, contact)?;
+        let turn = due.turn;
         let forgiven = settings.overload_guard
             && self.kind() == ProbeKind::Liveness
             && report.timed_out
             && (report.starved || self.late);
-        if forgiven || (due.turn == Turn::Look && !succeeded) {
+        if forgiven || (turn == Turn::Look && !succeeded) {
             return Some(Finding {
                 outcome,
                 run: 0,
                 counted: false,
+                turn,
                 published: None,
                 forgiven,
                 routine: false,
@@ -140,6 +205,7 @@ impl ProbeRunner {
             outcome,
             run: judgement.run,
             counted: true,
+            turn,
             published: judgement.published,
             forgiven: false,
             routine: had_initialized && judgement.run > self.plan().success_threshold && succeeded,
@@ -152,17 +218,9 @@ impl ProbeRunner {
             self.schedule = None;
             return;
         }
-        let plan = self.worker.plan();
-        let Some(schedule) = &mut self.schedule else {
-            return;
-        };
-        let period = match (settings.sub_second_policy, published) {
-            (SubSecondPolicy::Always, _) => plan.period,
-            (_, Published::Success) => plan.period_after,
-            (SubSecondPolicy::AlwaysWhenWaitingForSuccess, _) => plan.period,
-            (SubSecondPolicy::OnlyFirstTime, _) => schedule.period(),
-        };
-        if period != schedule.period() {
+        self.settled |= published == Published::Success;
+        let period = self.wanted_period(settings);
+        if let Some(schedule) = self.schedule.as_mut().filter(|clock| clock.period() != period) {
             schedule.set_period(due.at, now, period);
         }
     }

@@ -3,7 +3,7 @@
 //! It always holds:
 //! - counted ticks stand at `anchor + n x period`, n = 1, 2, ...: they do not drift, and each grid point is used at
 //!   most once, so `threshold` failures take at least `threshold x period`;
-//! - looks stand only before the first counted tick;
+//! - looks stand only before the first counted tick, and the first that reaches the program is the last;
 //! - at most one probe is under way; one that overran grid points is followed by a single tick at once.
 
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::plan::Handler;
 use crate::time::{Span, Time};
 
-/// Looks after the clock's start, while they fail. A command costs more, so it looks less often.
+/// Looks after the clock's start, while nobody is there. A command reaches the program whatever it finds, so it looks
+/// once.
 const LOOKS: [Span; 7] = [
     Span::ZERO,
     Span::from_millis(25),
@@ -21,7 +22,6 @@ const LOOKS: [Span; 7] = [
     Span::from_millis(400),
     Span::from_millis(800),
 ];
-const EXEC_LOOKS: [Span; 2] = [Span::ZERO, Span::from_millis(500)];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Schedule {
@@ -58,9 +58,8 @@ enum LookList {
 impl LookList {
     fn spans(self) -> &'static [Span] {
         match self {
-            Self::First => &LOOKS[..1],
+            Self::First | Self::Exec => &LOOKS[..1],
             Self::Network => &LOOKS,
-            Self::Exec => &EXEC_LOOKS,
         }
     }
 }
@@ -78,6 +77,24 @@ pub enum Turn {
     /// Its success counts, its failure does not.
     Look,
     Tick,
+}
+
+/// How long a look may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LookLimits {
+    /// Until it is connected: then the next look is due.
+    pub connect: Span,
+    /// Until its answer: then the first counted tick is due.
+    pub answer: Span,
+}
+
+/// How a probe went, as far as its schedule goes by that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contact {
+    /// The program has seen nothing of it.
+    None,
+    Failure,
+    Success,
 }
 
 /// Which looks a worker takes.
@@ -139,6 +156,14 @@ impl Schedule {
         (at < self.next).then_some(at)
     }
 
+    /// What bounds a look that begins at `now`.
+    pub fn look_limits(&self, now: Time) -> LookLimits {
+        LookLimits {
+            connect: self.next_look().unwrap_or(self.next).since(now),
+            answer: self.next.since(now),
+        }
+    }
+
     /// Takes the probe that is due at `now`, if there is one.
     pub fn begin(&mut self, now: Time) -> Option<Due> {
         let due = self.due().filter(|due| due.at <= now)?;
@@ -153,13 +178,26 @@ impl Schedule {
         if self.next <= now {
             self.looks = Looks::Over;
             self.next = self.grid_point_after(now);
-        } else if let Looks::Next { start, list, place } = &mut self.looks {
-            let past = list
-                .spans()
-                .iter()
-                .take_while(|span| *start + **span <= now)
-                .count();
-            *place = u8::try_from(past).unwrap_or(u8::MAX);
+        } else {
+            let past = self.looks_until(now);
+            self.go_to_look(past);
+        }
+    }
+
+    /// How many looks stand at or before `now`.
+    fn looks_until(&self, now: Time) -> usize {
+        match self.looks {
+            Looks::Over => 0,
+            Looks::Next { start, list, .. } => {
+                let spans = list.spans().iter();
+                spans.take_while(|span| start + **span <= now).count()
+            }
+        }
+    }
+
+    fn go_to_look(&mut self, number: usize) {
+        if let Looks::Next { place, .. } = &mut self.looks {
+            *place = u8::try_from(number).unwrap_or(u8::MAX).max(*place);
         }
     }
 
@@ -169,19 +207,34 @@ impl Schedule {
     }
 
     /// Ends the probe under way.
-    pub fn complete(&mut self, now: Time, succeeded: bool) -> Option<Due> {
+    pub fn complete(&mut self, now: Time, contact: Contact) -> Option<Due> {
         let done = self.under_way.take()?;
-        if succeeded {
-            self.looks = Looks::Over;
+        match done.turn {
+            Turn::Look => self.end_look(now, contact),
+            Turn::Tick => {
+                if self.next <= now {
+                    self.owed = Some(Due {
+                        at: now,
+                        turn: Turn::Tick,
+                    });
+                }
+                self.pass(now);
+            }
         }
-        if self.next <= now {
-            self.owed = Some(Due {
-                at: now,
-                turn: Turn::Tick,
-            });
-        }
-        self.pass(now);
         Some(done)
+    }
+
+    /// A look that nobody saw makes room for the next one, which may be due already; of several that are, one is taken.
+    /// The grid stays as it is: a look ends when the first tick is due.
+    fn end_look(&mut self, now: Time, contact: Contact) {
+        match contact {
+            Contact::Failure | Contact::Success => self.looks = Looks::Over,
+            Contact::None if self.next <= now => self.looks = Looks::Over,
+            Contact::None => {
+                let overdue = self.looks_until(now).saturating_sub(1);
+                self.go_to_look(overdue);
+            }
+        }
     }
 
     /// Restarts the grid with another period at the tick or look that caused the change.
@@ -200,27 +253,43 @@ impl Schedule {
         }
     }
 
-    /// The agent was away: what was under way or is overdue comes once more, `delay` from now, and the grid is kept.
-    /// What is due at this very moment is on time.
+    /// Goes on with another period from the last tick on, for a reason that no probe gave. Looks are left as they are.
+    pub fn change_period(&mut self, period: Span) {
+        self.anchor = self.next - self.period;
+        self.period = period;
+        self.next = self.anchor + period;
+    }
+
+    /// Whether the clock has started at `now`.
+    pub fn has_started(&self, now: Time) -> bool {
+        // Before the first tick the anchor is the start itself.
+        self.anchor <= now
+    }
+
+    /// The agent was away: a tick that was under way or is overdue comes once more, `delay` from now, and the grid is kept.
+    /// What is due at this very moment is on time. A clock that was running takes no more looks: whether the program has
+    /// seen one is not known.
     pub fn resume(&mut self, now: Time, delay: Span) {
-        if self.due().is_some_and(|due| due.at >= now) {
+        let interrupted = self.under_way.take();
+        if let Looks::Next { start, .. } = self.looks
+            && start <= now
+        {
+            self.looks = Looks::Over;
+        }
+        // An agent of an earlier version could owe a look.
+        self.owed.take_if(|owed| owed.turn == Turn::Look);
+        let waits = self.owed.is_some_and(|owed| owed.at >= now);
+        let is_overdue = interrupted.is_some_and(|due| due.turn == Turn::Tick)
+            || self.owed.is_some_and(|owed| owed.at < now)
+            || self.next < now;
+        if waits || !is_overdue {
             return;
         }
-        let interrupted = self.under_way.take();
-        let turn = if self.next <= now {
-            Turn::Tick
-        } else if let Some(due) = interrupted.or(self.owed) {
-            due.turn
-        } else if self.next_look().is_some_and(|at| at <= now) {
-            Turn::Look
-        } else {
-            return;
-        };
         self.pass(now);
         let at = now + delay;
-        self.owed = Some(Due { at, turn });
+        self.owed = Some(Due { at, turn: Turn::Tick });
         // The owed tick stands for the grid points before it.
-        if turn == Turn::Tick && self.next <= at {
+        if self.next <= at {
             self.next = self.grid_point_after(at);
         }
     }
@@ -249,7 +318,7 @@ mod tests {
             let mark = if begun.turn == Turn::Look { "?" } else { "" };
             seen.push(format!("{}{mark}", now.as_micros() / 1000));
             now = now + Span::from_millis(latency);
-            schedule.complete(now, false);
+            schedule.complete(now, Contact::None);
         }
         seen
     }
@@ -264,9 +333,7 @@ mod tests {
         let quick = Schedule::new(Time::ZERO, Span::from_millis(200), LookPolicy::All(Handler::Tcp));
         assert_eq!(starts(quick, 0, 400), ["0?", "25?", "50?", "100?", "200", "400"]);
         let exec = Schedule::new(Time::ZERO, PERIOD, LookPolicy::All(Handler::Exec));
-        assert_eq!(starts(exec, 0, 1000), ["0?", "500?", "1000"]);
-        let exec_floor = Schedule::new(Time::ZERO, Span::from_millis(500), LookPolicy::All(Handler::Exec));
-        assert_eq!(starts(exec_floor, 0, 1000), ["0?", "500", "1000"]);
+        assert_eq!(starts(exec, 0, 1000), ["0?", "1000"]);
         let first = Schedule::new(Time::ZERO, PERIOD, LookPolicy::FirstOnly);
         assert_eq!(starts(first, 0, 1000), ["0?", "1000"]);
         let none = Schedule::new(Time::ZERO, PERIOD, LookPolicy::None);
@@ -282,12 +349,59 @@ mod tests {
     }
 
     #[test]
-    fn a_look_that_missed_other_looks_does_not_make_up_for_them() {
+    fn a_look_that_overran_others_is_followed_by_one_at_once() {
         let schedule = Schedule::new(Time::ZERO, PERIOD, LookPolicy::All(Handler::Http));
         assert_eq!(
             starts(schedule, 60, 1000),
-            ["0?", "100?", "200?", "400?", "800?", "1000"]
+            ["0?", "60?", "120?", "200?", "400?", "800?", "1000"]
         );
+    }
+
+    #[test]
+    fn a_look_has_until_the_next_one_to_connect_and_until_the_tick_to_answer() {
+        let mut schedule = Schedule::new(Time::ZERO, PERIOD, LookPolicy::All(Handler::Http));
+        schedule.begin(at(0)).expect("the first look");
+        let limits = |connect, answer| LookLimits {
+            connect: Span::from_millis(connect),
+            answer: Span::from_millis(answer),
+        };
+        assert_eq!(schedule.look_limits(at(0)), limits(25, 1000));
+        schedule.complete(at(25), Contact::None);
+        assert_eq!(schedule.begin(at(26)).map(|due| due.at), Some(at(25)));
+        assert_eq!(schedule.look_limits(at(26)), limits(24, 974));
+    }
+
+    #[test]
+    fn a_look_that_nobody_saw_until_the_first_tick_is_followed_by_the_tick() {
+        let mut schedule = Schedule::new(Time::ZERO, PERIOD, LookPolicy::All(Handler::Http));
+        schedule.begin(at(0)).expect("the first look");
+        schedule.complete(at(1000), Contact::None);
+        assert_eq!(schedule.due().map(|due| due.turn), Some(Turn::Tick));
+    }
+
+    #[test]
+    fn the_first_look_that_the_program_sees_is_the_last() {
+        let mut schedule = Schedule::new(Time::ZERO, PERIOD, LookPolicy::All(Handler::Http));
+        for (millis, contact) in [(0, Contact::None), (25, Contact::Failure)] {
+            schedule.begin(at(millis)).expect("a look");
+            schedule.complete(at(millis), contact);
+        }
+        let tick = Due {
+            at: at(1000),
+            turn: Turn::Tick,
+        };
+        assert_eq!(schedule.due(), Some(tick));
+    }
+
+    #[test]
+    fn a_look_that_hangs_until_the_first_tick_does_not_move_the_grid() {
+        let mut schedule = Schedule::new(Time::ZERO, PERIOD, LookPolicy::All(Handler::Http));
+        schedule.begin(at(0)).expect("the first look");
+        schedule.complete(at(1003), Contact::Failure);
+        let due = schedule.begin(at(1003)).expect("the first tick");
+        assert_eq!((due.at, due.turn), (at(1000), Turn::Tick));
+        schedule.complete(at(1010), Contact::Failure);
+        assert_eq!(schedule.due().map(|due| due.at), Some(at(2000)));
     }
 
     #[test]
@@ -295,29 +409,28 @@ mod tests {
         let mut schedule = Schedule::new(Time::ZERO, PERIOD, LookPolicy::None);
         let due = schedule.begin(at(5300)).expect("overdue");
         assert_eq!(due.at, at(1000));
-        schedule.complete(at(5300), false);
+        schedule.complete(at(5300), Contact::Failure);
         assert_eq!(schedule.due().map(|due| due.at), Some(at(6000)));
     }
 
     #[test]
-    fn after_a_restart_a_look_stays_a_look() {
-        let mut schedule = Schedule::new(Time::ZERO, PERIOD, LookPolicy::All(Handler::Http));
-        schedule.begin(at(0)).expect("the first look");
+    fn a_clock_that_ran_takes_no_look_after_a_restart() {
+        let mut schedule = Schedule::new(at(10), PERIOD, LookPolicy::All(Handler::Http));
+        schedule.resume(at(9), Span::from_millis(100));
+        assert_eq!(
+            schedule.due(),
+            Some(Due {
+                at: at(10),
+                turn: Turn::Look
+            })
+        );
+        schedule.begin(at(10)).expect("the first look");
         schedule.resume(at(40), Span::from_millis(100));
         assert_eq!(
             schedule.due(),
             Some(Due {
-                at: at(140),
-                turn: Turn::Look
-            })
-        );
-        schedule.begin(at(140)).expect("due");
-        schedule.complete(at(140), false);
-        assert_eq!(
-            schedule.due(),
-            Some(Due {
-                at: at(200),
-                turn: Turn::Look
+                at: at(1010),
+                turn: Turn::Tick
             })
         );
     }
@@ -347,15 +460,28 @@ mod tests {
             })
         );
         schedule.begin(at(4200)).expect("due");
-        schedule.complete(at(4200), false);
+        schedule.complete(at(4200), Contact::Failure);
         assert_eq!(schedule.due().map(|due| due.at), Some(at(5000)));
+    }
+
+    #[test]
+    fn a_period_that_nothing_caused_counts_from_the_last_tick() {
+        let mut schedule = Schedule::new(Time::ZERO, Span::from_millis(500), LookPolicy::None);
+        for millis in [500, 1000] {
+            schedule.begin(at(millis)).expect("due");
+            schedule.complete(at(millis), Contact::Failure);
+        }
+        schedule.change_period(PERIOD);
+        assert_eq!(schedule.due().map(|due| due.at), Some(at(2000)));
+        schedule.change_period(Span::from_millis(500));
+        assert_eq!(schedule.due().map(|due| due.at), Some(at(1500)));
     }
 
     #[test]
     fn another_period_counts_from_the_probe_that_caused_it() {
         let mut schedule = Schedule::new(Time::ZERO, Span::from_millis(500), LookPolicy::None);
         let due = schedule.begin(at(500)).expect("due");
-        schedule.complete(at(520), true);
+        schedule.complete(at(520), Contact::Success);
         schedule.set_period(due.at, at(520), PERIOD);
         assert_eq!(schedule.due().map(|due| due.at), Some(at(1500)));
     }

@@ -6,8 +6,8 @@ use pulselet_vocabulary::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::line::{ExitReason, Phase};
-use crate::plan::Role;
-use crate::time::Time;
+use crate::plan::{ProbeKind, Role};
+use crate::time::{Span, Time};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodReport {
@@ -18,6 +18,15 @@ pub struct PodReport {
     pub accepted_at: Time,
     pub conditions: Vec<PodCondition>,
     pub containers: Vec<ContainerReport>,
+}
+
+/// How a probe works at this moment: offsets, policies and the first success are accounted for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EffectiveProbe {
+    pub container: Arc<str>,
+    pub kind: ProbeKind,
+    pub period: Span,
+    pub timeout: Span,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -78,6 +78,12 @@ pub(crate) struct Termination {
     /// When the whole grace period is over.
     end: Time,
     in_turn: bool,
+    /// The stop signal, once it was sent.
+    #[serde(default)]
+    sent: Option<Signal>,
+    /// The process was read to do nothing about it.
+    #[serde(default)]
+    is_unhandled: bool,
     step: Step,
 }
 
@@ -142,6 +148,8 @@ impl Termination {
             asked_at,
             end,
             in_turn,
+            sent: None,
+            is_unhandled: false,
             step: Step::AwaitingTurn,
         };
         this.announce(scope);
@@ -277,8 +285,13 @@ impl Termination {
 
     fn report_exceeded(&self, scope: &mut Scope<'_>) {
         scope.line(LineBody::GraceExceeded { signal: Signal::KILL });
+        let what = match self.sent {
+            Some(signal) if self.is_unhandled => format!(": {signal} was sent and ignored, so it"),
+            Some(signal) => format!(": {signal} was sent and did not end it, so it"),
+            None => " and".to_owned(),
+        };
         let message = format!(
-            "Container {} did not stop within its grace period of {} and was killed",
+            "Container {} did not stop within its grace period of {}{what} was killed",
             scope.name, self.grace.span
         );
         scope.warning("ExceededGracePeriod", message);
@@ -288,8 +301,14 @@ impl Termination {
         });
     }
 
+    /// The stop signal was read to do nothing to this process.
+    pub(crate) fn expect_nothing_of_signal(&mut self) {
+        self.is_unhandled = true;
+    }
+
     /// A signal was sent. Its sending starts what is left of the grace period.
     pub(crate) fn signalled(&mut self, scope: &mut Scope<'_>, signal: Signal, at: Time) {
+        self.note_sent(signal);
         match self.step {
             Step::Signalling { grace, .. } => {
                 scope.line(LineBody::Signal { signal });
@@ -320,6 +339,12 @@ impl Termination {
                 self.step = Step::Killing { first, ask_again };
             }
             Step::PreStop(_) | Step::AwaitingTurn | Step::Signalled { .. } | Step::Killing { .. } => {}
+        }
+    }
+
+    fn note_sent(&mut self, signal: Signal) {
+        if self.sent.is_none() && !signal.is_kill() {
+            self.sent = Some(signal);
         }
     }
 
@@ -392,7 +417,10 @@ impl Termination {
 
     /// The life has ended: reports what the runtime did that was not known yet. Returns how the stop went, and when its
     /// first signal was sent.
-    pub(crate) fn exited(self, scope: &mut Scope<'_>, exit: &Exit) -> (Stop, Option<Time>) {
+    pub(crate) fn exited(mut self, scope: &mut Scope<'_>, exit: &Exit) -> (Stop, Option<Time>) {
+        if let Some(stop) = &exit.stop {
+            self.note_sent(stop.signal);
+        }
         let (sent_at, killed) = self.signals_until(scope, exit);
         let stop = Stop {
             reason: self.reason,
@@ -426,8 +454,16 @@ impl Termination {
                 ..
             }
         );
+        // A report of the stop signal that came too late, or not at all, does not take back what was told.
+        let kill_told = matches!(
+            self.step,
+            Step::Killing {
+                first: FirstSignal::KillSent { .. },
+                ..
+            }
+        );
         let is_kill = stop.signal.is_kill();
-        let exceeded = stop.forced && !exceeded_before && !is_kill;
+        let exceeded = stop.forced && !exceeded_before && !kill_told && !is_kill;
         if exceeded {
             self.report_exceeded(scope);
         }

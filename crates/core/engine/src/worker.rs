@@ -112,9 +112,18 @@ impl Worker {
         &self.plan
     }
 
+    /// Goes by another plan from now on; what was counted and published stays.
+    pub(crate) fn set_plan(&mut self, plan: Arc<ProbePlan>) {
+        self.plan = plan;
+    }
+
     /// The result published for a life; none if the worker has not seen that life.
     pub fn published_for(&self, attempt: u32) -> Option<Published> {
         self.published.filter(|_| self.life == Some(attempt))
+    }
+
+    pub(crate) fn published(&self) -> Option<Published> {
+        self.published
     }
 
     pub fn is_on_hold(&self) -> bool {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use pulselet_engine::plan::{ContainerPlan, HookPlan, PodPlan, ProbeKind, ProbePlan, Settings};
 use pulselet_engine::time::Span;
 use pulselet_model::{Container, Gate, GateSet, Probe};
+use pulselet_vocabulary::Signal;
 
 use crate::convert::manifest_probe;
 use crate::timing::{MINIMUM_GRACE, ProbeTiming, probe_timing};
@@ -58,6 +59,13 @@ pub enum Advice {
         shorter: u64,
         decision_then: Seconds,
     },
+    /// A server that accepts and hangs makes a fast probe a slow one.
+    HangsSlowDown {
+        period: Seconds,
+        timeout: Seconds,
+        /// The milliseconds that give a timeout of the period, beside `timeoutSeconds: 1`.
+        offset: i64,
+    },
     /// Something that does not work is given the time that work in progress needs.
     LongGrace {
         kind: ProbeKind,
@@ -68,6 +76,8 @@ pub enum Advice {
     GraceAbovePod { probe: Seconds, pod: Seconds },
     /// The hook does not fit into the grace period of this probe's kill.
     HookCutOff { sleep: Seconds, grace: Seconds },
+    /// The stop signal ends no process that does not handle it.
+    SignalEndsNothing { signal: Signal, grace: Seconds },
     /// The hook leaves the container next to nothing of the pod's grace period.
     HookUsesGrace { sleep: Seconds, grace: Seconds },
     /// A sub-second period would notice the end of the start sooner, with this threshold for the same budget.
@@ -87,7 +97,9 @@ impl Advice {
     /// Whether nothing is wrong and this only says what a field that is not used would change.
     pub fn is_offer(&self) -> bool {
         match self {
-            Self::StartNoticedSooner { .. } | Self::ReadinessNoticedSooner { .. } => true,
+            Self::StartNoticedSooner { .. }
+            | Self::ReadinessNoticedSooner { .. }
+            | Self::HangsSlowDown { .. } => true,
             Self::ShortStart { .. }
             | Self::ReadinessExpectsMore { .. }
             | Self::DelayForStart { .. }
@@ -98,6 +110,7 @@ impl Advice {
             | Self::LongGrace { .. }
             | Self::GraceAbovePod { .. }
             | Self::HookCutOff { .. }
+            | Self::SignalEndsNothing { .. }
             | Self::HookUsesGrace { .. } => false,
         }
     }
@@ -158,6 +171,7 @@ pub fn about_probe(subject: &Subject<'_>, kind: ProbeKind) -> Vec<Advice> {
         grace_above_pod(&probe),
         hook_cut_off(&probe),
         long_grace(&probe),
+        hangs_slow_down(&probe),
         notice_sooner(&probe),
     ];
     of_kind.into_iter().chain(of_any).flatten().collect()
@@ -165,16 +179,27 @@ pub fn about_probe(subject: &Subject<'_>, kind: ProbeKind) -> Vec<Advice> {
 
 /// Advice about a container as a whole, probed or not.
 pub fn about_container(subject: &Subject<'_>) -> Vec<Advice> {
-    let (Some(sleep), Some(grace)) = (subject.pre_stop_sleep(), subject.pod.grace) else {
-        return Vec::new();
-    };
+    let about = [signal_ends_nothing(subject), hook_uses_grace(subject)];
+    about.into_iter().flatten().collect()
+}
+
+fn signal_ends_nothing(subject: &Subject<'_>) -> Option<Advice> {
+    let signal = subject.container.stop_signal?;
+    (!signal.default_action().ends_process()).then(|| Advice::SignalEndsNothing {
+        signal,
+        grace: Seconds(subject.pod.grace.unwrap_or(MINIMUM_GRACE)),
+    })
+}
+
+fn hook_uses_grace(subject: &Subject<'_>) -> Option<Advice> {
+    let (sleep, grace) = (subject.pre_stop_sleep()?, subject.pod.grace?);
     if grace.is_zero() || sleep.is_zero() || grace.saturating_sub(sleep) >= MINIMUM_GRACE {
-        return Vec::new();
+        return None;
     }
-    vec![Advice::HookUsesGrace {
+    Some(Advice::HookUsesGrace {
         sleep: Seconds(sleep),
         grace: Seconds(grace),
-    }]
+    })
 }
 
 /// A probe under consideration.
@@ -310,7 +335,6 @@ fn one_failure_kills(liveness: &Considered<'_>) -> Option<Advice> {
 }
 
 fn timeout_beyond_period(probe: &Considered<'_>) -> Option<Advice> {
-    // Timeouts are whole seconds: against a period below one second there is nothing to advise.
     let (timeout, period) = (probe.plan.timeout, probe.plan.period_after);
     let shorter = whole_seconds(period);
     if timeout <= period || shorter == 0 {
@@ -323,6 +347,23 @@ fn timeout_beyond_period(probe: &Considered<'_>) -> Option<Advice> {
         decision: Seconds(probe.timing.detect.max),
         shorter,
         decision_then: Seconds(then.detect.max),
+    })
+}
+
+/// A period below one second is kept only against answers that come in time or not at all.
+fn hangs_slow_down(probe: &Considered<'_>) -> Option<Advice> {
+    let (timeout, period) = (probe.plan.timeout, probe.plan.period);
+    let is_fast = period < Span::from_secs(1) && timeout > period;
+    // A manifest that sets the field has made its choice.
+    let is_chosen = probe.manifest.timeout_milliseconds.is_some();
+    if !is_fast || is_chosen || !probe.gate(Gate::SubSecondProbes) {
+        return None;
+    }
+    let millis = i64::try_from(period.as_micros() / 1000).ok()?;
+    Some(Advice::HangsSlowDown {
+        period: Seconds(period),
+        timeout: Seconds(timeout),
+        offset: millis - 1000,
     })
 }
 
@@ -353,7 +394,8 @@ fn long_grace(probe: &Considered<'_>) -> Option<Advice> {
     }
     let then = probe.timing_with(|probe| probe.grace = Some(Span::from_secs(SHORT_GRACE_SECONDS)))?;
     let (gone_by, gone_by_then) = (Seconds(probe.timing.gone_by?), Seconds(then.gone_by?));
-    Some(Advice::LongGrace {
+    // SIGKILL as the stop signal waits for no grace period.
+    (gone_by != gone_by_then).then_some(Advice::LongGrace {
         kind: probe.kind(),
         gone_by,
         gone_by_then,

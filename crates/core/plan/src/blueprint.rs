@@ -21,13 +21,18 @@ use crate::volume::{SizeLimit, VolumeBlueprint};
 /// An admitted Pod, converted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodBlueprint {
-    /// The engine's part.
+    /// The engine's part: what lives are made from.
     pub plan: Arc<PodPlan>,
+    /// What lives that have begun take the times of their probes from. Gates that only the next life notices are open in
+    /// it, so that a life goes on with the probes it was created with.
+    pub running: Arc<PodPlan>,
     /// In the plan's order, one for each of its containers.
     pub containers: Box<[ContainerBlueprint]>,
     pub volumes: Box<[VolumeBlueprint]>,
     /// Names of secrets that may hold credentials for registries.
     pub pull_secrets: BTreeSet<String>,
+    /// The containers see processes that are not their own, and none of their main processes is PID 1.
+    pub shares_processes: bool,
     /// Why a node does not run the pod at all; `None` if it does.
     pub refusal: Option<Box<PodRefusal>>,
 }

@@ -28,6 +28,8 @@ const DEFAULT_FAILURE_THRESHOLD: i32 = 3;
 const MIN_EXEC_PERIOD_MS: i64 = 500;
 /// The shortest period of a probe over the network.
 const MIN_NETWORK_PERIOD_MS: i64 = 200;
+/// The shortest timeout of any probe.
+const MIN_TIMEOUT_MS: i64 = 100;
 /// A negative grace period means this many seconds, as it does upstream.
 const NEGATIVE_GRACE_SECONDS: u64 = 1;
 
@@ -52,32 +54,54 @@ pub fn convert(pod: &Pod, gates: GateSet) -> Result<PodBlueprint, PlanError> {
     if spec.containers.is_empty() {
         return Err(PlanError::FindContainers);
     }
-    let pod_policy = restart_policy("the pod", &spec.restart_policy)?;
-    let mut plans = Vec::new();
-    let mut blueprints = Vec::new();
-    for (container, role) in containers(spec) {
-        let blueprint = ContainerBlueprint::new(container, stays(role));
-        let plan = container_plan(container, role, pod_policy, &blueprint, gates)?;
-        plans.push(Arc::new(plan));
-        blueprints.push(blueprint);
-    }
-    for container in &spec.ephemeral_containers {
-        plans.push(Arc::new(ephemeral_plan(container)));
-        blueprints.push(ContainerBlueprint::ephemeral(container));
-    }
-    plans.shrink_to_fit();
+    let staying = containers(spec).map(|(container, role)| ContainerBlueprint::new(container, stays(role)));
+    let passing = spec
+        .ephemeral_containers
+        .iter()
+        .map(ContainerBlueprint::ephemeral);
+    let blueprints: Box<[_]> = staying.chain(passing).collect();
+    let plan = Arc::new(pod_plan(spec, &blueprints, gates)?);
+    let opened = open_for_running(gates);
+    let running = if opened == gates {
+        Arc::clone(&plan)
+    } else {
+        Arc::new(pod_plan(spec, &blueprints, opened)?)
+    };
     Ok(PodBlueprint {
-        plan: Arc::new(PodPlan {
-            grace: spec.termination_grace_period_seconds.map(grace),
-            active_deadline: spec
-                .active_deadline_seconds
-                .map(|seconds| Span::from_secs(seconds.try_into().unwrap_or(0))),
-            containers: plans,
-        }),
-        containers: blueprints.into(),
+        plan,
+        running,
+        containers: blueprints,
         volumes: spec.volumes.iter().map(VolumeBlueprint::new).collect(),
         pull_secrets: pull_secrets(spec),
+        shares_processes: spec.host_pid || spec.share_process_namespace == Some(true),
         refusal: refusal(pod).map(Box::new),
+    })
+}
+
+/// The gates as lives that have begun see them: what a life is created with it keeps, but a probe's grace period and the
+/// offsets to its times follow their gates at once.
+fn open_for_running(gates: GateSet) -> GateSet {
+    gates
+        .with(Gate::StartupProbeEnabled, true)
+        .with(Gate::ContainerStopSignals, true)
+        .with(Gate::ProbeInitializationFailureThreshold, true)
+}
+
+fn pod_plan(spec: &PodSpec, blueprints: &[ContainerBlueprint], gates: GateSet) -> Result<PodPlan, PlanError> {
+    let pod_policy = restart_policy("the pod", &spec.restart_policy)?;
+    let mut plans = Vec::with_capacity(blueprints.len());
+    for ((container, role), blueprint) in containers(spec).zip(blueprints) {
+        let plan = container_plan(container, role, pod_policy, blueprint, gates)?;
+        plans.push(Arc::new(plan));
+    }
+    let passing = spec.ephemeral_containers.iter();
+    plans.extend(passing.map(|container| Arc::new(ephemeral_plan(container))));
+    Ok(PodPlan {
+        grace: spec.termination_grace_period_seconds.map(grace),
+        active_deadline: spec
+            .active_deadline_seconds
+            .map(|seconds| Span::from_secs(seconds.try_into().unwrap_or(0))),
+        containers: plans,
     })
 }
 
@@ -192,7 +216,7 @@ fn probe_plan(probe: &Probe, kind: ProbeKind, handler: Handler, gates: GateSet) 
         initial_delay: initial_delay(probe, gates),
         period,
         period_after,
-        timeout: millis(whole_seconds(probe.timeout_seconds, DEFAULT_TIMEOUT_SECONDS)),
+        timeout: timeout(probe, kind, gates),
         success_threshold: threshold(probe.success_threshold, DEFAULT_SUCCESS_THRESHOLD),
         failure_threshold,
         initial_failure_threshold: u32::try_from(initial).unwrap_or(0).max(failure_threshold),
@@ -203,14 +227,30 @@ fn probe_plan(probe: &Probe, kind: ProbeKind, handler: Handler, gates: GateSet) 
     }
 }
 
+/// Whether the period and the timeout of a probe may have an offset.
+fn has_offsets(kind: ProbeKind, gates: GateSet) -> bool {
+    match kind {
+        ProbeKind::Startup | ProbeKind::Readiness => gates.enabled(Gate::SubSecondProbes),
+        ProbeKind::Liveness => false,
+    }
+}
+
+fn timeout(probe: &Probe, kind: ProbeKind, gates: GateSet) -> Span {
+    let seconds = whole_seconds(probe.timeout_seconds, DEFAULT_TIMEOUT_SECONDS);
+    let offset = probe
+        .timeout_milliseconds
+        .filter(|_| has_offsets(kind, gates))
+        .unwrap_or(0);
+    millis((seconds + i64::from(offset)).max(MIN_TIMEOUT_MS))
+}
+
 /// The period before the first success and the one after it.
 fn periods(probe: &Probe, kind: ProbeKind, handler: Handler, gates: GateSet) -> (Span, Span) {
     let seconds = whole_seconds(probe.period_seconds, DEFAULT_PERIOD_SECONDS);
-    let has_offset = match kind {
-        ProbeKind::Startup | ProbeKind::Readiness => gates.enabled(Gate::SubSecondProbes),
-        ProbeKind::Liveness => false,
-    };
-    let offset = probe.period_milliseconds.filter(|_| has_offset).unwrap_or(0);
+    let offset = probe
+        .period_milliseconds
+        .filter(|_| has_offsets(kind, gates))
+        .unwrap_or(0);
     let minimum = match handler {
         Handler::Exec => MIN_EXEC_PERIOD_MS,
         Handler::Http | Handler::Tcp | Handler::Grpc => MIN_NETWORK_PERIOD_MS,

@@ -13,8 +13,8 @@ use pulselet_engine::line::GraceFrom;
 use pulselet_engine::plan::{
     ContainerPlan, HookPlan, PodPlan, ProbeKind, ProbePlan, Role, Settings, SubSecondPolicy,
 };
-use pulselet_engine::schedule::{LookPolicy, Schedule, Turn};
 use pulselet_engine::time::{Span, Time};
+use pulselet_vocabulary::Signal;
 
 /// What is left to a container after its stop signal when a hook used up the grace period, and the grace period where
 /// nothing says another.
@@ -73,7 +73,7 @@ pub fn probe_timing(
 ) -> Option<ProbeTiming> {
     let probe = container.probe(kind)?;
     let period_after = period_after(probe, settings);
-    let never_up = never_up(probe, kind, settings);
+    let never_up = never_up(probe);
     let detect = match kind {
         ProbeKind::Startup => Bounds {
             min: probe.initial_delay + never_up.min,
@@ -83,7 +83,7 @@ pub fn probe_timing(
     };
     let overrun = match kind {
         ProbeKind::Startup => Span::ZERO,
-        ProbeKind::Liveness | ProbeKind::Readiness => overrun(probe, kind, period_after, settings),
+        ProbeKind::Liveness | ProbeKind::Readiness => overrun(probe, period_after),
     };
     let limits_start = match kind {
         ProbeKind::Startup => true,
@@ -124,7 +124,7 @@ pub fn stop_after_probe(pod: &PodPlan, container: &ContainerPlan, kind: ProbeKin
     Some(StopTiming {
         grace,
         from,
-        at_most: stop_at_most(grace, container.pre_stop),
+        at_most: stop_at_most(grace, container.pre_stop, container.stop_signal),
     })
 }
 
@@ -135,20 +135,29 @@ pub fn stop_on_deletion(pod: &PodPlan, container: &ContainerPlan) -> Span {
         Role::Sidecar => Some(HookPlan::Run),
         Role::Init | Role::Main | Role::Ephemeral => container.pre_stop,
     };
-    stop_at_most(pod.grace.unwrap_or(MINIMUM_GRACE), before_signal)
+    stop_at_most(
+        pod.grace.unwrap_or(MINIMUM_GRACE),
+        before_signal,
+        container.stop_signal,
+    )
 }
 
-/// From the decision to SIGKILL at the latest.
-pub fn stop_at_most(grace: Span, pre_stop: Option<HookPlan>) -> Span {
+/// From the decision to SIGKILL at the latest. A stop signal that is SIGKILL itself waits for nothing but the hook.
+pub fn stop_at_most(grace: Span, pre_stop: Option<HookPlan>, stop_signal: Option<Signal>) -> Span {
     if grace.is_zero() {
         return Span::ZERO;
     }
     let hook = match pre_stop {
-        None => return grace,
+        None => Span::ZERO,
         Some(HookPlan::Sleep(span)) => span.min(grace),
         Some(HookPlan::Run) => grace,
     };
-    hook + grace.saturating_sub(hook).max(MINIMUM_GRACE)
+    let after_signal = match (stop_signal, pre_stop) {
+        (Some(signal), _) if signal.is_kill() => Span::ZERO,
+        (Some(_) | None, None) => grace,
+        (Some(_) | None, Some(_)) => grace.saturating_sub(hook).max(MINIMUM_GRACE),
+    };
+    hook + after_signal
 }
 
 /// The period once the probe has succeeded. Under `alwaysWhenWaitingForSuccess` too, because a deadlock begins while
@@ -160,42 +169,17 @@ fn period_after(probe: &ProbePlan, settings: &Settings) -> Span {
     }
 }
 
-/// The last look before the first tick, from the clock's start; none for liveness, which does not look.
-fn last_look(probe: &ProbePlan, kind: ProbeKind, settings: &Settings) -> Option<Span> {
-    let policy = match (kind, settings.looks) {
-        (ProbeKind::Liveness, _) => LookPolicy::None,
-        (ProbeKind::Startup | ProbeKind::Readiness, false) => LookPolicy::FirstOnly,
-        (ProbeKind::Startup | ProbeKind::Readiness, true) => LookPolicy::All(probe.handler),
-    };
-    let mut schedule = Schedule::new(Time::ZERO, probe.period, policy);
-    let mut last = None;
-    while let Some(due) = schedule.due().filter(|due| due.turn == Turn::Look) {
-        last = Some(due.at.since(Time::ZERO));
-        schedule.begin(due.at);
-        schedule.complete(due.at, false);
-    }
-    last
-}
-
-/// How far the first tick can be late because the last look, timing out, runs beyond it.
-fn first_tick_lag(probe: &ProbePlan, kind: ProbeKind, settings: &Settings) -> Span {
-    last_look(probe, kind, settings).map_or(Span::ZERO, |look| {
-        (look + probe.timeout).saturating_sub(probe.period)
-    })
-}
-
-/// From the clock's start until enough ticks have failed.
-fn never_up(probe: &ProbePlan, kind: ProbeKind, settings: &Settings) -> Bounds {
+/// From the clock's start until enough ticks have failed. Looks do not matter: one that hangs ends when the first tick
+/// is due.
+fn never_up(probe: &ProbePlan) -> Bounds {
     let ticks = u64::from(probe.initial_failure_threshold.max(probe.failure_threshold));
     // Each grid point is used once at most, so the n-th tick never comes before its place on the grid.
     let min = probe.period * ticks;
-    let lag = first_tick_lag(probe, kind, settings);
     let last_tick = if probe.timeout < probe.period {
-        // Every tick on time wins back what the period is longer than the timeout.
-        min + lag.saturating_sub(probe.period.saturating_sub(probe.timeout) * (ticks - 1))
+        min
     } else {
         // Probes that time out follow each other at once.
-        probe.period + lag + probe.timeout * (ticks - 1)
+        probe.period + probe.timeout * (ticks - 1)
     };
     Bounds {
         min,
@@ -216,20 +200,11 @@ fn deadlock(probe: &ProbePlan, period: Span) -> Bounds {
 }
 
 /// A good answer that overran the next tick is followed by one at once, and then the grid is kept: these two can
-/// be closer to each other than a period, once.
-fn overrun(probe: &ProbePlan, kind: ProbeKind, period: Span, settings: &Settings) -> Span {
-    if probe.failure_threshold < 2 {
-        return Span::ZERO;
-    }
-    if probe.timeout > period {
-        // Slow answers that follow each other can end anywhere between two ticks.
-        return period;
-    }
-    // Where the success changes the period the grid starts anew, at the look itself.
-    let look = if period == probe.period {
-        last_look(probe, kind, settings)
+/// be closer to each other than a period, once. Slow answers that follow each other can end anywhere between two ticks.
+fn overrun(probe: &ProbePlan, period: Span) -> Span {
+    if probe.failure_threshold < 2 || probe.timeout <= period {
+        Span::ZERO
     } else {
-        None
-    };
-    look.map_or(Span::ZERO, |look| (look + probe.timeout).saturating_sub(period))
+        period
+    }
 }

@@ -9,8 +9,8 @@ use std::fmt;
 use pulselet_engine::plan::{ProbeKind, Settings, SubSecondPolicy};
 use pulselet_engine::time::{Span, Time};
 use pulselet_model::{
-    Container, ExecAction, GateSet, HttpGetAction, IntOrString, Lifecycle, LifecycleHandler, Pod, Probe,
-    Profile, SleepAction, TcpSocketAction, admit_create,
+    Container, ExecAction, Gate, GateSet, HttpGetAction, IntOrString, Lifecycle, LifecycleHandler, Pod,
+    Probe, Profile, SleepAction, TcpSocketAction, admit_create,
 };
 use pulselet_plan::PodBlueprint;
 use pulselet_vocabulary::{PodName, exit_code};
@@ -20,7 +20,8 @@ use rand::{RngExt, SeedableRng};
 use crate::faults::{Crash, CrashMoment, FaultPlan, Rates, Stall};
 use crate::oracle::Punctuality;
 use crate::scenario::{
-    Ending, HookScript, Hooks, OwnExit, ProbeScript, Scenario, ScriptedHealth, ScriptedLife, Window,
+    Ending, GateFlip, GateSkew, HookScript, Hooks, OwnExit, ProbeScript, Scenario, ScriptedHealth,
+    ScriptedLife, Window,
 };
 use crate::simulation::Setup;
 
@@ -85,7 +86,8 @@ impl Case {
 
     pub fn setup(&self, blueprint: &PodBlueprint) -> Setup {
         let scenario = self.scenario.clone();
-        let setup = Setup::for_pod(&self.pod, blueprint, self.settings, self.seed, scenario);
+        let gates = GateSkew::both(GateSet::ALL);
+        let setup = Setup::for_pod(&self.pod, gates, blueprint, self.settings, self.seed, scenario);
         Setup {
             faults: self.faults.clone(),
             ..setup
@@ -261,6 +263,9 @@ impl Dice {
         if kind != ProbeKind::Liveness && self.one_in(3) {
             probe.period_milliseconds = Some(self.pick(&[-500, -250, 250, 500]));
         }
+        if kind != ProbeKind::Liveness && self.one_in(4) {
+            probe.timeout_milliseconds = Some(self.pick(&[-900, -500, 250]));
+        }
         if self.one_in(5) && probe.initial_delay_seconds > 0 {
             probe.initial_delay_milliseconds = Some(self.pick(&[-300, 300]));
         }
@@ -298,6 +303,13 @@ impl Dice {
             agent_restarts.push(Time::ZERO + self.moment(150));
         }
         agent_restarts.sort_unstable();
+        let mut gates = Vec::new();
+        if self.one_in(5) {
+            for _ in 0..=self.below(3) {
+                gates.push(self.gate_flip());
+            }
+            gates.sort_by_key(|flip| flip.at);
+        }
         let mut deletes = Vec::new();
         if self.one_in(3) {
             let at = Time::ZERO + self.moment(200);
@@ -320,9 +332,22 @@ impl Dice {
         Scenario {
             containers,
             agent_restarts,
+            gates,
             deletes,
             evict,
+            shares_processes: false,
         }
+    }
+
+    fn gate_flip(&mut self) -> GateFlip {
+        let change = (self.pick(&Gate::ALL), self.one_in(2));
+        let at = Time::ZERO + self.moment(150);
+        let (api, node) = if self.one_in(2) {
+            (vec![change], Vec::new())
+        } else {
+            (Vec::new(), vec![change])
+        };
+        GateFlip { at, api, node }
     }
 
     /// The last life is often a good one, so that there is something to converge to.
@@ -348,18 +373,22 @@ impl Dice {
             let kind = self.pick(&ProbeKind::ALL);
             let script = ProbeScript {
                 starts_after: self.sometimes(3, |dice| dice.moment(40)),
+                listens_after: None,
                 fails: self.sometimes(2, Self::window),
                 latency: self.sometimes(3, Self::latency),
             };
             probes.insert(kind, script);
         }
+        let starts_after = if self.one_in(2) {
+            self.moment(40)
+        } else {
+            Span::ZERO
+        };
+        let listens = self.sometimes(3, |dice| dice.moment(40));
         ScriptedLife {
             health: ScriptedHealth {
-                starts_after: if self.one_in(2) {
-                    self.moment(40)
-                } else {
-                    Span::ZERO
-                },
+                starts_after,
+                listens_after: listens.filter(|listens| *listens <= starts_after),
                 fails: self.sometimes(3, Self::window),
                 latency: if self.one_in(3) {
                     self.latency()
@@ -378,6 +407,7 @@ impl Dice {
                 Span::ZERO
             },
             handles: self.sometimes(5, |_| Vec::new()),
+            image_stop_signal: None,
             hooks: Hooks {
                 post_start: self.hook_script(),
                 pre_stop: self.hook_script(),

@@ -22,7 +22,7 @@ use pulselet_vocabulary::Signal;
 use crate::scenario::Scenario;
 use crate::simulation::{Simulation, Step};
 pub use convergence::SETTLED_AFTER;
-use record::{Kill, Record};
+use record::{Kill, LookSeen, Record};
 
 /// Steps at one moment of virtual time; a pod that needs more is going round in circles.
 const MAX_STEPS_AT_ONCE: u32 = 20_000;
@@ -58,6 +58,8 @@ pub struct Oracles {
     phase: Phase,
     now: Time,
     steps_at_once: u32,
+    /// Gates were flipped: the times that the first plan implies do not hold any more.
+    flipped: bool,
 }
 
 type Verdict = Result<(), Violation>;
@@ -83,6 +85,7 @@ impl Oracles {
             phase: Phase::Pending,
             now: Time::ZERO,
             steps_at_once: 0,
+            flipped: false,
         }
     }
 
@@ -100,7 +103,7 @@ impl Oracles {
             self.note_input(input);
         }
         // What this step is about to tell may just be in time, but not what it has to tell too late.
-        if self.punctuality == Punctuality::Exact {
+        if self.punctuality == Punctuality::Exact && !self.flipped {
             self.decisions_come_in_time()?;
         }
         for line in &step.lines {
@@ -165,6 +168,18 @@ impl Oracles {
     fn note_input(&mut self, input: &Input) {
         match input {
             Input::Running { life, at } => self.containers[life.container].seen_running(life.attempt, *at),
+            Input::ProbeDone { life, kind, report } => {
+                let record = &mut self.containers[life.container];
+                if record.lives == life.attempt + 1 {
+                    record.probes[*kind as usize].look_done(report.reached);
+                }
+            }
+            Input::Replan { plan, .. } => {
+                self.flipped = true;
+                for (record, plan) in self.containers.iter_mut().zip(&plan.containers) {
+                    record.replan(plan);
+                }
+            }
             Input::Delete { .. } | Input::Evict { .. } => {
                 self.ending.get_or_insert(self.now);
             }
@@ -307,8 +322,9 @@ impl Oracles {
             None => clock + timing.never_up.min,
             Some(_) => seen.failing_since.unwrap_or(self.now) + timing.detect.min - timing.overrun,
         };
-        let holds =
-            self.now >= earliest || (seen.last_success.is_some() && self.punctuality == Punctuality::Late);
+        let holds = self.flipped
+            || self.now >= earliest
+            || (seen.last_success.is_some() && self.punctuality == Punctuality::Late);
         self.ensure(holds, rule, || format!("{name}: not before {earliest:?}"))
     }
 
@@ -339,9 +355,16 @@ impl Oracles {
 
     fn check_action(&mut self, action: &Action) -> Verdict {
         match action {
-            Action::Probe { life, kind, .. } => {
+            Action::Probe { life, kind, look, .. } => {
                 self.no_probe_while_its_gate_is_closed(life.container, *kind)?;
-                self.containers[life.container].probes[*kind as usize].under_way = true;
+                if look.is_some() {
+                    self.no_look_after_one_was_seen(life.container, *kind)?;
+                }
+                let seen = &mut self.containers[life.container].probes[*kind as usize];
+                seen.under_way = true;
+                if look.is_some() {
+                    seen.look = LookSeen::UnderWay;
+                }
                 Ok(())
             }
             Action::Kill { life } if self.containers[life.container].running => {
@@ -380,7 +403,7 @@ impl Oracles {
             .plan
             .probe(kind)
             .map_or(Span::ZERO, |plan| plan.initial_delay);
-        let due = record.running && age.is_some_and(|age| age >= delay);
+        let due = record.running && age.is_some_and(|age| age >= delay || self.flipped);
         let condemned = record.kill.as_ref().is_some_and(|kill| kill.by == Some(kind));
         let alone = !record.probes[kind as usize].under_way;
         self.ensure(
@@ -396,6 +419,15 @@ impl Oracles {
                     self.ending
                 )
             },
+        )
+    }
+
+    fn no_look_after_one_was_seen(&self, ix: usize, kind: ProbeKind) -> Verdict {
+        let record = &self.containers[ix];
+        self.ensure(
+            record.probes[kind as usize].look == LookSeen::ByNobody,
+            "a program sees at most one uncounted request",
+            || format!("{} {} looks again", record.plan.name, kind.as_str()),
         )
     }
 

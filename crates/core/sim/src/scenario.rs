@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 
 use pulselet_engine::plan::{Hook, ProbeKind};
 use pulselet_engine::time::{Span, Time};
+use pulselet_model::{Gate, GateSet, Pod, hide_disabled, keep_accepted};
 use pulselet_plan::{HookTarget, PodBlueprint};
 use pulselet_vocabulary::Signal;
 
@@ -22,9 +23,50 @@ pub struct Scenario {
     pub containers: BTreeMap<String, Vec<ScriptedLife>>,
     /// When the agent is killed; it starts again at once.
     pub agent_restarts: Vec<Time>,
+    /// Gates that are turned on or off while the pod runs, in order of time.
+    pub gates: Vec<GateFlip>,
     /// A file holds one at most; a pod may be deleted again with less patience.
     pub deletes: Vec<Ending>,
     pub evict: Option<Ending>,
+    /// No main process is PID 1, so that the kernel's default actions apply to it. It follows from the manifest: a file
+    /// cannot say it.
+    pub shares_processes: bool,
+}
+
+/// Gates that change at one moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GateFlip {
+    pub at: Time,
+    pub api: Vec<(Gate, bool)>,
+    pub node: Vec<(Gate, bool)>,
+}
+
+/// The gates of the two parts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GateSkew {
+    pub api: GateSet,
+    pub node: GateSet,
+}
+
+impl GateSkew {
+    /// The same gates at both.
+    pub fn both(gates: GateSet) -> Self {
+        Self {
+            api: gates,
+            node: gates,
+        }
+    }
+
+    fn after(self, flip: &GateFlip) -> Self {
+        let apply = |gates: GateSet, changes: &[(Gate, bool)]| {
+            let changes = changes.iter();
+            changes.fold(gates, |gates, (gate, on)| gates.with(*gate, *on))
+        };
+        Self {
+            api: apply(self.api, &flip.api),
+            node: apply(self.node, &flip.node),
+        }
+    }
 }
 
 /// The end of the pod, asked for from outside.
@@ -44,8 +86,10 @@ pub struct ScriptedLife {
     pub exit: Option<OwnExit>,
     /// From a signal that it handles to its exit.
     pub stops_in: Span,
-    /// The signals it handles; without a list the effective stop signal.
+    /// The signals it handles; without a list the effective stop signal, if it can be caught.
     pub handles: Option<Vec<Signal>>,
+    /// The stop signal that the image declares.
+    pub image_stop_signal: Option<Signal>,
     pub hooks: Hooks,
 }
 
@@ -53,6 +97,9 @@ pub struct ScriptedLife {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ScriptedHealth {
     pub starts_after: Span,
+    /// From here on to `starts_after` connections are accepted and answers are failures; `None` if it begins to listen
+    /// when it works.
+    pub listens_after: Option<Span>,
     pub fails: Option<Window>,
     pub latency: Span,
 }
@@ -74,6 +121,7 @@ impl Window {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ProbeScript {
     pub starts_after: Option<Span>,
+    pub listens_after: Option<Span>,
     pub fails: Option<Window>,
     pub latency: Option<Span>,
 }
@@ -111,6 +159,22 @@ impl Scenario {
 }
 
 impl Scenario {
+    /// What the node makes of a stored pod at each flip, as an agent would.
+    pub(crate) fn replans(&self, stored: &Pod, mut skew: GateSkew) -> Vec<(Time, PodBlueprint)> {
+        let mut accepted = hide_disabled(stored, skew.api);
+        let mut replans = Vec::new();
+        for flip in &self.gates {
+            skew = skew.after(flip);
+            let mut seen = hide_disabled(stored, skew.api);
+            keep_accepted(&mut seen, &accepted);
+            accepted = seen;
+            let blueprint = pulselet_plan::convert(&accepted, skew.node)
+                .expect("a pod that was converted under some gates is converted under others");
+            replans.push((flip.at, blueprint));
+        }
+        replans
+    }
+
     /// A hook that only opens a connection is accepted in a manifest and fails when it runs, as it does upstream; so does
     /// one whose port is not there.
     pub(crate) fn fail_impossible_hooks(&mut self, blueprint: &PodBlueprint) {
@@ -140,6 +204,7 @@ impl ScriptedLife {
         };
         ScriptedHealth {
             starts_after: own.starts_after.unwrap_or(self.health.starts_after),
+            listens_after: own.listens_after.or(self.health.listens_after),
             fails: own.fails.or(self.health.fails),
             latency: own.latency.unwrap_or(self.health.latency),
         }
@@ -151,14 +216,21 @@ impl ScriptedLife {
 pub enum Ailment {
     /// It does not listen yet.
     NotUpYet,
-    /// It listens, and answers wrongly.
+    /// It listens, and is not ready to work.
+    NotServing,
+    /// It has worked, and answers wrongly.
     Deadlocked,
 }
 
 impl ScriptedHealth {
     pub fn ailment(&self, age: Span) -> Option<Ailment> {
         if age < self.starts_after {
-            Some(Ailment::NotUpYet)
+            let listens = self.listens_after.is_some_and(|from| age >= from);
+            Some(if listens {
+                Ailment::NotServing
+            } else {
+                Ailment::NotUpYet
+            })
         } else if self.fails.is_some_and(|window| window.contains(age)) {
             Some(Ailment::Deadlocked)
         } else {

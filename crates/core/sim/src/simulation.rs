@@ -18,7 +18,7 @@ use pulselet_model::Pod as ManifestPod;
 use pulselet_plan::{PodBlueprint, PodRefusal};
 
 use crate::faults::{Crash, CrashMoment, FaultPlan};
-use crate::scenario::Scenario;
+use crate::scenario::{GateSkew, Scenario};
 use crate::world::{Arrival, Rank, World};
 
 /// How long a simulation goes on when nothing ends it and nobody says how long.
@@ -29,6 +29,10 @@ pub const DEFAULT_LIMIT: Span = Span::from_secs(24 * 3600);
 pub struct Setup {
     pub identity: Identity,
     pub plan: Arc<PodPlan>,
+    /// As [`PodBlueprint::running`].
+    pub running: Arc<PodPlan>,
+    /// What the scenario's gate flips make of the pod.
+    pub replans: Vec<GateReplan>,
     pub settings: Settings,
     pub seed: u64,
     pub scenario: Scenario,
@@ -37,16 +41,29 @@ pub struct Setup {
     pub refusal: Option<Box<PodRefusal>>,
 }
 
+/// What a flip of gates makes of a pod.
+#[derive(Clone, Debug)]
+pub struct GateReplan {
+    pub at: Time,
+    pub plan: Arc<PodPlan>,
+    pub running: Arc<PodPlan>,
+}
+
 impl Setup {
-    /// A world without faults for an admitted Pod and what was made of it.
+    /// A world without faults for a Pod as an API has stored it, the gates it begins with, and what the node made of it.
     pub fn for_pod(
         pod: &ManifestPod,
+        gates: GateSkew,
         blueprint: &PodBlueprint,
         settings: Settings,
         seed: u64,
         mut scenario: Scenario,
     ) -> Self {
         scenario.fail_impossible_hooks(blueprint);
+        scenario.shares_processes = blueprint.shares_processes;
+        let replans = scenario.replans(pod, gates).into_iter();
+        let replans =
+            replans.map(|(at, PodBlueprint { plan, running, .. })| GateReplan { at, plan, running });
         Self {
             identity: Identity {
                 namespace: pod.namespace().into(),
@@ -54,12 +71,26 @@ impl Setup {
                 uid: pod.metadata.uid.as_deref().unwrap_or_default().into(),
             },
             plan: Arc::clone(&blueprint.plan),
+            running: Arc::clone(&blueprint.running),
+            replans: replans.collect(),
             settings,
             seed,
             scenario,
             faults: FaultPlan::default(),
             refusal: blueprint.refusal.clone(),
         }
+    }
+}
+
+impl GateReplan {
+    fn into_input(self, settings: Settings) -> (Time, Input) {
+        let Self { at, plan, running } = self;
+        let input = Input::Replan {
+            plan,
+            running,
+            settings,
+        };
+        (at, input)
     }
 }
 
@@ -126,12 +157,15 @@ impl Simulation {
         let Setup {
             identity,
             plan,
+            running,
+            replans,
             settings,
             seed,
             scenario,
             faults,
             refusal,
         } = setup;
+        let replans: Vec<_> = replans.into_iter().map(|it| it.into_input(settings)).collect();
         let mut out = Outbox::default();
         let pod = match refusal {
             None => PodMachine::new(identity, Arc::clone(&plan), settings, seed, Time::ZERO, &mut out),
@@ -143,7 +177,7 @@ impl Simulation {
         let mut simulation = Self {
             persisted: pod.clone(),
             pod,
-            world: World::new(plan, scenario, faults),
+            world: World::new(plan, running, scenario, replans, faults),
             agent: Agent::Up,
             now: Time::ZERO,
             arrivals: VecDeque::new(),
@@ -395,5 +429,8 @@ fn starved(input: Input) -> Input {
 }
 
 fn is_request(input: &Input) -> bool {
-    matches!(input, Input::Delete { .. } | Input::Evict { .. })
+    matches!(
+        input,
+        Input::Delete { .. } | Input::Evict { .. } | Input::Replan { .. }
+    )
 }

@@ -29,7 +29,10 @@ pub(crate) use queue::Rank;
 
 #[derive(Debug)]
 pub(crate) struct World {
+    /// What lives are made from now.
     plan: Arc<PodPlan>,
+    /// What all probes of running lives are in.
+    running: Arc<PodPlan>,
     scenario: Scenario,
     faults: FaultPlan,
     queue: Queue<Happening>,
@@ -78,8 +81,17 @@ pub(crate) enum Arrival {
 }
 
 impl World {
-    pub(crate) fn new(plan: Arc<PodPlan>, scenario: Scenario, faults: FaultPlan) -> Self {
+    pub(crate) fn new(
+        plan: Arc<PodPlan>,
+        running: Arc<PodPlan>,
+        scenario: Scenario,
+        replans: Vec<(Time, Input)>,
+        faults: FaultPlan,
+    ) -> Self {
         let mut queue = Queue::default();
+        for (at, input) in replans {
+            queue.push(at, Rank::World, Happening::Request(input));
+        }
         for crash in &faults.crashes {
             queue.push(crash.at, Rank::World, Happening::Crash(*crash));
         }
@@ -108,6 +120,7 @@ impl World {
         }
         Self {
             plan,
+            running,
             scenario,
             faults,
             queue,
@@ -146,7 +159,13 @@ impl World {
         let arrival = match happening {
             Happening::Report { agent, input } if agent == self.agent => Arrival::Input(input),
             Happening::Report { .. } => Arrival::Silence,
-            Happening::Request(input) => Arrival::Input(input),
+            Happening::Request(input) => {
+                if let Input::Replan { plan, running, .. } = &input {
+                    self.plan = Arc::clone(plan);
+                    self.running = Arc::clone(running);
+                }
+                Arrival::Input(input)
+            }
             Happening::Create(life) => self.create(now, life),
             Happening::Start(life) => self.start(now, life),
             Happening::Stop { life, grace } => self.stop(now, life, grace),
@@ -187,7 +206,12 @@ impl World {
             Action::EnsureImage { container } => self.answer_image(now, *container),
             Action::Create { life } => self.after_latency(now, *life, Happening::Create(*life)),
             Action::Start { life } => self.after_latency(now, *life, Happening::Start(*life)),
-            Action::Probe { life, kind, timeout } => self.probe(now, *life, *kind, *timeout),
+            Action::Probe {
+                life,
+                kind,
+                timeout,
+                look,
+            } => self.probe(now, *life, *kind, *timeout, *look),
             Action::Hook { life, hook, limit } => self.hook(now, *life, *hook, *limit),
             Action::CancelHook { .. } => {}
             Action::Stop { life, grace } => {
@@ -302,10 +326,12 @@ impl World {
                 return Arrival::Silence;
             }
             let plan = &self.plan.containers[life.container];
-            let signal = plan.stop_signal.unwrap_or(Signal::TERM);
             let id = format!("{}-{}", plan.name, life.attempt).into();
             let script = self.scenario.life(&plan.name, life.attempt);
-            self.processes.insert(life, Process::new(id, signal, script));
+            let signal = plan.stop_signal.or(script.image_stop_signal);
+            let is_init = !self.scenario.shares_processes;
+            let process = Process::new(id, signal.unwrap_or(Signal::TERM), is_init, script);
+            self.processes.insert(life, process);
         }
         let created = self.processes[&life].created(life);
         self.report(now, life, created)
@@ -419,10 +445,16 @@ impl World {
         }
     }
 
-    fn probe(&mut self, now: Time, life: LifeKey, kind: ProbeKind, timeout: Span) {
+    fn probe(&mut self, now: Time, life: LifeKey, kind: ProbeKind, timeout: Span, look: Option<Span>) {
         let subject = self.subject(Some(life));
-        let plan = &self.plan.containers[life.container];
+        let plan = &self.running.containers[life.container];
         let handler = plan.probe(kind).map_or(Handler::Http, |probe| probe.handler);
+        let question = Question {
+            kind,
+            handler,
+            timeout,
+            look,
+        };
         let exec_error = handler == Handler::Exec && self.faults.happens(now, Choice::ExecError, subject);
         let report = if exec_error {
             report(
@@ -431,15 +463,10 @@ impl World {
                 Span::ZERO,
             )
         } else {
-            self.processes.get(&life).map_or_else(
-                || {
-                    report(
-                        ProbeOutcome::Failure,
-                        refusal(handler, Ailment::NotUpYet),
-                        Span::ZERO,
-                    )
-                },
-                |process| answer_probe(process, now, kind, handler, timeout),
+            let process = self.processes.get(&life);
+            process.map_or_else(
+                || question.unanswered(Span::ZERO),
+                |it| answer_probe(it, now, question),
             )
         };
         let at = now + report.latency;
@@ -473,32 +500,65 @@ fn signalled(life: LifeKey, record: &StopRecord) -> Input {
     }
 }
 
-/// A probe is judged by the moment it starts; an answer that takes as long as the timeout comes too late.
-fn answer_probe(
-    process: &Process,
-    now: Time,
+/// What a probe asks of a container.
+#[derive(Clone, Copy)]
+struct Question {
     kind: ProbeKind,
     handler: Handler,
     timeout: Span,
-) -> ProbeReport {
-    let Some(age) = process.age(now) else {
-        return report(
-            ProbeOutcome::Failure,
-            refusal(handler, Ailment::NotUpYet),
-            Span::ZERO,
-        );
-    };
-    let health = process.health(kind);
-    if health.latency >= timeout {
-        let detail = format!("timeout: no answer within {}", format_duration(timeout));
-        return ProbeReport {
-            timed_out: true,
-            ..report(ProbeOutcome::Failure, &detail, timeout)
+    /// For a look: how long it may take until it is connected.
+    look: Option<Span>,
+}
+
+impl Question {
+    /// Nobody is there. A look is over when the next one is due; a command runs and fails.
+    fn unanswered(self, latency: Span) -> ProbeReport {
+        let latency = match (self.handler, self.look) {
+            (Handler::Http | Handler::Tcp | Handler::Grpc, Some(connect)) => latency.min(connect),
+            (Handler::Exec, _) | (_, None) => latency,
         };
+        ProbeReport {
+            reached: self.handler == Handler::Exec,
+            ..report(
+                ProbeOutcome::Failure,
+                refusal(self.handler, Ailment::NotUpYet),
+                latency,
+            )
+        }
     }
-    match health.ailment(age) {
-        None => report(ProbeOutcome::Success, "ok", health.latency),
-        Some(ailment) => report(ProbeOutcome::Failure, refusal(handler, ailment), health.latency),
+
+    fn timed_out(self, ailment: Option<Ailment>) -> ProbeReport {
+        if self.look.is_some() && ailment == Some(Ailment::NotUpYet) {
+            return self.unanswered(self.timeout);
+        }
+        let detail = format!("timeout: no answer within {}", format_duration(self.timeout));
+        ProbeReport {
+            timed_out: true,
+            ..report(ProbeOutcome::Failure, &detail, self.timeout)
+        }
+    }
+}
+
+/// A probe is judged by the moment it starts; an answer that takes as long as the timeout comes too late.
+fn answer_probe(process: &Process, now: Time, question: Question) -> ProbeReport {
+    let Some(age) = process.age(now) else {
+        return question.unanswered(Span::ZERO);
+    };
+    let health = process.health(question.kind);
+    let ailment = health.ailment(age);
+    if health.latency >= question.timeout {
+        return question.timed_out(ailment);
+    }
+    match (ailment, question.handler) {
+        // A connection is all that is asked for.
+        (None, _) | (Some(Ailment::NotServing), Handler::Tcp) => {
+            report(ProbeOutcome::Success, "ok", health.latency)
+        }
+        (Some(Ailment::NotUpYet), _) => question.unanswered(health.latency),
+        (Some(ailment @ (Ailment::NotServing | Ailment::Deadlocked)), handler) => ProbeReport {
+            reached: handler != Handler::Tcp,
+            ..report(ProbeOutcome::Failure, refusal(handler, ailment), health.latency)
+        },
     }
 }
 
@@ -508,6 +568,7 @@ fn report(outcome: ProbeOutcome, detail: &str, latency: Span) -> ProbeReport {
         detail: detail.to_owned(),
         exit_code: None,
         latency,
+        reached: true,
         timed_out: false,
         starved: false,
     }
@@ -516,8 +577,12 @@ fn report(outcome: ProbeOutcome, detail: &str, latency: Span) -> ProbeReport {
 fn refusal(handler: Handler, ailment: Ailment) -> &'static str {
     match (handler, ailment) {
         (Handler::Exec, _) => "exit code 1",
-        (Handler::Http, Ailment::Deadlocked) => "HTTP probe failed with statuscode: 503",
-        (Handler::Grpc, Ailment::Deadlocked) => "service unhealthy (responded with \"NOT_SERVING\")",
+        (Handler::Http, Ailment::NotServing | Ailment::Deadlocked) => {
+            "HTTP probe failed with statuscode: 503"
+        }
+        (Handler::Grpc, Ailment::NotServing | Ailment::Deadlocked) => {
+            "service unhealthy (responded with \"NOT_SERVING\")"
+        }
         (Handler::Http | Handler::Grpc, Ailment::NotUpYet) | (Handler::Tcp, _) => "connection refused",
     }
 }

@@ -1,6 +1,6 @@
 //! Words that every part of Pulselet speaks, each formatted and parsed in one place.
 //!
-//! - [`Signal`]: a signal by the name that Kubernetes gives it;
+//! - [`Signal`]: a signal by the name that Kubernetes gives it, and what the kernel does with it by default;
 //! - [`PodName`]: namespace and name of a pod, written `namespace/name`;
 //! - [`Severity`]: whether a Kubernetes event is normal or a warning;
 //! - [`KUBERNETES_VERSION`]: the Kubernetes release that all parts are like;
@@ -18,4 +18,4 @@ mod signal;
 pub use pod_name::{DEFAULT_NAMESPACE, ParsePodNameError, PodName};
 pub use release::{KUBERNETES_MINOR, KUBERNETES_VERSION};
 pub use severity::Severity;
-pub use signal::{ParseSignalError, Signal};
+pub use signal::{DefaultAction, ParseSignalError, Signal};

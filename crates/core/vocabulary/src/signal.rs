@@ -18,6 +18,27 @@ pub struct Signal(
     u8,
 );
 
+/// What the kernel does with a signal that a process neither handles, blocks nor ignores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DefaultAction {
+    /// The process ends, with or without a core file.
+    Terminate,
+    Ignore,
+    /// The process is halted, and goes on after SIGCONT.
+    Stop,
+    /// A halted process goes on; one that runs notices nothing.
+    Continue,
+}
+
+impl DefaultAction {
+    pub const fn ends_process(self) -> bool {
+        match self {
+            Self::Terminate => true,
+            Self::Ignore | Self::Stop | Self::Continue => false,
+        }
+    }
+}
+
 /// Every name with its number. The order is that of the upstream API, the canonical name of a number before its aliases
 /// where that matters: see [`Signal::from_number`].
 #[rustfmt::skip]
@@ -64,6 +85,20 @@ impl Signal {
     /// Whether the kernel, not the process, carries it out, so that no grace is needed or possible.
     pub fn is_kill(self) -> bool {
         self == Self::KILL
+    }
+
+    /// Whether a process can decide what happens.
+    pub fn can_be_caught(self) -> bool {
+        self.number() != 9 && self.number() != 19
+    }
+
+    pub fn default_action(self) -> DefaultAction {
+        match self.number() {
+            17 | 23 | 28 => DefaultAction::Ignore,
+            18 => DefaultAction::Continue,
+            19..=22 => DefaultAction::Stop,
+            _ => DefaultAction::Terminate,
+        }
     }
 
     /// The canonical name of a number; none for 0, 32, 33 and what is out of range.
@@ -230,6 +265,23 @@ mod tests {
         ] {
             assert!(Signal::from_image(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn default_actions_are_the_kernels() {
+        let not_ending: Vec<_> = Signal::all()
+            .filter(|signal| !signal.default_action().ends_process())
+            .map(Signal::name)
+            .collect();
+        assert_eq!(
+            not_ending,
+            [
+                "SIGCHLD", "SIGCLD", "SIGCONT", "SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGURG",
+                "SIGWINCH"
+            ]
+        );
+        let uncatchable: Vec<_> = Signal::all().filter(|signal| !signal.can_be_caught()).collect();
+        assert_eq!(uncatchable, [Signal::KILL, Signal::named("SIGSTOP")]);
     }
 
     #[test]

@@ -34,7 +34,8 @@ use tokio::time::{Instant, Sleep};
 pub use adopt::AdoptError;
 pub(crate) use adopt::Findings;
 pub use requests::{
-    AddError, Added, How, Located, LogError, LogPlace, NoSuchPod, PodView, Shutdown, StreamError, UpdateError,
+    AddError, Added, How, Located, LogError, LogPlace, NoSuchPod, PodView, ProbeView, Shutdown, StreamError,
+    UpdateError,
 };
 pub(crate) use requests::{REQUESTS, Request};
 

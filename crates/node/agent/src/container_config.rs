@@ -25,6 +25,7 @@ use pulselet_runtime::{
 use pulselet_volume::{Downward, Objects, Wanted};
 
 pub(crate) use error::ConfigError;
+pub(crate) use naming::fuzz_hosts_file;
 pub(crate) use non_root::{ImageUser, depends_on_image};
 pub(crate) use security::abilities;
 
@@ -216,6 +217,7 @@ pub(crate) fn container_config(
         security: security::security(pod, container, context.layout.root()),
         // Names were checked at admission; one this build does not know leaves the image's signal in force.
         stop_signal,
+        pid_target: None,
         labels: pod.metadata.labels.clone().unwrap_or_default(),
         annotations: pod.metadata.annotations.clone().unwrap_or_default(),
     };

@@ -27,7 +27,7 @@ use tokio::sync::{Semaphore, mpsc};
 pub(crate) use check::ProbeJob;
 pub(crate) use hook::HookJob;
 pub(crate) use image::ImageJob;
-pub(crate) use life::{CreateJob, RemoveJob, StopJob};
+pub(crate) use life::{CreateJob, RemoveJob, SignalsJob, StopJob, Target};
 pub(crate) use storage::{ContainerStorage, StorageMeasurement};
 pub(crate) use volumes::Measurement;
 
@@ -117,6 +117,7 @@ pub(crate) enum JobResult {
     ProbeDone {
         life: LifeKey,
         kind: pulselet_engine::plan::ProbeKind,
+        look: bool,
         report: pulselet_engine::io::ProbeReport,
         began: pulselet_engine::Time,
         late: Duration,

@@ -19,6 +19,8 @@
 mod agent;
 mod container_config;
 mod endpoints;
+#[doc(hidden)]
+pub mod fuzzing;
 mod handle;
 mod jobs;
 mod kept_logs;
@@ -31,8 +33,8 @@ pub mod spans;
 mod state;
 
 pub use agent::{
-    AddError, Added, AdoptError, How, Located, LogError, LogPlace, NoSuchPod, PodView, Shutdown, StreamError,
-    UpdateError,
+    AddError, Added, AdoptError, How, Located, LogError, LogPlace, NoSuchPod, PodView, ProbeView, Shutdown,
+    StreamError, UpdateError,
 };
 pub use endpoints::control;
 pub use endpoints::health::MonitoringPage;

@@ -1,7 +1,7 @@
 //! A container's log as its shim keeps it: entries of CRI's format, a full file moved aside under a number.
 //!
 //! A log is read from its oldest piece on, and then on as it grows, into the file that takes the place of a full one.
-//! Memory is one entry, however long a line of the log is.
+//! Memory is one entry, however long a line of the log is. Links are not followed, wherever they lead.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use pulselet_runtime::log::{LogEntry, MAX_ENTRY_TEXT};
+use pulselet_runtime::log::{self, LogEntry, MAX_ENTRY_TEXT};
 
 /// Pieces of a log that are looked for; the shim keeps fewer.
 const MAX_PIECES: u32 = 100;
@@ -31,12 +31,14 @@ pub struct LogFile {
 impl LogFile {
     pub fn open(path: &Path) -> io::Result<Self> {
         // The newest first: a piece moved aside meanwhile is then read twice at worst, never missed.
-        let newest = File::open(path)?;
+        let newest = log::open_to_read(path)?;
         let mut older = VecDeque::new();
         for number in 1..MAX_PIECES {
             let mut name = path.as_os_str().to_owned();
             name.push(format!(".{number}"));
-            let Ok(piece) = File::open(name) else { break };
+            let Ok(piece) = log::open_to_read(Path::new(&name)) else {
+                break;
+            };
             if piece.metadata()?.ino() != newest.metadata()?.ino() {
                 older.push_front(BufReader::new(piece));
             }
@@ -88,7 +90,7 @@ impl LogFile {
 
     /// The file that has taken the place of the one being read.
     fn moved_aside(&self) -> io::Result<Option<File>> {
-        let there = match File::open(&self.path) {
+        let there = match log::open_to_read(&self.path) {
             Ok(file) => file,
             // It goes with its pod.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

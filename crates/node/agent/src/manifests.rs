@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 use notify::{RecursiveMode, Watcher as _};
 use pulselet_model::{
     DecodeError, FieldError, GateSet, MAX_DOCUMENT_BYTES, ManifestObject, Pod, Profile, admit_config_map,
-    admit_create, admit_secret, decode_documents,
+    admit_local, admit_secret, decode_documents,
 };
 use pulselet_vocabulary::PodName;
 use pulselet_volume::{LocalObject, LocalObjects};
@@ -286,7 +286,7 @@ impl Directory {
             name.push_str(&self.rules.suffix);
         }
         let name = pod_name_of(&pod);
-        let admitted = admit_create(pod, Profile::Pulselet, self.rules.gates);
+        let admitted = admit_local(pod, Profile::Pulselet, self.rules.gates);
         let admission = admitted.map_err(|errors| FileError::Invalid {
             pod: name.clone(),
             errors,

@@ -5,6 +5,7 @@
 //! not wait for a dead server. Retrying is the caller's business: only it knows what a lost answer means.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -138,10 +139,14 @@ pub struct ApiClient {
 struct Shared {
     config: Kubeconfig,
     connection: Mutex<Option<Connection>>,
+    /// Made so far.
+    connections: AtomicU64,
 }
 
 #[derive(Clone, Debug)]
 struct Connection {
+    /// Tells it from those before and after it.
+    number: u64,
     sender: SendRequest<Full<Bytes>>,
     token: Option<String>,
 }
@@ -152,6 +157,7 @@ impl ApiClient {
             shared: Arc::new(Shared {
                 config,
                 connection: Mutex::new(None),
+                connections: AtomicU64::new(0),
             }),
         }
     }
@@ -215,8 +221,20 @@ impl ApiClient {
         if code.is_success() {
             return Ok(answer);
         }
+        if code == StatusCode::UNAUTHORIZED {
+            self.forget(&connection).await;
+        }
         let bytes = read(answer.into_body()).await?;
         Err(refusal(code, &bytes))
+    }
+
+    /// Leaves a connection whose credential no longer counts. The next one is made with what the kubeconfig has then, so
+    /// that a renewed certificate needs no restart.
+    async fn forget(&self, refused: &Connection) {
+        let mut slot = self.shared.connection.lock().await;
+        if slot.as_ref().is_some_and(|open| open.number == refused.number) {
+            *slot = None;
+        }
     }
 
     fn authority(&self) -> String {
@@ -242,7 +260,13 @@ impl ApiClient {
     }
 
     async fn connect(&self) -> Result<Connection, ApiClientError> {
-        let config = &self.shared.config;
+        let number = self.shared.connections.fetch_add(1, Ordering::Relaxed);
+        // The first is made with what was checked at the start.
+        let config = if number == 0 {
+            self.shared.config.clone()
+        } else {
+            self.shared.config.renewed()
+        };
         let failed = |source| ApiClientError::Connect {
             server: self.server(),
             source,
@@ -273,7 +297,11 @@ impl ApiClient {
                 tracing::debug!(%error, "the connection to the API ended");
             }
         });
-        Ok(Connection { sender, token })
+        Ok(Connection {
+            number,
+            sender,
+            token,
+        })
     }
 }
 

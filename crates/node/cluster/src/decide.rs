@@ -131,6 +131,7 @@ mod tests {
             accepted_at: jiff::Timestamp::UNIX_EPOCH,
             deleting: false,
             status: PodStatus::default(),
+            probes: Vec::new(),
         }
     }
 

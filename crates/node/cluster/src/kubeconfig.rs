@@ -46,6 +46,8 @@ pub enum KubeconfigError {
 /// A server and a credential, ready to connect.
 #[derive(Clone)]
 pub struct Kubeconfig {
+    /// Where it was read from: what is there may be renewed.
+    source: PathBuf,
     pub(crate) host: String,
     pub(crate) port: u16,
     pub(crate) server_name: ServerName<'static>,
@@ -132,11 +134,27 @@ impl Kubeconfig {
         let context = find(file.contexts, "context", &file.current_context)?;
         let cluster = find(file.clusters, "cluster", &context.cluster)?;
         let user = find(file.users, "user", &context.user)?;
-        let directory = path.parent().unwrap_or(Path::new("."));
-        Self::resolve(cluster, user, directory)
+        Self::resolve(cluster, user, path)
     }
 
-    fn resolve(cluster: ClusterEntry, user: UserEntry, directory: &Path) -> Result<Self, KubeconfigError> {
+    /// The same server with the credential that the file has now. What cannot be read, or is for another server, changes
+    /// nothing: that takes a restart, at which it is checked and complained about.
+    pub(crate) fn renewed(&self) -> Self {
+        match Self::load(&self.source) {
+            Ok(renewed) if (&renewed.host, renewed.port) == (&self.host, self.port) => renewed,
+            Ok(_) => {
+                tracing::warn!(kubeconfig = %self.source.display(), "it names another server now; restart to use that");
+                self.clone()
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the kubeconfig cannot be read again; the credential from before is used");
+                self.clone()
+            }
+        }
+    }
+
+    fn resolve(cluster: ClusterEntry, user: UserEntry, path: &Path) -> Result<Self, KubeconfigError> {
+        let directory = path.parent().unwrap_or(Path::new("."));
         refuse_unsupported(&cluster, &user)?;
         let (host, port) = address(&cluster.server)?;
         let name = cluster.tls_server_name.unwrap_or_else(|| host.clone());
@@ -172,6 +190,7 @@ impl Kubeconfig {
             return Err(KubeconfigError::NoCredential);
         }
         Ok(Self {
+            source: path.to_owned(),
             host,
             port,
             server_name,

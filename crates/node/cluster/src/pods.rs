@@ -477,7 +477,7 @@ impl Pods {
         }
     }
 
-    /// The API does not show a static pod, which runs all the same: that is said once for each reason.
+    /// The API does not show a static pod: that is said once for each reason.
     fn mirror_refused(&mut self, name: &PodName, uid: String, message: &str) {
         let Some(entry) = self.entries.get_mut(name) else {
             return;
@@ -492,10 +492,7 @@ impl Pods {
         if is_known {
             return;
         }
-        tracing::warn!(
-            reason = message,
-            "the API does not show the static pod, which runs on"
-        );
+        tracing::warn!(reason = message, "the API does not show the static pod");
         // Events are a courtesy, as others are.
         let _ = self.events.try_send(PodEvent {
             pod: name.clone(),
@@ -504,7 +501,7 @@ impl Pods {
             container: None,
             severity: Severity::Warning,
             reason: "MirrorRefused",
-            message: format!("The API does not show this static pod, which runs on: {message}"),
+            message: format!("The API does not show this static pod: {message}"),
             at: Timestamp::now(),
         });
     }

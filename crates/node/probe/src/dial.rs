@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
+use crate::TimeLimits;
 use crate::report::{Failure, NetworkOutcome, RequestPhase};
 use crate::target::{Host, Target};
 use crate::wording;
@@ -36,6 +37,9 @@ pub(crate) enum DialError {
     Lookup { name: Box<str>, reason: String },
     #[error("dial tcp {address}: {}", connect_text(.source))]
     Connect { address: SocketAddr, source: io::Error },
+    /// A look was not connected in time.
+    #[error("dial tcp {target}: i/o timeout")]
+    TooSlow { target: Target, phase: RequestPhase },
 }
 
 /// An established connection.
@@ -89,6 +93,7 @@ impl DialError {
         match self {
             Self::Lookup { .. } => NetworkOutcome::Failure(Failure::Resolve),
             Self::Connect { source, .. } => NetworkOutcome::of_connect(source),
+            Self::TooSlow { phase, .. } => NetworkOutcome::Failure(Failure::Timeout(*phase)),
         }
     }
 }
@@ -100,9 +105,29 @@ impl Dialer {
         }
     }
 
-    /// Connects to the first address of `target` that answers. `deadline` only divides the time between the
-    /// addresses of a name; the caller enforces it.
+    /// Connects to the first address of `target` that answers. The time that a look has to connect is kept here, the
+    /// whole probe's deadline by the caller.
     pub(crate) async fn connect(
+        &self,
+        target: &Target,
+        limits: &TimeLimits,
+        phase: &mut RequestPhase,
+    ) -> Result<Connection, DialError> {
+        let Some(connect_by) = limits.connect_by else {
+            return self.dial(target, limits.deadline, phase).await;
+        };
+        let dialled = timeout_at(connect_by, self.dial(target, connect_by, phase)).await;
+        dialled.unwrap_or_else(|_| {
+            let target = target.clone();
+            Err(DialError::TooSlow {
+                target,
+                phase: *phase,
+            })
+        })
+    }
+
+    /// `deadline` only divides the time between the addresses of a name.
+    async fn dial(
         &self,
         target: &Target,
         deadline: Instant,

@@ -14,17 +14,17 @@ use h2::RecvStream;
 use h2::client::{Builder, SendRequest};
 use prost::Message;
 use thiserror::Error;
-use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout_at};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio::time::timeout_at;
 use tonic::{Code, Status};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-use crate::Prober;
 use crate::dial::DialError;
 use crate::report::{Failure, NetworkOutcome, Report, RequestPhase};
 use crate::target::Target;
 use crate::wording;
+use crate::{Prober, TimeLimits};
 
 /// Bytes of headers and trailers taken from a server.
 const MAX_HEADER_LIST_BYTES: u32 = 16 * 1024;
@@ -93,21 +93,20 @@ impl CheckError {
     }
 }
 
-pub(crate) async fn probe(prober: &Prober, check: &GrpcCheck, timeout: Duration) -> Report {
-    let started = Instant::now();
-    let deadline = crate::deadline(started, timeout);
+pub(crate) async fn probe(prober: &Prober, check: &GrpcCheck, limits: TimeLimits) -> Report {
     let mut phase = RequestPhase::Connect;
-    let checked = timeout_at(deadline, run(prober, check, deadline, &mut phase)).await;
-    let latency = started.elapsed();
+    let checked = timeout_at(limits.deadline, run(prober, check, &limits, &mut phase)).await;
+    let latency = limits.started.elapsed();
     let (outcome, detail) = match checked {
         Ok(Ok(())) => (NetworkOutcome::Success, "service healthy".to_owned()),
         Ok(Err(error)) => (error.outcome(phase), error.to_string()),
         Err(_) => (
             NetworkOutcome::Failure(Failure::Timeout(phase)),
-            timeout_text(&check.target, timeout, phase),
+            timeout_text(&check.target, limits.timeout, phase),
         ),
     };
     Report {
+        connected: phase.is_connected(),
         outcome,
         detail,
         latency,
@@ -131,11 +130,11 @@ fn timeout_text(target: &Target, timeout: Duration, phase: RequestPhase) -> Stri
 async fn run(
     prober: &Prober,
     check: &GrpcCheck,
-    deadline: Instant,
+    limits: &TimeLimits,
     phase: &mut RequestPhase,
 ) -> Result<(), CheckError> {
     let target = || check.target.clone();
-    let dialled = prober.dialer.connect(&check.target, deadline, phase).await;
+    let dialled = prober.dialer.connect(&check.target, limits, phase).await;
     let connection = dialled.map_err(|source| CheckError::Dial {
         target: target(),
         source,
@@ -146,8 +145,16 @@ async fn run(
     };
     let tcp = connection.into_stream().map_err(registered)?;
     tcp.set_nodelay(true).map_err(registered)?;
+    ask(tcp, check, phase).await
+}
+
+/// Makes the call over a connection and says what its answer means.
+async fn ask<S>(stream: S, check: &GrpcCheck, phase: &mut RequestPhase) -> Result<(), CheckError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     *phase = RequestPhase::Headers;
-    let (sender, connection) = handshake(tcp).await?;
+    let (sender, connection) = handshake(stream).await?;
     let mut call = pin!(call(sender, check, phase));
     let ended = tokio::select! {
         biased;
@@ -163,14 +170,15 @@ async fn run(
     }
 }
 
-async fn handshake(
-    tcp: TcpStream,
-) -> Result<(SendRequest<Bytes>, h2::client::Connection<TcpStream, Bytes>), CheckError> {
+async fn handshake<S>(stream: S) -> Result<(SendRequest<Bytes>, h2::client::Connection<S, Bytes>), CheckError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     Builder::new()
         .enable_push(false)
         .max_header_list_size(MAX_HEADER_LIST_BYTES)
         .initial_window_size(MAX_MESSAGE_BYTES)
-        .handshake(tcp)
+        .handshake(stream)
         .await
         .map_err(|source| CheckError::Transport { source })
 }
@@ -197,6 +205,20 @@ async fn call(
     let message = receive(&mut body).await?;
     let trailers = body.trailers().await.map_err(transport)?;
     finish(message, trailers_status(trailers.as_ref()))
+}
+
+/// For a fuzzer: the call to a server that sends these bytes and leaves.
+pub(crate) fn fuzz_answer(bytes: &[u8]) {
+    let _ = verdict(&Bytes::copy_from_slice(bytes));
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let Ok(runtime) = runtime else { return };
+    let _ = runtime.block_on(async {
+        let (ours, mut theirs) = tokio::io::duplex(1 << 20);
+        theirs.write_all(bytes).await.ok();
+        theirs.shutdown().await.ok();
+        let check = GrpcCheck::new(Target::new("127.0.0.1", 1), "");
+        ask(ours, &check, &mut RequestPhase::Headers).await
+    });
 }
 
 fn finish(message: Bytes, status: Status) -> Result<Bytes, CheckError> {

@@ -19,6 +19,8 @@ pub struct Report {
     pub detail: String,
     /// From the start of the probe until its outcome was known.
     pub latency: Duration,
+    /// A connection was made, so the server may have seen the probe.
+    pub connected: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,6 +99,16 @@ impl fmt::Display for Failure {
             Self::Request => f.write_str("bad request fields"),
             Self::Rpc(code) => write!(f, "rpc error {code}"),
             Self::NotServing => f.write_str("not serving"),
+        }
+    }
+}
+
+impl RequestPhase {
+    /// Whether a connection was there.
+    pub(crate) fn is_connected(self) -> bool {
+        match self {
+            Self::Resolve | Self::Connect => false,
+            Self::Tls | Self::Headers | Self::Body => true,
         }
     }
 }

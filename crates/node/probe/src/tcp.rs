@@ -1,19 +1,19 @@
 //! The tcpSocket probe: a connection that can be made is a success, and is closed at once.
 
-use std::time::Duration;
+use tokio::time::timeout_at;
 
-use tokio::time::{Instant, timeout_at};
-
-use crate::Prober;
 use crate::report::{Failure, NetworkOutcome, Report, RequestPhase};
 use crate::target::Target;
+use crate::{Prober, TimeLimits};
 
-pub(crate) async fn probe(prober: &Prober, target: &Target, timeout: Duration) -> Report {
-    let started = Instant::now();
-    let deadline = crate::deadline(started, timeout);
+pub(crate) async fn probe(prober: &Prober, target: &Target, limits: TimeLimits) -> Report {
     let mut phase = RequestPhase::Connect;
-    let dialled = timeout_at(deadline, prober.dialer.connect(target, deadline, &mut phase)).await;
-    let latency = started.elapsed();
+    let dialled = timeout_at(
+        limits.deadline,
+        prober.dialer.connect(target, &limits, &mut phase),
+    )
+    .await;
+    let latency = limits.started.elapsed();
     let (outcome, detail) = match dialled {
         Ok(Ok(_connection)) => (NetworkOutcome::Success, String::new()),
         Ok(Err(error)) => (error.outcome(), error.to_string()),
@@ -28,6 +28,7 @@ pub(crate) async fn probe(prober: &Prober, target: &Target, timeout: Duration) -
         }
     };
     Report {
+        connected: outcome == NetworkOutcome::Success,
         outcome,
         detail,
         latency,

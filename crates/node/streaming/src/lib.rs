@@ -51,6 +51,8 @@
 //! Left to others: what the streams are connected to, and who may ask for them.
 
 mod connection;
+#[doc(hidden)]
+pub mod fuzzing;
 mod negotiation;
 mod protocol;
 mod request;

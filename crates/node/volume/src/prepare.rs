@@ -276,11 +276,17 @@ mod tests {
     #[test]
     fn what_is_not_supported_says_so() {
         let directory = tempfile::tempdir().unwrap();
-        let result = prepared(
-            directory.path(),
-            &json!({"name": "v", "nfs": {"server": "s", "path": "/"}}),
-        );
-        assert!(matches!(result, Err(PrepareError::Unsupported { .. })));
+        // The second is CVE-2024-10220: whoever clones a repository runs its hooks.
+        for volume in [
+            json!({"name": "v", "nfs": {"server": "s", "path": "/"}}),
+            json!({"name": "v", "gitRepo": {"repository": "https://example.com/r", "directory": "."}}),
+        ] {
+            let result = prepared(directory.path(), &volume);
+            assert!(
+                matches!(result, Err(PrepareError::Unsupported { .. })),
+                "{volume}"
+            );
+        }
         let result = prepared(
             directory.path(),
             &json!({"name": "v", "secret": {"secretName": "s"}}),

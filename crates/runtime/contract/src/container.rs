@@ -62,6 +62,10 @@ pub struct ContainerConfig {
     pub security: SecurityContext,
     /// `None` if the image's applies, or SIGTERM if it has none.
     pub stop_signal: Option<Signal>,
+    /// A running container of the same pod whose processes this one is to see, in that one's process namespace. Without
+    /// meaning where the containers of the sandbox share a process namespace anyway.
+    #[serde(default)]
+    pub pid_target: Option<ContainerId>,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
 }

@@ -23,6 +23,7 @@ mod id;
 mod image;
 pub mod log;
 mod sandbox;
+mod signal_masks;
 mod volume_root;
 
 use std::{fmt, time::Duration};
@@ -46,6 +47,7 @@ pub use sandbox::{
     Dns, Namespaces, PidNamespace, PodIdentity, PortMapping, Protocol, SandboxConfig, SandboxState,
     SandboxStatus,
 };
+pub use signal_masks::SignalMasks;
 pub use volume_root::VolumeRoot;
 
 /// What runs containers.
@@ -93,6 +95,9 @@ pub trait Runtime: fmt::Debug + Send + Sync {
     async fn list_containers(&self, filter: &ContainerFilter) -> Result<Vec<ContainerStatus>>;
 
     async fn container_stats(&self, id: &ContainerId) -> Result<ContainerStats>;
+
+    /// What the main process of a running container does about signals; `None` if it does not run or cannot be seen.
+    async fn signal_masks(&self, id: &ContainerId) -> Result<Option<SignalMasks>>;
 
     /// Bytes on the disk that a container has written to its own layer; `None` if the runtime does not know.
     async fn writable_layer(&self, _id: &ContainerId) -> Result<Option<u64>> {

@@ -3,13 +3,57 @@
 //! `P` marks a piece of a line that is continued by the stream's next entry, `F` the end of a line. Whoever writes
 //! (the shim, containerd) cuts long lines; whoever reads joins them.
 
-use std::io::Write;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
 
 use jiff::Timestamp;
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use serde::{Deserialize, Serialize};
 
 /// Longest text of one entry in bytes, as containerd and CRI-O cut; readers may count on it.
 pub const MAX_ENTRY_TEXT: usize = 16 * 1024;
+
+/// Parts at the end of a log's path that are made by us: the pod's directory, the container's, the file.
+const OWN_PARTS: usize = 3;
+
+/// Opens a log to read it. What is not a plain file, reached without a link, is an error: a container that may write where
+/// logs are would else have any file of the host read to whoever may see its log.
+pub fn open_to_read(path: &Path) -> io::Result<File> {
+    open(path, OFlags::RDONLY)
+}
+
+/// Opens a log to append to it, and makes it if it is missing; what holds for [`open_to_read`] holds here.
+pub fn open_to_append(path: &Path) -> io::Result<File> {
+    open(path, OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND)
+}
+
+fn open(path: &Path, flags: OFlags) -> io::Result<File> {
+    let above = path.ancestors().take(OWN_PARTS + 1).last();
+    let above = above.filter(|above| *above != path && !above.as_os_str().is_empty());
+    let (above, own) = match above.and_then(|above| Some((above, path.strip_prefix(above).ok()?))) {
+        Some(split) => split,
+        None => (Path::new("."), path),
+    };
+    let directory = openat(
+        CWD,
+        above,
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let mode = if flags.contains(OFlags::CREATE) {
+        Mode::from_raw_mode(0o640)
+    } else {
+        Mode::empty()
+    };
+    let file = File::from(openat2(&directory, own, flags, mode, ResolveFlags::NO_SYMLINKS)?);
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::other("it is not a file"))
+    }
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum LogStream {
@@ -89,6 +133,41 @@ mod tests {
         entry.encode(&mut line);
         assert_eq!(line, b"2026-01-02T03:04:05.500000000Z stderr P a b  c\n");
         assert_eq!(LogEntry::parse(&line), Some(entry));
+    }
+
+    #[test]
+    fn a_log_is_a_plain_file_and_no_link_leads_to_it() {
+        use std::fs;
+        use std::os::unix::fs::symlink;
+
+        let directory = tempfile::tempdir().expect("a directory");
+        let logs = directory.path().join("logs");
+        fs::create_dir_all(logs.join("pod/app")).expect("makes");
+        let outside = directory.path().join("outside");
+        fs::create_dir_all(outside.join("app")).expect("makes");
+        fs::write(outside.join("app/0.log"), "secret").expect("writes");
+        let plain = logs.join("pod/app/0.log");
+        open_to_append(&plain)
+            .expect("is made")
+            .write_all(b"x")
+            .expect("writes");
+        open_to_read(&plain).expect("is there");
+        symlink(outside.join("app/0.log"), logs.join("pod/app/1.log")).expect("links");
+        symlink(outside.join("app"), logs.join("pod/linked")).expect("links");
+        symlink(&outside, logs.join("linked")).expect("links");
+        rustix::fs::mkfifoat(CWD, logs.join("pod/app/2.log"), Mode::RWXU).expect("makes");
+        for path in [
+            "pod/app/1.log",
+            "pod/linked/0.log",
+            "linked/app/0.log",
+            "pod/app/2.log",
+            "pod/app",
+        ] {
+            open_to_read(&logs.join(path)).expect_err(path);
+            open_to_append(&logs.join(path)).expect_err(path);
+        }
+        let text = fs::read_to_string(outside.join("app/0.log")).expect("reads");
+        assert_eq!(text, "secret");
     }
 
     #[test]

@@ -6,8 +6,8 @@ use std::path::Path;
 use jiff::Timestamp;
 use pulselet_runtime::{
     AppArmor, ContainerConfig, ContainerExit, ContainerId, ContainerState, ContainerStatus, Error, ExitCause,
-    ImageSummary, MASKED_PATHS, Mount, Propagation, READ_ONLY_PATHS, Resources, Result, SandboxConfig,
-    SandboxId, SecurityContext, Signal,
+    ImageSummary, MASKED_PATHS, Mount, PidNamespace, Propagation, READ_ONLY_PATHS, Resources, Result,
+    SandboxConfig, SandboxId, SecurityContext, Signal,
 };
 
 use crate::labels;
@@ -54,7 +54,7 @@ pub(crate) fn to_wire(
         tty: config.tty,
         linux: Some(v1::LinuxContainerConfig {
             resources: Some(resources(&config.resources)),
-            security_context: Some(security(&config.security, sandbox, image)),
+            security_context: Some(security(config, sandbox, image)),
         }),
         stop_signal: signal::to_wire(config.stop_signal),
     })
@@ -131,11 +131,25 @@ fn log_path(config: &ContainerConfig, directory: &Path) -> Result<String> {
     })
 }
 
+/// Those of the sandbox; that of processes may be another container's.
+fn container_namespaces(config: &ContainerConfig, sandbox: &SandboxConfig) -> v1::NamespaceOption {
+    let own = namespaces(&sandbox.namespaces);
+    match (&config.pid_target, sandbox.namespaces.pid) {
+        (Some(target), PidNamespace::Container) => v1::NamespaceOption {
+            pid: v1::NamespaceMode::Target.into(),
+            target_id: target.to_string(),
+            ..own
+        },
+        (Some(_), PidNamespace::Pod | PidNamespace::Host) | (None, _) => own,
+    }
+}
+
 fn security(
-    context: &SecurityContext,
+    config: &ContainerConfig,
     sandbox: &SandboxConfig,
     image: &ImageSummary,
 ) -> v1::LinuxContainerSecurityContext {
+    let context = &config.security;
     let paths = |list: &[&str]| {
         let shown = context.privileged || context.unmasked_proc;
         let list = if shown { &[] } else { list };
@@ -151,7 +165,7 @@ fn security(
             drop_capabilities: context.capabilities.drop.clone(),
         }),
         privileged: context.privileged,
-        namespace_options: Some(namespaces(&sandbox.namespaces)),
+        namespace_options: Some(container_namespaces(config, sandbox)),
         run_as_user: user.map(|user| v1::Int64Value { value: user.into() }),
         run_as_username: username.unwrap_or_default(),
         readonly_rootfs: context.read_only_root,
@@ -321,6 +335,19 @@ mod tests {
             .linux
             .and_then(|linux| linux.security_context)
             .expect("set")
+    }
+
+    #[test]
+    fn the_process_namespace_may_be_another_containers() {
+        let own = security_of(made(|_, _| {})).namespace_options.expect("set");
+        assert_eq!((own.pid(), &*own.target_id), (v1::NamespaceMode::Container, ""));
+        let other = security_of(made(|config, _| config.pid_target = Some(ContainerId::new("c1"))));
+        let other = other.namespace_options.expect("set");
+        assert_eq!(
+            (other.pid(), &*other.target_id),
+            (v1::NamespaceMode::Target, "c1")
+        );
+        assert_eq!((other.network, other.ipc), (own.network, own.ipc));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::wire::v1;
 const MAX_REMEMBERED: usize = 1024;
 
 /// The key under which containerd and CRI-O keep what is more than the interface has.
-const INFO: &str = "info";
+pub(crate) const INFO: &str = "info";
 
 #[derive(Debug, Clone)]
 pub(crate) struct Images {

@@ -8,8 +8,8 @@ use pulselet_runtime::{
     AttachOptions, ContainerConfig, ContainerFilter, ContainerId, ContainerState, ContainerStats,
     ContainerStatus, DuplexStream, Error, Events, ExecOptions, ExecOutcome, ExecOutput, ExecRequest,
     ExecStreams, Features, ImageSummary, ObjectKind, Operation, RegistryCredentials, Result, Runtime,
-    RuntimeCondition, RuntimeHealth, SandboxConfig, SandboxId, SandboxStatus, SecurityFeatures, Version,
-    async_trait,
+    RuntimeCondition, RuntimeHealth, SandboxConfig, SandboxId, SandboxStatus, SecurityFeatures, SignalMasks,
+    Version, async_trait,
 };
 use thiserror::Error;
 use tokio_util::task::AbortOnDropHandle;
@@ -370,6 +370,11 @@ impl Runtime for CriRuntime {
         let mut all = self.0.table.refresh().await?;
         all.retain(|status| filter.matches(status));
         Ok(all)
+    }
+
+    async fn signal_masks(&self, id: &ContainerId) -> Result<Option<SignalMasks>> {
+        let pid = self.0.table.main_process(id).await?;
+        Ok(pid.and_then(SignalMasks::of_process))
     }
 
     async fn container_stats(&self, id: &ContainerId) -> Result<ContainerStats> {

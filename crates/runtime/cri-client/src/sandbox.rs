@@ -118,6 +118,7 @@ pub(crate) fn namespaces(namespaces: &Namespaces) -> v1::NamespaceOption {
         network: shared(namespaces.host_network).into(),
         pid: pid.into(),
         ipc: shared(namespaces.host_ipc).into(),
+        target_id: String::new(),
     }
 }
 

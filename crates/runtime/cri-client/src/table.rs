@@ -17,9 +17,15 @@ use pulselet_runtime::{
 
 use crate::call::{ASK, call};
 use crate::connection::Connection;
-use crate::image::Images;
+use crate::image::{INFO, Images};
 use crate::wire::v1;
 use crate::{container, labels};
+
+/// What we read of a container's description.
+#[derive(Debug, serde::Deserialize)]
+struct Info {
+    pid: i32,
+}
 
 /// Statuses asked for at once: after a restart all are asked for, and a server has other things to do too.
 const STATUSES_AT_ONCE: usize = 16;
@@ -180,6 +186,23 @@ impl Table {
         };
         let answer = call(ASK, self.connection.runtime().list_containers(request)).await;
         Ok(answer.map_err(|error| error.of(Operation::List))?.containers)
+    }
+
+    /// The main process on the server's host; none where the server does not say.
+    pub(crate) async fn main_process(&self, id: &ContainerId) -> Result<Option<i32>> {
+        let request = v1::ContainerStatusRequest {
+            container_id: id.to_string(),
+            verbose: true,
+        };
+        let answer = call(ASK, self.connection.runtime().container_status(request)).await;
+        let operation = Operation::ContainerStatus;
+        let answer = answer.map_err(|error| error.on(operation, ObjectKind::Container, id.as_str()))?;
+        let runs = answer
+            .status
+            .is_some_and(|status| status.state() == v1::ContainerState::ContainerRunning);
+        let info = answer.info.get(INFO).filter(|_| runs);
+        let info = info.and_then(|text| serde_json::from_str::<Info>(text).ok());
+        Ok(info.map(|info| info.pid).filter(|pid| *pid > 0))
     }
 
     async fn ask(

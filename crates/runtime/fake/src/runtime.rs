@@ -6,7 +6,7 @@ use pulselet_runtime::{
     AttachOptions, ContainerConfig, ContainerFilter, ContainerId, ContainerStats, ContainerStatus,
     DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Features, ImageSummary,
     Operation, RegistryCredentials, Result, Runtime, RuntimeCondition, RuntimeHealth, SandboxConfig,
-    SandboxId, SandboxStatus, SecurityFeatures, Version, async_trait,
+    SandboxId, SandboxStatus, SecurityFeatures, SignalMasks, Version, async_trait,
 };
 use tokio::time::sleep;
 
@@ -241,6 +241,11 @@ impl Runtime for FakeRuntime {
             Ok(all.into_iter().filter(|status| filter.matches(status)).collect())
         };
         self.call(Operation::List, "containers", work).await
+    }
+
+    async fn signal_masks(&self, id: &ContainerId) -> Result<Option<SignalMasks>> {
+        let work = async { self.0.container(id).map(|container| container.script.masks) };
+        self.call(Operation::ContainerStatus, id.as_str(), work).await
     }
 
     async fn container_stats(&self, id: &ContainerId) -> Result<ContainerStats> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pulselet_runtime::{ImageErrorKind, ImageSummary, RuntimeImageError, Signal};
+use pulselet_runtime::{ImageErrorKind, ImageSummary, RuntimeImageError, Signal, SignalMasks};
 
 /// One life of a container. The default runs until it is stopped, obeys its stop signal at once, and all commands in it
 /// succeed.
@@ -15,6 +15,8 @@ pub struct LifeScript {
     pub stops_in: Duration,
     /// Signals that make it leave; `None` if only its stop signal does. Others do nothing.
     pub handles: Option<Vec<Signal>>,
+    /// What reading its main process shows; `None` if it cannot be read.
+    pub masks: Option<SignalMasks>,
     /// What commands answer from an age on. Sorted by age; before the first they succeed.
     pub exec: Vec<(Duration, ExecAnswer)>,
 }

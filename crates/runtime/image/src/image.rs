@@ -192,19 +192,32 @@ struct WireManifest {
 impl Manifest {
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, DocumentError> {
         let wire: WireManifest = from_json("the manifest", bytes)?;
-        match (wire.config, wire.manifests) {
-            (Some(config), None) => {
-                let layers = wire.layers.unwrap_or_default();
+        // A document that can be read as both would be one image here and another where it was checked.
+        let says_index = wire.media_type.as_deref().and_then(says_index);
+        match (wire.config, wire.layers, wire.manifests) {
+            (Some(config), layers, None) if says_index != Some(true) => {
+                let layers = layers.unwrap_or_default();
                 if layers.len() > MAX_LAYERS {
                     return Err(DocumentError::TooManyLayers { count: layers.len() });
                 }
                 Ok(Self::Image(ImageManifest { config, layers }))
             }
-            (None, Some(manifests)) => Ok(Self::Index(manifests)),
+            (None, None, Some(manifests)) if says_index != Some(false) => Ok(Self::Index(manifests)),
             _ => Err(DocumentError::MediaType {
                 media_type: wire.media_type.unwrap_or_default(),
             }),
         }
+    }
+}
+
+/// Whether a media type is that of an index; `None` if it is neither that nor a manifest's.
+fn says_index(media_type: &str) -> Option<bool> {
+    match media_type {
+        "application/vnd.oci.image.index.v1+json"
+        | "application/vnd.docker.distribution.manifest.list.v2+json" => Some(true),
+        "application/vnd.oci.image.manifest.v1+json"
+        | "application/vnd.docker.distribution.manifest.v2+json" => Some(false),
+        _ => None,
     }
 }
 
@@ -256,6 +269,36 @@ mod tests {
         let json = serde_json::json!({"rootfs": {"diff_ids": ids}}).to_string();
         let error = ConfigFile::parse(json.as_bytes()).unwrap_err();
         assert!(matches!(error, DocumentError::TooManyLayers { count: 128 }));
+    }
+
+    /// CVE-2021-41190: two clients that read one document differently run different images under one digest.
+    #[test]
+    fn a_document_is_a_manifest_or_an_index_and_never_both() {
+        let digest = Digest::of(b"");
+        let entry = format!(r#"{{"digest":"{digest}","size":1}}"#);
+        let (config, manifests) = (
+            format!(r#""config":{entry}"#),
+            format!(r#""manifests":[{entry}]"#),
+        );
+        let index = "application/vnd.oci.image.index.v1+json";
+        let manifest = "application/vnd.docker.distribution.manifest.v2+json";
+        for json in [
+            format!("{{{config},{manifests}}}"),
+            format!(r#"{{{manifests},"layers":[]}}"#),
+            format!(r#"{{{manifests},"layers":[{entry}],"mediaType":"{index}"}}"#),
+            format!(r#"{{{config},"layers":[],"mediaType":"{index}"}}"#),
+            format!(r#"{{{manifests},"mediaType":"{manifest}"}}"#),
+            format!(r#"{{"mediaType":"{manifest}",{config},"mediaType":"{index}"}}"#),
+        ] {
+            Manifest::parse(json.as_bytes()).expect_err(&json);
+        }
+        for json in [
+            format!(r#"{{{config},"layers":[],"mediaType":"{manifest}"}}"#),
+            format!(r#"{{{manifests},"mediaType":"{index}"}}"#),
+            format!("{{{manifests}}}"),
+        ] {
+            Manifest::parse(json.as_bytes()).expect(&json);
+        }
     }
 
     #[test]

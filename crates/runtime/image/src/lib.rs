@@ -11,6 +11,8 @@
 mod compression;
 mod credentials;
 mod digest;
+#[doc(hidden)]
+pub mod fuzzing;
 mod image;
 mod load;
 mod platform;

@@ -257,13 +257,9 @@ impl Registry {
         };
         let response = self.succeeded(response, || "token service".to_owned()).await?;
         let bytes = self.read(response, MAX_TOKEN_BYTES).await?;
-        let answer: Option<TokenAnswer> = serde_json::from_slice(&bytes).ok();
-        answer
-            .and_then(|answer| answer.token.or(answer.access_token))
-            .filter(|token| !token.is_empty())
-            .ok_or_else(|| RegistryError::Token {
-                registry: self.name.clone(),
-            })
+        token_in(&bytes).ok_or_else(|| RegistryError::Token {
+            registry: self.name.clone(),
+        })
     }
 
     async fn ask_for_token(
@@ -400,6 +396,36 @@ fn redirect_target(response: &Response) -> Option<Url> {
     );
     let location = response.headers().get(LOCATION).filter(|_| redirects)?;
     response.url().join(location.to_str().ok()?).ok()
+}
+
+/// For a fuzzer: what is made of a header and of a body, by the same functions as in a pull.
+pub(crate) fn fuzz_answer(bytes: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        if let Some(Challenge::Bearer {
+            realm,
+            service,
+            scope,
+        }) = Challenge::first(text.lines())
+        {
+            let scope = scope.unwrap_or_default();
+            let _ = form(&[("service", &service.unwrap_or_default()), ("scope", &scope)]);
+            let _ = Url::parse(&realm);
+        }
+        let _ = Url::parse("https://registry.example/v2/").map(|url| url.join(text));
+        let _ = is_local(text);
+    }
+    if let Ok(value) = HeaderValue::from_bytes(bytes) {
+        let _ = range_start(&HeaderMap::from_iter([(CONTENT_RANGE, value)]));
+    }
+    let _ = token_in(bytes);
+    assert!(error_message(bytes).chars().count() <= MAX_ERROR_CHARS.max("no reason given".len()));
+}
+
+/// The token in the answer of a token service.
+fn token_in(answer: &[u8]) -> Option<String> {
+    let answer: TokenAnswer = serde_json::from_slice(answer).ok()?;
+    let token = answer.token.or(answer.access_token)?;
+    (!token.is_empty()).then_some(token)
 }
 
 #[derive(Deserialize)]

@@ -51,6 +51,15 @@ impl CniOptions {
     }
 }
 
+/// For a fuzzer: what is made of a plugin's words, and of a configuration.
+pub(crate) fn fuzz_result(bytes: &[u8]) {
+    if let Ok(result) = serde_json::from_slice::<Value>(bytes) {
+        let _ = addresses(&result);
+    }
+    plugin::fuzz_complaint(bytes);
+    config::fuzz_config(bytes);
+}
+
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CniError {
     #[error(transparent)]

@@ -25,8 +25,9 @@ use std::{
     io,
     os::{
         fd::{AsFd, RawFd},
-        unix::ffi::OsStrExt,
+        unix::{ffi::OsStrExt, fs::MetadataExt as _},
     },
+    path::PathBuf,
 };
 
 use pulselet_shim::{ChildStreams, reason};
@@ -94,7 +95,7 @@ impl Entry<'_> {
         match self {
             Entry::Exec(_) => Succession::Sibling,
             Entry::Init(container) => match container.spec.namespaces.processes {
-                PidNamespaceSource::Pod(_) => Succession::Sibling,
+                PidNamespaceSource::Pod(_) | PidNamespaceSource::Target(_) => Succession::Sibling,
                 PidNamespaceSource::Own | PidNamespaceSource::Host => Succession::Itself,
             },
         }
@@ -258,14 +259,17 @@ fn enter_namespaces(entry: Entry<'_>, spec: &ContainerSpec) -> Result<(), StartF
 
 fn join_sandbox(pins: &NamespaceSpec) -> Result<(), StartFailure> {
     let processes = match &pins.processes {
-        PidNamespaceSource::Pod(pin) => Some(pin),
+        PidNamespaceSource::Pod(pin) => Some(pin.clone()),
+        PidNamespaceSource::Target(pid) => {
+            Some(target_namespace(*pid).map_err(StartFailure::machine("find the target container"))?)
+        }
         PidNamespaceSource::Own | PidNamespaceSource::Host => None,
     };
     for (pin, kind) in [
         (pins.network.as_ref(), LinkNameSpaceType::Network),
         (pins.ipc.as_ref(), LinkNameSpaceType::InterProcessCommunication),
         (pins.uts.as_ref(), LinkNameSpaceType::HostNameAndNISDomainName),
-        (processes, LinkNameSpaceType::ProcessID),
+        (processes.as_ref(), LinkNameSpaceType::ProcessID),
     ] {
         if let Some(pin) = pin {
             let file = File::open(pin).map_err(StartFailure::machine("open the sandbox's namespaces"))?;
@@ -274,6 +278,15 @@ fn join_sandbox(pins: &NamespaceSpec) -> Result<(), StartFailure> {
         }
     }
     Ok(())
+}
+
+/// The process namespace of a container's init process. Its number may be another's by now; one on the host is refused.
+fn target_namespace(pid: i32) -> io::Result<PathBuf> {
+    let path = PathBuf::from(format!("/proc/{pid}/ns/pid"));
+    if std::fs::metadata(&path)?.ino() == std::fs::metadata("/proc/self/ns/pid")?.ino() {
+        return Err(io::Error::other("it is gone"));
+    }
+    Ok(path)
 }
 
 fn take_streams(streams: &ChildStreams) -> rustix::io::Result<()> {

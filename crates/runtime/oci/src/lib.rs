@@ -30,6 +30,8 @@ mod cgroup;
 mod cni;
 mod confinement;
 mod exec_process;
+#[doc(hidden)]
+pub mod fuzzing;
 mod host_image;
 mod image;
 mod init_process;

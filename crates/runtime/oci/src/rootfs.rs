@@ -17,6 +17,7 @@ mod lookup;
 mod overlay;
 
 use std::{
+    fs::File,
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
@@ -32,7 +33,7 @@ use rustix::{
         move_mount, open_tree, unmount,
     },
     process::{chdir, pivot_root},
-    thread::{capabilities, set_capabilities},
+    thread::{LinkNameSpaceType, capabilities, move_into_link_name_space, set_capabilities},
 };
 
 use self::lookup::{Links, Missing, RootDir, Target};
@@ -265,17 +266,33 @@ fn change_root(root: &Path) -> Result<(), RootError> {
     change().map_err(|errno| RootError::Pivot(errno.into()))
 }
 
+/// Does something among the mounts of another process, and comes back. A mount can only be copied from among one's own.
+fn in_mounts_of<T>(pid: i32, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let mounts = Some(LinkNameSpaceType::Mount);
+    let own = File::open("/proc/self/ns/mnt")?;
+    let theirs = File::open(format!("/proc/{pid}/ns/mnt"))?;
+    move_into_link_name_space(theirs.as_fd(), mounts)?;
+    let done = work();
+    move_into_link_name_space(own.as_fd(), mounts)?;
+    done
+}
+
 /// The files of the process namespace that the container shares with others, detached; `None` if it has one of its own.
 /// This process is not in it and cannot mount them anew.
 fn shared_proc(spec: &ContainerSpec) -> Result<Option<OwnedFd>, RootError> {
     let path = match &spec.namespaces.processes {
         PidNamespaceSource::Own => return Ok(None),
         PidNamespaceSource::Pod(pin) => pin.with_file_name(PROC),
-        PidNamespaceSource::Host => "/proc".into(),
+        PidNamespaceSource::Host | PidNamespaceSource::Target(_) => "/proc".into(),
     };
     let open = || -> io::Result<OwnedFd> {
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-        let tree = open_tree(CWD, &path, flags)?;
+        let tree = match spec.namespaces.processes {
+            PidNamespaceSource::Target(pid) => in_mounts_of(pid, || Ok(open_tree(CWD, &path, flags)?))?,
+            PidNamespaceSource::Own | PidNamespaceSource::Pod(_) | PidNamespaceSource::Host => {
+                open_tree(CWD, &path, flags)?
+            }
+        };
         if !is_proc_root(&tree) {
             return Err(io::Error::other("it is not the root of a proc file system"));
         }

@@ -14,8 +14,9 @@ use pulselet_runtime::{
     AttachOptions, BoxError, ContainerConfig, ContainerFilter, ContainerId, ContainerStats, ContainerStatus,
     DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Features, ImageSummary,
     Operation, RegistryCredentials, Result, Runtime, RuntimeCondition, RuntimeHealth, RuntimeImageError,
-    SandboxConfig, SandboxId, SandboxStatus, SecurityFeatures, Version, async_trait,
+    SandboxConfig, SandboxId, SandboxStatus, SecurityFeatures, SignalMasks, Version, async_trait,
 };
+use pulselet_shim::record::{self, LifeRecord};
 use pulselet_shim_client::{ContainerKind, ContainerRecord, SandboxRecord, ShimCommand, Shims, detached};
 
 use pulselet_sys::Pid;
@@ -140,6 +141,19 @@ impl ContainerKind for Cgroups {
 }
 
 impl OciRuntime {
+    /// The number of a running container's init process.
+    fn init_pid(&self, id: &ContainerId) -> Result<i32> {
+        let dir = self.0.shims.container_dir(id)?;
+        match record::read_life(&dir) {
+            Ok(Some(LifeRecord::Running { pid, .. })) => Ok(pid),
+            Ok(Some(LifeRecord::Launching) | None) | Err(_) => Err(Error::WrongState {
+                operation: Operation::CreateContainer,
+                id: id.to_string(),
+                state: "not running",
+            }),
+        }
+    }
+
     /// Everything but `AppArmor`: no profile is applied. User namespaces need a kernel and file systems that can map the
     /// owners of files; [`Runtime::version`] says whether they are there.
     pub const SECURITY: SecurityFeatures = SecurityFeatures {
@@ -374,7 +388,13 @@ impl Runtime for OciRuntime {
                 images.template(&reference, &image_id)
             })
             .await?;
+        let target = config
+            .pid_target
+            .as_ref()
+            .map(|id| self.init_pid(id))
+            .transpose()?;
         let mut spec = SpecBuilder {
+            target,
             config,
             image: &template,
             sandbox: &record.config,
@@ -412,6 +432,10 @@ impl Runtime for OciRuntime {
 
     async fn list_containers(&self, filter: &ContainerFilter) -> Result<Vec<ContainerStatus>> {
         Ok(self.0.shims.list_containers(filter))
+    }
+
+    async fn signal_masks(&self, id: &ContainerId) -> Result<Option<SignalMasks>> {
+        self.0.shims.signal_masks(id)
     }
 
     async fn container_stats(&self, id: &ContainerId) -> Result<ContainerStats> {

@@ -141,6 +141,24 @@ pub(crate) fn filter_from_file(path: &Path) -> Result<Filter, SeccompError> {
     compile(&profile)
 }
 
+/// For a fuzzer: a program is no longer than the kernel takes, leads nowhere but on, and ends with an answer.
+pub(crate) fn fuzz_profile(bytes: &[u8]) {
+    let Ok(profile) = serde_json::from_slice::<Profile>(bytes) else {
+        return;
+    };
+    let Ok(Filter(program)) = compile(&profile) else {
+        return;
+    };
+    assert!(program.len() <= MAX_INSTRUCTIONS);
+    for (at, instruction) in program.iter().enumerate() {
+        let furthest = usize::from(instruction.yes.max(instruction.no));
+        assert!(
+            instruction.code == RETURN || at + 1 + furthest < program.len(),
+            "instruction {at} leads out of the program"
+        );
+    }
+}
+
 fn compile(profile: &Profile) -> Result<Filter, SeccompError> {
     let default = action(&profile.default_action, profile.default_errno_ret)?;
     let mut program = Program::new();

@@ -171,7 +171,7 @@ impl Launcher for ContainerLauncher {
         }
         match self.container.spec.namespaces.processes {
             PidNamespaceSource::Own => {}
-            PidNamespaceSource::Pod(_) | PidNamespaceSource::Host => {
+            PidNamespaceSource::Pod(_) | PidNamespaceSource::Target(_) | PidNamespaceSource::Host => {
                 self.container.cgroup.kill_until_empty(KILL_PATIENCE);
             }
         }

@@ -98,6 +98,8 @@ pub(crate) enum PidNamespaceSource {
     Own,
     /// The pod's: all of the pod. The file pins the namespace.
     Pod(PathBuf),
+    /// That of another container of the pod, whose init process has this number on the host.
+    Target(i32),
     /// The host's: all of the machine.
     Host,
 }

@@ -35,6 +35,8 @@ pub(crate) struct SpecBuilder<'a> {
     pub(crate) sandbox_dir: &'a Path,
     /// Of a pod that has users of its own.
     pub(crate) user_ids: Option<IdRange>,
+    /// The init process of the container whose process namespace this one is to have.
+    pub(crate) target: Option<i32>,
     /// The container's cgroup.
     pub(crate) cgroup: PathBuf,
 }
@@ -223,7 +225,9 @@ impl SpecBuilder<'_> {
             uts: pin(asked.host_network, UTS),
             ipc: pin(asked.host_ipc, IPC),
             processes: match asked.pid {
-                PidNamespace::Container => PidNamespaceSource::Own,
+                PidNamespace::Container => self
+                    .target
+                    .map_or(PidNamespaceSource::Own, PidNamespaceSource::Target),
                 PidNamespace::Pod => PidNamespaceSource::Pod(self.sandbox_dir.join(PROCESSES)),
                 PidNamespace::Host => PidNamespaceSource::Host,
             },
@@ -274,6 +278,7 @@ mod tests {
             sandbox: &SandboxConfig::default(),
             sandbox_dir: Path::new("/s"),
             user_ids: None,
+            target: None,
             cgroup: "c".into(),
         };
         builder.build()
@@ -339,6 +344,7 @@ mod tests {
                 },
                 sandbox_dir: Path::new("/s"),
                 user_ids: None,
+                target: None,
                 cgroup: "c".into(),
             };
             builder.build().expect("can be built").namespaces

@@ -7,7 +7,7 @@
 //! processes are, and whoever checks that they are not root checks the number. An image's entry for a number gives it a
 //! group, a home and further groups, nothing else.
 
-use std::{fs::File, io::Read, path::PathBuf};
+use std::{collections::HashSet, fs::File, io::Read, path::PathBuf};
 
 use pulselet_sys::ProcessCredentials;
 use rustix::{
@@ -166,8 +166,10 @@ fn look_up_in(spec: &UserSpec, passwd: &str, group_file: &str) -> Result<User, U
         .filter(|_| !spec.strict_groups)
         .flat_map(|name| member_of(name, group_file).collect::<Vec<_>>())
         .filter(|gid| in_range(*gid).is_ok() && in_pod(spec, *gid).is_ok());
+    // An image may have hundreds of thousands of groups: they are not compared each with each.
+    let mut seen = HashSet::from([gid]);
     for extra in spec.supplemental_groups.iter().copied().chain(of_image) {
-        if !groups.contains(&extra) && groups.len() < MAX_GROUPS {
+        if groups.len() < MAX_GROUPS && seen.insert(extra) {
             groups.push(extra);
         }
     }
@@ -178,6 +180,24 @@ fn look_up_in(spec: &UserSpec, passwd: &str, group_file: &str) -> Result<User, U
         groups,
         home: home.map(|home| (*home).to_owned()),
     })
+}
+
+/// For a fuzzer: what is found is in range, and a number is itself.
+pub(crate) fn fuzz_look_up(spec: &UserSpec, passwd: &str, group_file: &str) {
+    let Ok(found) = look_up_in(spec, passwd, group_file) else {
+        return;
+    };
+    assert!(found.groups.len() <= MAX_GROUPS);
+    assert!(
+        [found.uid, found.gid]
+            .iter()
+            .chain(&found.groups)
+            .all(|id| *id <= MAX_ID)
+    );
+    let name = spec.user.split(':').next().unwrap_or_default();
+    if let Ok(number) = name.parse::<u32>() {
+        assert_eq!(found.uid, number, "a number is that number");
+    }
 }
 
 /// What looks like a number is one, or is refused: it is never a name.
@@ -342,6 +362,19 @@ mod tests {
             ..UserSpec::default()
         };
         assert_eq!(look_up_in(&spec, PASSWD, GROUP).map(|user| user.gid), Ok(7));
+    }
+
+    /// Comparing them each with each would take minutes.
+    #[test]
+    fn very_many_groups_of_an_image_are_taken_up_to_the_kernels_bound() {
+        let lines: Vec<String> = (0..300_000).map(|gid| format!("g:x:{gid}:web\n")).collect();
+        let lines = lines.concat();
+        let spec = UserSpec {
+            user: "web".into(),
+            ..UserSpec::default()
+        };
+        let found = look_up_in(&spec, PASSWD, &lines).expect("is there");
+        assert_eq!(found.groups.len(), MAX_GROUPS);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use pulselet_runtime::{
     AttachOptions, BoxError, ContainerConfig, ContainerFilter, ContainerId, ContainerStats, ContainerStatus,
     DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Features, ImageSummary,
     Mount, Operation, RegistryCredentials, Result, Runtime, RuntimeCondition, RuntimeHealth, SandboxConfig,
-    SandboxId, SandboxState, SandboxStatus, SecurityFeatures, Signal, Version, async_trait,
+    SandboxId, SandboxState, SandboxStatus, SecurityFeatures, Signal, SignalMasks, Version, async_trait,
 };
 use pulselet_shim::processes_with_variable;
 use pulselet_shim_client::{
@@ -156,6 +156,10 @@ impl Runtime for ProcessRuntime {
 
     async fn list_containers(&self, filter: &ContainerFilter) -> Result<Vec<ContainerStatus>> {
         Ok(self.0.list_containers(filter))
+    }
+
+    async fn signal_masks(&self, id: &ContainerId) -> Result<Option<SignalMasks>> {
+        self.0.signal_masks(id)
     }
 
     async fn container_stats(&self, _id: &ContainerId) -> Result<ContainerStats> {

@@ -16,6 +16,8 @@ mod adopt;
 mod client;
 mod container;
 mod container_kind;
+#[doc(hidden)]
+pub mod fuzzing;
 mod lifecycle;
 mod sandboxes;
 mod shims;

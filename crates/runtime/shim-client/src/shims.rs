@@ -11,11 +11,12 @@ use std::{
 
 use jiff::Timestamp;
 use pulselet_runtime::{
-    AttachOptions, BoxError, ContainerConfig, ContainerFilter, ContainerId, ContainerStatus, Error,
-    EventKind, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Features, Operation, Result,
-    SandboxId, SecurityFeatures, Signal,
+    AttachOptions, BoxError, ContainerConfig, ContainerFilter, ContainerId, ContainerState, ContainerStatus,
+    Error, EventKind, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Features, Operation, Result,
+    SandboxId, SecurityFeatures, Signal, SignalMasks,
 };
 use pulselet_shim::protocol::{ExecCall, Reply, Request, StreamCall};
+use pulselet_shim::record::{self, LifeRecord};
 
 use crate::{
     container_kind::ContainerKind,
@@ -152,6 +153,24 @@ impl Shims {
 
     pub fn container_status(&self, id: &ContainerId) -> Result<ContainerStatus> {
         Ok(self.0.container(id)?.status())
+    }
+
+    /// What the container's main process does about signals; `None` if it does not run.
+    pub fn signal_masks(&self, id: &ContainerId) -> Result<Option<SignalMasks>> {
+        let container = self.0.container(id)?;
+        let life = record::read_life(&container.dir);
+        Ok(match (container.state(), life) {
+            (ContainerState::Running { .. }, Ok(Some(LifeRecord::Running { pid, .. }))) => {
+                SignalMasks::of_process(pid)
+            }
+            (
+                ContainerState::Created
+                | ContainerState::Running { .. }
+                | ContainerState::Exited(_)
+                | ContainerState::Unknown,
+                _,
+            ) => None,
+        })
     }
 
     pub fn list_containers(&self, filter: &ContainerFilter) -> Vec<ContainerStatus> {

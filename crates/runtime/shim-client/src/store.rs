@@ -134,14 +134,17 @@ impl<T> Found<T> {
     /// The error of a record that may be readable later.
     pub(crate) fn unless_unreadable(self) -> Result<Self, StoreError> {
         match self.record {
-            Err(error @ (RecordError::Read { .. } | RecordError::Write { .. })) => Err(error.into()),
+            Err(
+                error @ (RecordError::Read { .. } | RecordError::Write { .. } | RecordError::Newer { .. }),
+            ) => Err(error.into()),
             record @ (Ok(_) | Err(RecordError::Parse { .. })) => Ok(Self { record, ..self }),
         }
     }
 }
 
 impl Store {
-    /// Makes the directories if they are missing and deletes remains.
+    /// Makes the directories if they are missing and deletes remains. Nothing is changed if one of the records is of a format
+    /// that is not known yet.
     pub(crate) fn open(root: &Path) -> Result<Self, StoreError> {
         let root = std::path::absolute(root).map_err(|source| StoreError::MakeDirectory {
             path: root.to_owned(),
@@ -153,6 +156,8 @@ impl Store {
             containers: root.join("containers"),
             boot_id: boot_id.trim().to_owned(),
         };
+        refuse_newer(&store.sandboxes)?;
+        refuse_newer(&store.containers)?;
         make_private_directory(&store.sandboxes)?;
         make_private_directory(&store.containers)?;
         delete_remains(&store.sandboxes, SANDBOX_FILE)?;
@@ -175,18 +180,29 @@ impl Store {
         prepare: impl FnOnce(&Path) -> Result<(), BoxError>,
     ) -> Result<(), StoreError> {
         let dir = self.container_dir(&record.id);
-        make_private_directory(&dir)?;
-        prepare(&dir).map_err(|source| StoreError::Prepare {
-            path: dir.clone(),
-            source,
-        })?;
-        Ok(record::write(&dir, CONTAINER_FILE, record, Durability::Disk)?)
+        let made = make_private_directory(&dir).and_then(|()| {
+            prepare(&dir).map_err(|source| StoreError::Prepare {
+                path: dir.clone(),
+                source,
+            })?;
+            Ok(record::write(&dir, CONTAINER_FILE, record, Durability::Disk)?)
+        });
+        if made.is_err() {
+            // On a full disk it would stay, and take room, until the next start.
+            let _ = fs::remove_dir_all(&dir);
+        }
+        made
     }
 
     pub(crate) fn put_sandbox(&self, record: &SandboxRecord) -> Result<(), StoreError> {
         let dir = self.sandbox_dir(&record.id);
-        make_private_directory(&dir)?;
-        Ok(record::write(&dir, SANDBOX_FILE, record, Durability::Disk)?)
+        let is_new = !dir.exists();
+        let made = make_private_directory(&dir)
+            .and_then(|()| Ok(record::write(&dir, SANDBOX_FILE, record, Durability::Disk)?));
+        if made.is_err() && is_new {
+            let _ = fs::remove_dir_all(&dir);
+        }
+        made
     }
 
     pub(crate) fn containers(&self) -> Result<Vec<Found<ContainerRecord>>, StoreError> {
@@ -261,6 +277,16 @@ fn remove(dir: &Path, record: &str) -> Result<(), StoreError> {
         })
 }
 
+fn refuse_newer(parent: &Path) -> Result<(), StoreError> {
+    if !parent.is_dir() {
+        return Ok(());
+    }
+    for dir in directories(parent)? {
+        record::refuse_newer(&dir)?;
+    }
+    Ok(())
+}
+
 /// Deletes what an agent was removing, or had only begun to make, when it died.
 fn delete_remains(parent: &Path, record: &str) -> Result<(), StoreError> {
     for dir in directories(parent)?
@@ -325,6 +351,71 @@ mod tests {
         }
     }
 
+    /// What the program wrote before records had a format.
+    fn first_format() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testing/data/first-format/records")
+    }
+
+    /// A root with the records of the first format in it.
+    fn old_root() -> tempfile::TempDir {
+        let root = tempfile::tempdir().expect("a directory");
+        for (from, to) in [
+            ("exited", "containers/bb3617304cc3d78fda8fd1bf8739bd67"),
+            ("running", "containers/99603dca276ab76530e5ce71a205d51f"),
+            ("sandbox", "sandboxes/a9631f3c4d60533474a2bed86631871c"),
+        ] {
+            let to = root.path().join(to);
+            fs::create_dir_all(&to).expect("a directory");
+            for entry in fs::read_dir(first_format().join(from)).expect("lists").flatten() {
+                fs::copy(entry.path(), to.join(entry.file_name())).expect("a copy");
+            }
+        }
+        root
+    }
+
+    #[test]
+    fn records_of_the_first_format_are_read() {
+        let root = old_root();
+        let store = Store::open(root.path()).expect("opens");
+        let mut containers: Vec<_> = store
+            .containers()
+            .expect("lists")
+            .into_iter()
+            .map(|found| found.record.expect("it can be read"))
+            .collect();
+        containers.sort_by_key(|record| record.config.attempt);
+        let signals: Vec<_> = containers
+            .iter()
+            .map(|record| record.stop_signal.name())
+            .collect();
+        assert_eq!(signals, ["SIGUSR1", "SIGUSR1"]);
+        assert_eq!(containers[0].config.name, "app");
+        let exit = record::read_exit(&store.container_dir(&containers[0].id)).expect("reads");
+        assert_eq!(exit.expect("it has left").code, 0);
+        assert_eq!(store.sandboxes().expect("lists").len(), 1);
+    }
+
+    #[test]
+    fn a_newer_record_stops_everything_and_changes_nothing() {
+        let root = old_root();
+        let dir = root.path().join("containers/99603dca276ab76530e5ce71a205d51f");
+        let newer = r#"{"format":9,"record":{"new":true}}"#;
+        fs::write(dir.join(CONTAINER_FILE), newer).expect("writes");
+        // Remains, which an agent that knows the format deletes.
+        let remains = root.path().join("containers/0000");
+        fs::create_dir(&remains).expect("a directory");
+        let error = Store::open(root.path()).expect_err("it is newer").to_string();
+        assert!(
+            error.contains("container.json has format 9, this program knows 1"),
+            "{error}"
+        );
+        assert!(remains.is_dir(), "nothing was deleted");
+        assert_eq!(
+            fs::read_to_string(dir.join(CONTAINER_FILE)).expect("reads"),
+            newer
+        );
+    }
+
     #[test]
     fn ids_are_long_and_differ() {
         let (a, b) = (new_id().expect("random"), new_id().expect("random"));
@@ -370,6 +461,26 @@ mod tests {
         store.put_container(&record, |_| Ok(())).expect("writes");
         assert_eq!(container_records(root.path()).expect("reads"), [record]);
         assert!(store.containers.join("half").exists(), "nothing is changed");
+    }
+
+    #[test]
+    fn what_cannot_be_made_leaves_nothing() {
+        let root = tempfile::tempdir().expect("a directory");
+        let store = Store::open(root.path()).expect("opens");
+        let record = ContainerRecord {
+            id: ContainerId::new("half"),
+            sandbox: SandboxId::new("a"),
+            boot_id: store.boot_id.clone(),
+            created_at: Timestamp::UNIX_EPOCH,
+            stop_signal: Signal::TERM,
+            config: ContainerConfig::default(),
+        };
+        let full = store.put_container(&record, |dir| {
+            fs::write(dir.join("spec.json"), b"{").expect("writes");
+            Err("the disk is full".into())
+        });
+        full.expect_err("it is not made");
+        assert_eq!(fs::read_dir(&store.containers).expect("lists").count(), 0);
     }
 
     #[test]

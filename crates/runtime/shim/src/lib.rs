@@ -27,6 +27,8 @@ mod daemon;
 mod exec_streams;
 mod exec_supervisor;
 mod exit_status;
+#[doc(hidden)]
+pub mod fuzzing;
 mod handshake;
 mod init_streams;
 mod launcher;

@@ -10,7 +10,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use pulselet_runtime::log::{LogEntry, LogStream, MAX_ENTRY_TEXT};
+use pulselet_runtime::log::{self, LogEntry, LogStream, MAX_ENTRY_TEXT};
 
 /// Bytes after which a new file is begun; the kubelet's default.
 pub const LOG_FILE_SIZE: u64 = 10 << 20;
@@ -47,7 +47,7 @@ impl LogFile {
     /// Opens the path anew, after somebody moved the file away.
     pub(crate) fn reopen(&mut self) -> io::Result<()> {
         self.file = None;
-        let file = File::options().create(true).append(true).open(&self.path)?;
+        let file = log::open_to_append(&self.path)?;
         self.size = file.metadata()?.len();
         self.file = Some(file);
         Ok(())

@@ -3,6 +3,9 @@
 //! `life.json` says that the container's one life has begun, `exit.json` how it ended. Both appear whole or not at all.
 //! The exit is on the disk itself before [`write_exit`] returns; a life ends with the machine anyway, so for that the
 //! page cache is enough. `shim.lock` is locked as long as the shim lives.
+//!
+//! Every record says in which format it is written; one that does not is of the time before formats were counted. A record of
+//! a format that is not known yet is an error of its own, for which nothing is removed or replaced.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -13,6 +16,7 @@ use std::{
 use jiff::Timestamp;
 use pulselet_runtime::ContainerExit;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::value::RawValue;
 
 use crate::protocol::to_json;
 
@@ -23,6 +27,23 @@ pub const LIFE_FILE: &str = "life.json";
 pub const EXIT_FILE: &str = "exit.json";
 pub const LOCK_FILE: &str = "shim.lock";
 pub const SOCKET_FILE: &str = "shim.sock";
+
+/// The format in which records are written. 0 were those without a number.
+pub const FORMAT: u32 = 1;
+
+/// A record and its format, as they are in a file.
+#[derive(Serialize)]
+struct Written<'a, T> {
+    format: u32,
+    record: &'a T,
+}
+
+#[derive(Deserialize)]
+struct Read<'a> {
+    format: u32,
+    #[serde(borrow)]
+    record: &'a RawValue,
+}
 
 /// Largest record that is read, in bytes. Ours have a few hundred; a configuration may have long variables.
 const MAX_RECORD: u64 = 8 << 20;
@@ -45,6 +66,11 @@ pub enum RecordError {
     Read { file: String, source: io::Error },
     #[error("{file} is damaged: {source}")]
     Parse { file: String, source: serde_json::Error },
+    #[error(
+        "{file} has format {found}, this program knows {FORMAT}: it was written by a newer one; use that, or end its pods \
+         with it first"
+    )]
+    Newer { file: String, found: u32 },
 }
 
 /// How far a written record has got when the call returns.
@@ -82,7 +108,11 @@ pub fn write<T: Serialize>(
     let temporary = dir.join(format!(".{name}.new"));
     let result = (|| {
         let mut file = File::create(&temporary)?;
-        file.write_all(&to_json(record))?;
+        let written = Written {
+            format: FORMAT,
+            record,
+        };
+        file.write_all(&to_json(&written))?;
         if durability == Durability::Disk {
             file.sync_data()?;
         }
@@ -118,12 +148,42 @@ pub fn read<T: DeserializeOwned>(dir: &Path, name: &str) -> Result<Option<T>, Re
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(error)),
     };
-    serde_json::from_slice(&bytes)
+    let file = || path.display().to_string();
+    let parsed = match serde_json::from_slice::<Read<'_>>(&bytes) {
+        Ok(Read { format, .. }) if format > FORMAT => {
+            return Err(RecordError::Newer {
+                file: file(),
+                found: format,
+            });
+        }
+        Ok(Read { record, .. }) => serde_json::from_str(record.get()),
+        Err(_) => serde_json::from_slice(&bytes),
+    };
+    parsed
         .map(Some)
-        .map_err(|source| RecordError::Parse {
-            file: path.display().to_string(),
-            source,
-        })
+        .map_err(|source| RecordError::Parse { file: file(), source })
+}
+
+/// Fails if a record of a directory is of a format that is not known yet. What else may be wrong with one is found when it is
+/// read.
+pub fn refuse_newer(dir: &Path) -> Result<(), RecordError> {
+    let Ok(entries) = fs::read_dir(dir) else {
+        return Ok(());
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else { continue };
+        if Path::new(name)
+            .extension()
+            .is_none_or(|extension| extension != "json")
+        {
+            continue;
+        }
+        if let Err(error @ RecordError::Newer { .. }) = read::<serde::de::IgnoredAny>(dir, name) {
+            return Err(error);
+        }
+    }
+    Ok(())
 }
 
 /// Takes the lock that only a living shim has. Returns `None` if there is one.
@@ -175,6 +235,38 @@ mod tests {
         fs::write(dir.path().join(LIFE_FILE), b"{\"Runn").expect("writes");
         let error = read_life(dir.path()).expect_err("it is cut short");
         assert!(error.to_string().contains("life.json is damaged"), "{error}");
+    }
+
+    #[test]
+    fn a_record_without_a_format_is_read() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let plain = r#"{"Running":{"pid":7,"started_at":"2026-01-01T00:00:00Z"}}"#;
+        fs::write(dir.path().join(LIFE_FILE), plain).expect("writes");
+        let life = read_life(dir.path()).expect("reads").expect("it is there");
+        assert!(matches!(life, LifeRecord::Running { pid: 7, .. }));
+        fs::write(dir.path().join(LIFE_FILE), r#""Launching""#).expect("writes");
+        assert_eq!(read_life(dir.path()).expect("reads"), Some(LifeRecord::Launching));
+        write_life(dir.path(), life).expect("writes");
+        let text = fs::read_to_string(dir.path().join(LIFE_FILE)).expect("reads");
+        assert!(text.starts_with(r#"{"format":1,"record":"#), "{text}");
+    }
+
+    #[test]
+    fn a_record_of_a_newer_format_is_refused() {
+        let dir = tempfile::tempdir().expect("a directory");
+        refuse_newer(dir.path()).expect("there is none");
+        let newer = r#"{"format":2,"record":{"Elsewhere":1}}"#;
+        fs::write(dir.path().join(LIFE_FILE), newer).expect("writes");
+        for error in [
+            read_life(dir.path()).expect_err("it is newer"),
+            refuse_newer(dir.path()).expect_err("it is newer"),
+        ] {
+            let text = error.to_string();
+            assert!(
+                text.contains("life.json has format 2, this program knows 1"),
+                "{text}"
+            );
+        }
     }
 
     #[test]

@@ -553,6 +553,6 @@ fn write_exit(exit: &ContainerExit) -> bool {
     match record::write_exit(Path::new("."), exit) {
         Ok(()) => true,
         Err(RecordError::Write { source, .. }) => source.kind() == io::ErrorKind::NotFound,
-        Err(RecordError::Read { .. } | RecordError::Parse { .. }) => false,
+        Err(RecordError::Read { .. } | RecordError::Parse { .. } | RecordError::Newer { .. }) => false,
     }
 }

@@ -9,7 +9,7 @@ use crate::field::{Errors, FieldError, Path};
 
 /// All annotations of an object together.
 const MAX_ANNOTATION_BYTES: usize = 256 * 1024;
-pub(super) const MIRROR_POD: &str = "kubernetes.io/config.mirror";
+pub(crate) const MIRROR_POD: &str = "kubernetes.io/config.mirror";
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
 /// What the names of a kind of object look like.

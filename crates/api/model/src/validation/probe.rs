@@ -4,7 +4,7 @@
 //! them, probe by probe.
 
 use super::container::validate_port_number;
-use super::{Context, names};
+use super::{Context, SignalRule, names};
 use crate::field::{Errors, Path};
 use crate::probe::{ExecAction, GrpcAction, HttpGetAction, IntOrString, Lifecycle, LifecycleHandler, Probe};
 use crate::probe::{SleepAction, TcpSocketAction};
@@ -15,6 +15,10 @@ use pulselet_vocabulary::Signal;
 const MIN_EXEC_PERIOD_MS: i64 = 500;
 /// The shortest period of a probe over the network.
 const MIN_NETWORK_PERIOD_MS: i64 = 200;
+/// The shortest timeout: what a healthy server on the same machine keeps also while it is busy.
+const MIN_TIMEOUT_MS: i64 = 100;
+/// Why a stop signal is refused while its gate is off.
+pub(crate) const REFUSED_SIGNAL: &str = "may not be set while the feature gate ContainerStopSignals is off";
 /// Milliseconds are an offset to the seconds, so they stay below one second either way.
 const MAX_OFFSET_MS: i32 = 999;
 
@@ -22,12 +26,13 @@ pub(super) fn validate_liveness(errors: &mut Errors, probe: &Probe, path: Path<'
     validate_probe(errors, probe, path, context);
     validate_single_success(errors, probe, path);
     validate_initial_delay(errors, probe, path);
-    if let Some(offset) = probe.period_milliseconds {
-        errors.invalid(
-            path.child("periodMilliseconds"),
-            offset,
-            "must not be set for livenessProbes",
-        );
+    for (field, offset) in [
+        ("periodMilliseconds", probe.period_milliseconds),
+        ("timeoutMilliseconds", probe.timeout_milliseconds),
+    ] {
+        if let Some(offset) = offset {
+            errors.invalid(path.child(field), offset, "must not be set for livenessProbes");
+        }
     }
     validate_initialization_threshold(errors, probe, path);
 }
@@ -40,6 +45,7 @@ pub(super) fn validate_readiness(errors: &mut Errors, probe: &Probe, path: Path<
     }
     validate_initial_delay(errors, probe, path);
     validate_period(errors, probe, path);
+    validate_timeout(errors, probe, path);
     validate_initialization_threshold(errors, probe, path);
 }
 
@@ -48,6 +54,7 @@ pub(super) fn validate_startup(errors: &mut Errors, probe: &Probe, path: Path<'_
     validate_single_success(errors, probe, path);
     validate_initial_delay(errors, probe, path);
     validate_period(errors, probe, path);
+    validate_timeout(errors, probe, path);
     if probe.initialization_failure_threshold != 0 {
         let detail = "must not be set for startupProbes";
         errors.invalid(
@@ -116,6 +123,20 @@ fn validate_period(errors: &mut Errors, probe: &Probe, path: Path<'_>) {
         let detail = format!(
             "periodSeconds and periodMilliseconds together must be at least {minimum}ms for {handler}"
         );
+        errors.invalid(path, offset, detail);
+    }
+}
+
+fn validate_timeout(errors: &mut Errors, probe: &Probe, path: Path<'_>) {
+    let Some(offset) = probe.timeout_milliseconds else {
+        return;
+    };
+    let path = path.child("timeoutMilliseconds");
+    // A negative timeoutSeconds has its own error already.
+    let seconds = i64::from(probe.timeout_seconds.max(0));
+    if offset_in_range(errors, offset, path) && seconds * 1000 + i64::from(offset) < MIN_TIMEOUT_MS {
+        let detail =
+            format!("timeoutSeconds and timeoutMilliseconds together must be at least {MIN_TIMEOUT_MS}ms");
         errors.invalid(path, offset, detail);
     }
 }
@@ -267,7 +288,11 @@ pub(super) fn validate_lifecycle(
         validate_handler(errors, Handler::of_hook(hook), path.child("preStop"), context);
     }
     if let Some(name) = &lifecycle.stop_signal {
-        validate_stop_signal(errors, name, path.child("stopSignal"), context);
+        let path = path.child("stopSignal");
+        match context.signals {
+            SignalRule::Checked => validate_stop_signal(errors, name, path, context),
+            SignalRule::Refused => errors.forbidden(path, REFUSED_SIGNAL),
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::Toleration;
 use serde_json::Value;
 
-use super::{metadata, names, scheduling, validate_pod};
+use super::{SignalRule, metadata, names, scheduling, validate_pod};
 use crate::field::{Errors, FieldError, Path};
 use crate::pod::{Container, Pod, PodSpec};
 use crate::profile::Profile;
@@ -58,9 +58,9 @@ pub(crate) fn validate_ephemeral_update(new: &Pod, old: &Pod, profile: Profile) 
 
 /// What is wrong with the new Pod and was not already wrong with the old one, after the errors found so far.
 fn not_known(mut errors: Errors, new: &Pod, old: &Pod, profile: Profile) -> Vec<FieldError> {
-    validate_pod(&mut errors, new, profile);
+    validate_pod(&mut errors, new, profile, SignalRule::Checked);
     let mut known = Errors::default();
-    validate_pod(&mut known, old, profile);
+    validate_pod(&mut known, old, profile, SignalRule::Checked);
     let known: BTreeSet<FieldError> = known.into_vec().into_iter().collect();
     let new = errors.into_vec().into_iter();
     new.filter(|error| !known.contains(error)).collect()

@@ -125,13 +125,6 @@ fn quantities_accept_numbers_and_become_canonical() {
 }
 
 #[test]
-fn the_field_that_is_absent_on_purpose_says_so() {
-    let error = error(&manifest("", "livenessProbe: {timeoutMilliseconds: 5}"));
-    assert_eq!(error.message, "unknown field \"timeoutMilliseconds\"");
-    assert!(error.hint.unwrap().contains("on purpose"));
-}
-
-#[test]
 fn fields_of_ours_are_unknown_upstream_even_when_zero() {
     for value in ["0", "null", "5"] {
         for format in ["---\n", ""] {

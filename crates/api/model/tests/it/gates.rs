@@ -1,6 +1,11 @@
 //! Gates off and on again: on create, on read, on update, with the stored object using the field or not.
 
-use pulselet_model::{Gate, GateSet, Pod, Profile, Warning, admit_create, admit_update, hide_disabled};
+use std::collections::BTreeSet;
+
+use pulselet_model::{
+    Admission, FieldError, Gate, GateSet, Pod, Profile, Warning, admit_create, admit_local, admit_update,
+    gates_in_use, hide_disabled, keep_accepted,
+};
 use serde_json::Value;
 
 use crate::{decode, manifest};
@@ -11,6 +16,7 @@ const EVERYTHING: &str = "startupProbe: {tcpSocket: {port: 80}, terminationGrace
                           livenessProbe: {tcpSocket: {port: 80}, terminationGracePeriodSeconds: 7, \
                           initialDelayMilliseconds: 100, initializationFailureThreshold: 9}, \
                           readinessProbe: {tcpSocket: {port: 80}, periodMilliseconds: 250, \
+                          timeoutMilliseconds: -500, \
                           initializationFailureThreshold: 4}, \
                           lifecycle: {stopSignal: SIGUSR1}";
 
@@ -39,6 +45,7 @@ fn fields(gate: Gate) -> &'static [&'static str] {
             "/startupProbe/periodMilliseconds",
             "/livenessProbe/initialDelayMilliseconds",
             "/readinessProbe/periodMilliseconds",
+            "/readinessProbe/timeoutMilliseconds",
         ],
         Gate::ContainerStopSignals => &["/lifecycle/stopSignal"],
         Gate::ProbeInitializationFailureThreshold => &[
@@ -54,8 +61,33 @@ fn has(pod: &Pod, field: &str) -> bool {
 }
 
 #[test]
+fn the_gates_that_a_pod_uses_are_known() {
+    let used = |container: &str| {
+        let manifest = manifest("", container);
+        gates_in_use(&decode(&manifest, Profile::Pulselet).expect("it decodes"))
+    };
+    assert_eq!(used(""), GateSet::NONE);
+    assert_eq!(used("livenessProbe: {tcpSocket: {port: 1}}"), GateSet::NONE);
+    let startup =
+        "startupProbe: {tcpSocket: {port: 1}, terminationGracePeriodSeconds: 1, periodMilliseconds: 1}";
+    let expected = GateSet::ALL
+        .with(Gate::ContainerStopSignals, false)
+        .with(Gate::ProbeInitializationFailureThreshold, false);
+    assert_eq!(
+        used(startup),
+        expected,
+        "a field of a field counts for both gates"
+    );
+    let signal = GateSet::NONE.with(Gate::ContainerStopSignals, true);
+    assert_eq!(used("lifecycle: {stopSignal: SIGINT}"), signal);
+}
+
+#[test]
 fn on_create_a_disabled_field_is_dropped_with_a_warning() {
     for gate in Gate::ALL {
+        if gate == Gate::ContainerStopSignals {
+            continue;
+        }
         let (pod, warnings) = create(EVERYTHING, off(gate));
         for field in fields(gate) {
             assert!(!has(&pod, field), "{gate}: {field} is still there");
@@ -76,6 +108,95 @@ fn on_create_a_disabled_field_is_dropped_with_a_warning() {
                 assert!(has(&pod, field), "{gate} took {field} with it");
             }
         }
+    }
+}
+
+#[test]
+fn a_stop_signal_is_refused_while_its_gate_is_off() {
+    let gates = off(Gate::ContainerStopSignals);
+    let signal = "lifecycle: {stopSignal: SIGUSR1}";
+    let errors = |result: Result<Admission, Vec<FieldError>>| -> Vec<String> {
+        let errors = result.expect_err("refused").into_iter();
+        errors.map(|error| error.to_string()).collect()
+    };
+    let refused = [
+        "spec.containers[0].lifecycle.stopSignal: Forbidden: may not be set while the feature gate \
+         ContainerStopSignals is off",
+    ];
+    assert_eq!(
+        errors(admit_create(pod(signal), Profile::Pulselet, gates)),
+        refused
+    );
+    let bad = "lifecycle: {stopSignal: NOPE}";
+    assert_eq!(errors(admit_create(pod(bad), Profile::Pulselet, gates)), refused);
+    // A mirror shows what a node runs anyway, and upstream drops it.
+    let mut mirror = pod(signal);
+    mirror.metadata.annotations = Some([("kubernetes.io/config.mirror".to_owned(), "u".to_owned())].into());
+    mirror.spec.node_name = "here".to_owned();
+    for (pod, profile) in [(mirror, Profile::Pulselet), (pod(signal), Profile::Kubernetes)] {
+        let admission = admit_create(pod, profile, gates).expect("is accepted");
+        assert!(!has(&admission.pod, "/lifecycle/stopSignal"));
+        let dropped = |warning: &Warning| matches!(warning, Warning::Dropped { .. });
+        assert!(admission.warnings.iter().any(dropped));
+    }
+    // An update that leaves the stored value alone, seen or not, is none of the gate's business.
+    let (stored, _) = create(signal, GateSet::ALL);
+    for update in [stored.clone(), hide_disabled(&stored, gates)] {
+        let updated = admit_update(&stored, update, Profile::Pulselet, gates).expect("nothing changes");
+        assert_eq!(
+            (updated.pod.spec, updated.warnings),
+            (stored.spec.clone(), Vec::new())
+        );
+    }
+    let mut other = stored.clone();
+    other.spec.containers[0]
+        .lifecycle
+        .as_mut()
+        .expect("it has one")
+        .stop_signal = Some("SIGINT".to_owned());
+    assert_eq!(
+        errors(admit_update(&stored, other, Profile::Pulselet, gates)),
+        refused
+    );
+    let (plain, _) = create("", GateSet::ALL);
+    assert_eq!(
+        errors(admit_update(&plain, stored, Profile::Pulselet, gates)),
+        refused
+    );
+}
+
+#[test]
+fn a_pod_without_an_api_is_kept_as_it_is() {
+    let (whole, _) = create(EVERYTHING, GateSet::ALL);
+    for gates in GateSet::combinations() {
+        let local = admit_local(pod(EVERYTHING), Profile::Pulselet, gates).expect("is accepted");
+        assert_eq!(local.pod, whole, "{gates}");
+        let closed = Gate::ALL.into_iter().filter(|gate| !gates.enabled(*gate));
+        let ignored = local.warnings.iter().filter_map(|warning| match warning {
+            Warning::Ignored { gate, .. } => Some(*gate),
+            _ => None,
+        });
+        let ignored: BTreeSet<Gate> = ignored.collect();
+        assert_eq!(ignored, closed.collect(), "{gates}");
+    }
+}
+
+/// A node that no longer sees what it accepted goes on with it, but for the grace periods of probes.
+#[test]
+fn a_node_keeps_what_an_api_hides() {
+    let (stored, _) = create(EVERYTHING, GateSet::ALL);
+    for gates in GateSet::combinations() {
+        let mut seen = hide_disabled(&stored, gates);
+        keep_accepted(&mut seen, &stored);
+        let kept = GateSet::ALL.with(
+            Gate::ProbeTerminationGracePeriod,
+            gates.enabled(Gate::ProbeTerminationGracePeriod),
+        );
+        assert_eq!(seen, hide_disabled(&stored, kept), "{gates}");
+        // On again, all of it is back.
+        let mut again = stored.clone();
+        keep_accepted(&mut again, &seen);
+        assert_eq!(again, stored, "{gates}");
     }
 }
 
@@ -143,7 +264,7 @@ fn objects_without_the_fields_do_not_change() {
 
 #[test]
 fn a_dropped_field_is_not_validated() {
-    let bad = "livenessProbe: {tcpSocket: {port: 80}, terminationGracePeriodSeconds: -5}, lifecycle: {stopSignal: NOPE}";
+    let bad = "livenessProbe: {tcpSocket: {port: 80}, terminationGracePeriodSeconds: -5}";
     assert!(admit_create(pod(bad), Profile::Pulselet, GateSet::ALL).is_err());
     assert!(admit_create(pod(bad), Profile::Pulselet, GateSet::NONE).is_ok());
 }

@@ -4,6 +4,7 @@ mod decoding;
 mod gates;
 mod model;
 mod properties;
+mod proposals;
 mod updates;
 mod validation;
 mod vectors;

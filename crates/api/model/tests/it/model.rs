@@ -78,6 +78,7 @@ fn every_upstream_field_exists() {
     check::<pulselet_model::Probe, upstream::Probe>(&[
         "initialDelayMilliseconds",
         "periodMilliseconds",
+        "timeoutMilliseconds",
         "initializationFailureThreshold",
     ]);
     check::<pulselet_model::Lifecycle, upstream::Lifecycle>(&[]);

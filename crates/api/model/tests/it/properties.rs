@@ -61,6 +61,7 @@ fn probe() -> BoxedStrategy<Value> {
         ("terminationGracePeriodSeconds", number([0, 5, 100])),
         ("periodMilliseconds", number([-999, -500, 0, 250])),
         ("initialDelayMilliseconds", number([-10, 0, 10])),
+        ("timeoutMilliseconds", number([-900, -500, 0, 250])),
         ("initializationFailureThreshold", number([0, 20])),
     ]);
     (handler, rest)
@@ -267,6 +268,7 @@ proptest! {
             probe.termination_grace_period_seconds = None;
             probe.period_milliseconds = None;
             probe.initial_delay_milliseconds = None;
+            probe.timeout_milliseconds = None;
             probe.initialization_failure_threshold = 0;
         }
         let reference = admit_create(decoded.clone(), Profile::Pulselet, GateSet::ALL);

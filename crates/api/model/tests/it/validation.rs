@@ -301,6 +301,10 @@ fn sub_second_fields_belong_to_their_kinds() {
         ["periodMilliseconds: Invalid value: 500: must not be set for livenessProbes"]
     );
     assert_eq!(
+        probe_errors("livenessProbe", &format!("{port}, timeoutMilliseconds: 5000")),
+        ["timeoutMilliseconds: Invalid value: 5000: must not be set for livenessProbes"]
+    );
+    assert_eq!(
         probe_errors(
             "startupProbe",
             &format!("{port}, initializationFailureThreshold: 5")
@@ -309,7 +313,10 @@ fn sub_second_fields_belong_to_their_kinds() {
     );
     for kind in ["readinessProbe", "startupProbe"] {
         assert_eq!(
-            probe_errors(kind, &format!("{port}, periodMilliseconds: 500")),
+            probe_errors(
+                kind,
+                &format!("{port}, periodMilliseconds: 500, timeoutMilliseconds: -900")
+            ),
             Vec::<String>::new()
         );
     }
@@ -348,6 +355,29 @@ fn sub_second_values_have_a_range_and_a_minimum() {
           for exec probes"
         ]
     );
+    for (timeout, errors) in [
+        ("timeoutMilliseconds: -900", None),
+        ("timeoutSeconds: 0, timeoutMilliseconds: -900", None),
+        ("timeoutSeconds: 2, timeoutMilliseconds: -999", None),
+        (
+            "timeoutMilliseconds: -901",
+            Some(
+                "timeoutMilliseconds: Invalid value: -901: timeoutSeconds and timeoutMilliseconds together must be at \
+                 least 100ms",
+            ),
+        ),
+        (
+            "timeoutMilliseconds: -1000",
+            Some("timeoutMilliseconds: Invalid value: -1000: must be between -999 and 999, inclusive"),
+        ),
+        (
+            "timeoutSeconds: -1, timeoutMilliseconds: 50",
+            Some("timeoutSeconds: Invalid value: -1: must be greater than or equal to 0"),
+        ),
+    ] {
+        let found = probe(&format!("exec: {{command: [a]}}, {timeout}"));
+        assert_eq!(found.first().map(String::as_str), errors, "{timeout}");
+    }
     assert_eq!(
         probe("tcpSocket: {port: 80}, initialDelaySeconds: 1, initialDelayMilliseconds: -999"),
         none

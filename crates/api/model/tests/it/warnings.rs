@@ -10,6 +10,40 @@ fn warnings(spec: &str, container: &str) -> Vec<String> {
 }
 
 #[test]
+fn signals_that_end_no_process_are_warned_of() {
+    let warned = |signal: &str, profile| {
+        let manifest = manifest(
+            "os: {name: linux}",
+            &format!("lifecycle: {{stopSignal: {signal}}}"),
+        );
+        let admission = admit(&manifest, profile, GateSet::ALL).expect("it is accepted");
+        admission
+            .warnings
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        warned("SIGWINCH", Profile::Pulselet),
+        [
+            "spec.containers[0].lifecycle.stopSignal: SIGWINCH ends no process that does not handle it; unless the program \
+          does, every stop takes the whole grace period and ends with SIGKILL"
+        ]
+    );
+    for signal in ["SIGSTOP", "SIGCHLD", "SIGCONT", "SIGTSTP", "SIGURG"] {
+        assert_eq!(warned(signal, Profile::Pulselet).len(), 1, "{signal}");
+        assert_eq!(
+            warned(signal, Profile::Kubernetes),
+            [""; 0],
+            "upstream has no such warning"
+        );
+    }
+    for signal in ["SIGTERM", "SIGKILL", "SIGUSR1", "SIGRTMIN"] {
+        assert_eq!(warned(signal, Profile::Pulselet), [""; 0], "{signal}");
+    }
+}
+
+#[test]
 fn a_probe_grace_above_that_of_the_pod() {
     let probe = "livenessProbe: {tcpSocket: {port: 80}, terminationGracePeriodSeconds: 60}";
     let found = warnings("", probe);

@@ -18,6 +18,7 @@ use rustls::server::danger::ClientCertVerifier;
 use sha2::{Digest, Sha256};
 
 use super::pki::{self, PkiError};
+use super::revocation::{RevocationError, RevocationList};
 use super::{ADMIN_GROUP, ANONYMOUS, NODE_GROUP, NODE_USER_PREFIX};
 use crate::rest::status::ApiError;
 
@@ -85,20 +86,27 @@ pub enum AccessError {
     ParseTokens { path: String, line: usize },
     #[error(transparent)]
     WriteTokens(#[from] PkiError),
+    #[error("cannot use the list of revoked certificates: {0}")]
+    Revoked(#[from] RevocationError),
 }
 
 /// Finds out who is asking.
 #[derive(Debug)]
 pub(crate) struct Authenticator {
     verifier: Arc<dyn ClientCertVerifier>,
+    revoked: RevocationList,
     /// Identities by the hash of their token, so that looking one up takes the same time whatever it is.
     tokens: HashMap<[u8; 32], Identity>,
 }
 
 impl Authenticator {
-    /// Trusts the authority's certificates and the tokens of a file, which is made with one for the administrator if
-    /// there is none.
-    pub(crate) fn new(authority: &CertificateDer<'static>, token_file: &Path) -> Result<Self, AccessError> {
+    /// Trusts the authority's certificates, but for those on a list, and the tokens of a file, which is made with one for
+    /// the administrator if there is none.
+    pub(crate) fn new(
+        authority: &CertificateDer<'static>,
+        revoked: &Path,
+        token_file: &Path,
+    ) -> Result<Self, AccessError> {
         let mut roots = RootCertStore::empty();
         let failed = |message: String| AccessError::BuildVerifier { message };
         roots
@@ -109,7 +117,12 @@ impl Authenticator {
             .build()
             .map_err(|error| failed(error.to_string()))?;
         let tokens = load_tokens(token_file)?;
-        Ok(Self { verifier, tokens })
+        let revoked = RevocationList::open(revoked.to_owned())?;
+        Ok(Self {
+            verifier,
+            revoked,
+            tokens,
+        })
     }
 
     /// The verifier for handshakes: it checks that the client has the key of the certificate it shows. Whether the
@@ -118,7 +131,7 @@ impl Authenticator {
         &self.verifier
     }
 
-    /// The identity a certificate proves; `None` if it has expired or is not of our authority.
+    /// The identity a certificate proves; `None` if it has expired, was taken back, or is not of our authority.
     pub(crate) fn certificate_identity(&self, chain: &[CertificateDer<'_>]) -> Option<Identity> {
         let (end_entity, intermediates) = chain.split_first()?;
         self.verifier
@@ -127,6 +140,9 @@ impl Authenticator {
         let (_, certificate) = x509_parser::parse_x509_certificate(end_entity).ok()?;
         let subject = certificate.subject();
         let user = subject.iter_common_name().next()?.as_str().ok()?;
+        if self.revoked.has(certificate.raw_serial(), user) {
+            return None;
+        }
         let groups = subject
             .iter_organization()
             .filter_map(|group| group.as_str().ok());

@@ -1,17 +1,18 @@
 //! The server's own certificate authority, and what it issues.
 //!
 //! It is made at the first start and kept in the data directory, with a key that only the owner can read. Certificates
-//! of the server are made anew at every start; those of clients are handed out in kubeconfig files and not kept.
+//! of the server are made anew at every start; those of clients are handed out in kubeconfig files and not kept. Those files
+//! that the server writes itself get a new certificate when two thirds of the old one's time are over.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use jiff::{Timestamp, ToSpan, tz::TimeZone};
+use jiff::{Span, Timestamp, ToSpan, tz::TimeZone};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyPair, KeyUsagePurpose, SanType, date_time_ymd,
@@ -23,6 +24,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 const AUTHORITY_YEARS: i16 = 10;
 /// How long what it issues is good for; a restart renews it.
 const CERTIFICATE_YEARS: i16 = 1;
+/// How long a client certificate is good for that the server itself renews while it runs.
+pub(crate) const RENEWED_DAYS: i16 = 30;
 const AUTHORITY_NAME: &str = "pulselet-ca";
 
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +34,11 @@ pub enum PkiError {
     Read { path: PathBuf, source: io::Error },
     #[error("cannot write {path}: {source}")]
     Write { path: PathBuf, source: io::Error },
+    #[error(
+        "{key} is missing while {certificate} is there; put the key back, or remove the certificate too to begin with a \
+         new authority, whose kubeconfigs then have to be handed out again"
+    )]
+    LostKey { key: PathBuf, certificate: PathBuf },
     #[error("the key in {path} cannot be used: {source}")]
     ParseKey { path: PathBuf, source: rcgen::Error },
     #[error("cannot make a certificate for {subject}: {source}")]
@@ -74,6 +82,13 @@ impl Authority {
                 path: key_path,
                 source,
             })?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && certificate_path.exists() => {
+                // A new key would not fit the certificate that clients trust.
+                return Err(PkiError::LostKey {
+                    key: key_path,
+                    certificate: certificate_path,
+                });
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let key = KeyPair::generate().map_err(issue_failed(AUTHORITY_NAME))?;
                 write_private(&key_path, key.serialize_pem().as_bytes())?;
@@ -142,7 +157,27 @@ impl Authority {
 
     /// A certificate that proves a user and its groups.
     pub(crate) fn issue_client(&self, user: &str, groups: &[&str]) -> Result<Credential, PkiError> {
+        self.issue_client_for(user, groups, CERTIFICATE_YEARS.years())
+    }
+
+    /// One that is renewed while the server runs, and so need not last.
+    pub(crate) fn issue_renewed_client(&self, user: &str, groups: &[&str]) -> Result<Credential, PkiError> {
+        self.issue_client_for(user, groups, RENEWED_DAYS.days())
+    }
+
+    /// One whose time is over.
+    #[cfg(test)]
+    pub(crate) fn issue_expired_client(&self, user: &str, group: &str) -> Result<Credential, PkiError> {
+        let mut params = leaf_params(user, &[group]);
+        params.not_before = date_time_ymd(2020, 1, 1);
+        params.not_after = date_time_ymd(2020, 2, 1);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.issue(user, &params)
+    }
+
+    fn issue_client_for(&self, user: &str, groups: &[&str], lifetime: Span) -> Result<Credential, PkiError> {
         let mut params = leaf_params(user, groups);
+        set_period(&mut params, lifetime);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         self.issue(user, &params)
     }
@@ -160,22 +195,20 @@ impl Authority {
         })
     }
 
-    /// Writes a kubeconfig for a user, readable by the owner alone.
-    pub(crate) fn write_kubeconfig(
+    /// Writes a kubeconfig, readable by the owner alone.
+    pub(crate) fn write_kubeconfig_of(
         &self,
         path: &Path,
         server: &str,
         user: &str,
-        groups: &[&str],
+        credential: &Credential,
     ) -> Result<(), PkiError> {
-        write_private(path, self.kubeconfig(server, user, groups)?.as_bytes())
+        write_private(path, self.kubeconfig(server, user, credential).as_bytes())
     }
 
-    /// A kubeconfig for a user, with a certificate of its own.
-    fn kubeconfig(&self, server: &str, user: &str, groups: &[&str]) -> Result<String, PkiError> {
-        let credential = self.issue_client(user, groups)?;
+    fn kubeconfig(&self, server: &str, user: &str, credential: &Credential) -> String {
         let encode = |pem: &str| STANDARD.encode(pem);
-        Ok(format!(
+        format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: pulselet\nclusters:\n- name: pulselet\n  cluster:\n    \
              server: {server}\n    certificate-authority-data: {}\ncontexts:\n- name: pulselet\n  context:\n    \
              cluster: pulselet\n    user: {user}\nusers:\n- name: {user}\n  user:\n    client-certificate-data: {}\n    \
@@ -183,8 +216,39 @@ impl Authority {
             encode(&self.certificate_pem),
             encode(&credential.certificate_pem),
             encode(&credential.key_pem),
-        ))
+        )
     }
+}
+
+impl Credential {
+    fn parse(certificate_pem: String, key_pem: String) -> Option<Self> {
+        Some(Self {
+            certificate: CertificateDer::from_pem_slice(certificate_pem.as_bytes()).ok()?,
+            key: PrivateKeyDer::from_pem_slice(key_pem.as_bytes()).ok()?,
+            certificate_pem,
+            key_pem,
+        })
+    }
+
+    /// Whether two thirds of its time are over; also if that cannot be told.
+    pub(crate) fn is_due(&self) -> bool {
+        let Ok((_, certificate)) = x509_parser::parse_x509_certificate(&self.certificate) else {
+            return true;
+        };
+        let validity = certificate.validity();
+        let (start, end) = (validity.not_before.timestamp(), validity.not_after.timestamp());
+        Timestamp::now().as_second() >= start + (end - start) / 3 * 2
+    }
+}
+
+/// The certificate and key in a kubeconfig that was written here; `None` if there is none.
+pub(crate) fn read_kubeconfig(path: &Path) -> Option<Credential> {
+    let text = fs::read_to_string(path).ok()?;
+    let member = |name: &str| {
+        let line = text.lines().find_map(|line| line.trim().strip_prefix(name))?;
+        String::from_utf8(STANDARD.decode(line.trim()).ok()?).ok()
+    };
+    Credential::parse(member("client-certificate-data:")?, member("client-key-data:")?)
 }
 
 /// A kubeconfig with which a node can join the server whose data is in a directory, as text.
@@ -197,7 +261,9 @@ pub fn node_kubeconfig(data_dir: &Path, server: &str, node: &str) -> Result<Stri
         source,
     })?;
     let user = format!("{}{node}", crate::access::NODE_USER_PREFIX);
-    Authority::load_or_create(&directory)?.kubeconfig(server, &user, &[crate::access::NODE_GROUP])
+    let authority = Authority::load_or_create(&directory)?;
+    let credential = authority.issue_client(&user, &[crate::access::NODE_GROUP])?;
+    Ok(authority.kubeconfig(server, &user, &credential))
 }
 
 fn issue_failed(subject: &str) -> impl FnOnce(rcgen::Error) -> PkiError {
@@ -226,8 +292,14 @@ fn leaf_params(name: &str, groups: &[&str]) -> CertificateParams {
     params
 }
 
-/// Makes a certificate valid from yesterday, because clocks differ, and for some years.
 fn dated_params(years: i16) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    set_period(&mut params, years.years());
+    params
+}
+
+/// Makes a certificate valid from yesterday on, because clocks differ, and for so long.
+fn set_period(params: &mut CertificateParams, lifetime: Span) {
     let today = Timestamp::now().to_zoned(TimeZone::UTC).date();
     let yesterday = today.saturating_sub(1.day());
     let ymd = |date: jiff::civil::Date| {
@@ -235,10 +307,8 @@ fn dated_params(years: i16) -> CertificateParams {
         let (month, day) = (date.month().unsigned_abs(), date.day().unsigned_abs());
         date_time_ymd(i32::from(date.year()), month, day)
     };
-    let mut params = CertificateParams::default();
     params.not_before = ymd(yesterday);
-    params.not_after = ymd(today.saturating_add(years.years()));
-    params
+    params.not_after = ymd(today.saturating_add(lifetime));
 }
 
 /// Writes a file that only its owner can read: whole or not at all, also after a crash.
@@ -247,23 +317,45 @@ pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> Result<(), PkiError> {
         path: path.to_owned(),
         source,
     };
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    let temporary = PathBuf::from(name);
-    let write = || {
-        // A leftover of a crash may have another mode.
-        match fs::remove_file(&temporary) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&temporary)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)
-    };
-    write().map_err(failed)
+    pulselet_durable::replace(path, bytes, 0o600).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_due_after_two_thirds_of_its_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let authority = Authority::load_or_create(directory.path()).unwrap();
+        let issue = |start: i16, end: i16| {
+            let date = |years: i16| {
+                let today = Timestamp::now().to_zoned(TimeZone::UTC).date();
+                let date = today.saturating_add(years.years());
+                date_time_ymd(
+                    i32::from(date.year()),
+                    date.month().unsigned_abs(),
+                    date.day().unsigned_abs().min(28),
+                )
+            };
+            let mut params = leaf_params("ann", &[]);
+            (params.not_before, params.not_after) = (date(start), date(end));
+            authority.issue("ann", &params).unwrap()
+        };
+        assert!(!issue(-1, 1).is_due(), "half of it is over");
+        assert!(issue(-5, 1).is_due());
+        assert!(issue(-2, -1).is_due(), "all of it is over");
+        let path = directory.path().join("kubeconfig");
+        let written = issue(-1, 1);
+        authority
+            .write_kubeconfig_of(&path, "https://x", "ann", &written)
+            .unwrap();
+        let read = read_kubeconfig(&path).unwrap();
+        assert_eq!(
+            (read.certificate_pem, read.key_pem),
+            (written.certificate_pem, written.key_pem)
+        );
+        fs::write(&path, "client-certificate-data: x\nclient-key-data: y\n").unwrap();
+        assert!(read_kubeconfig(&path).is_none());
+    }
 }

@@ -1,8 +1,8 @@
 //! `OpenAPI` descriptions of what is served: `kubectl explain` reads them, and clients look there whether the server
 //! checks fields itself.
 //!
-//! Schemas come from the same types that objects are decoded into; the fields that Pulselet adds to Pods are put in
-//! here. Documents are made when asked for, which is seldom, and not kept, because they are large.
+//! Schemas come from the same types that objects are decoded into; the fields that Pulselet adds to Pods, and what it
+//! says about fields in its own words, are `documentation`'s. Documents are made when asked for, which is seldom, and not kept, because they are large.
 
 use bytes::Bytes;
 use k8s_openapi::api::{coordination, core, events};
@@ -11,6 +11,7 @@ use pulselet_vocabulary::KUBERNETES_VERSION;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
+use super::documentation;
 use crate::registry::resource::{Endpoint, GroupVersion, ResourceKind};
 
 const V2_DEFINITIONS: &str = "/definitions";
@@ -109,34 +110,10 @@ fn schemas(groups: &[GroupVersion], definitions: &str, profile: Profile) -> Map<
             schema["x-kubernetes-group-version-kind"] = json!([group_version_kind(endpoint)]);
         }
     }
-    if profile == Profile::Pulselet
-        && let Some(probe) = schemas.get_mut("io.k8s.api.core.v1.Probe")
-    {
-        add_probe_fields(&mut probe["properties"]);
+    if profile == Profile::Pulselet {
+        documentation::describe(&mut schemas);
     }
     schemas
-}
-
-/// The fields of probes that upstream does not have.
-fn add_probe_fields(properties: &mut Value) {
-    for (field, description) in [
-        (
-            "initialDelayMilliseconds",
-            "Milliseconds added to initialDelaySeconds, -999 to 999; the sum is not negative.",
-        ),
-        (
-            "periodMilliseconds",
-            "Milliseconds added to periodSeconds, -999 to 999, for startup and readiness probes. A period below one \
-             second holds until the probe has succeeded; the least is 500 ms for exec and 200 ms otherwise.",
-        ),
-        (
-            "initializationFailureThreshold",
-            "Failures in a row that count as a failure until the probe has succeeded once, for liveness and readiness \
-             probes. The larger of this and failureThreshold holds.",
-        ),
-    ] {
-        properties[field] = json!({"description": description, "type": "integer", "format": "int32"});
-    }
 }
 
 fn group_version_kind(endpoint: Endpoint) -> Value {

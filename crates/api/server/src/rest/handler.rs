@@ -6,7 +6,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -22,6 +22,7 @@ use crate::access::{self, Access, Authenticator, Identity};
 use crate::audit::{AuditLog, AuditRecord};
 use crate::discovery;
 use crate::discovery::openapi;
+use crate::metrics::{self, ApiMetrics, OpenStream, RequestLabels};
 use crate::node_proxy::usage;
 use crate::node_proxy::{self, Nodes};
 use crate::patch;
@@ -49,9 +50,10 @@ const MAX_WARNING_BYTES: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Handler {
     registry: Registry,
-    authenticator: Authenticator,
+    authenticator: Arc<Authenticator>,
     nodes: Nodes,
     room: Room,
+    metrics: Arc<ApiMetrics>,
     /// `None` if nobody wants to know.
     audit: Option<Arc<AuditLog>>,
 }
@@ -71,15 +73,17 @@ struct Call<'a> {
 impl Handler {
     pub(crate) fn new(
         registry: Registry,
-        authenticator: Authenticator,
+        authenticator: Arc<Authenticator>,
         nodes: Nodes,
         audit: Option<Arc<AuditLog>>,
     ) -> Self {
+        let gates = registry.rules().gates;
         Self {
             registry,
             authenticator,
             nodes,
             room: Room::new(),
+            metrics: ApiMetrics::new(gates),
             audit,
         }
     }
@@ -109,12 +113,14 @@ impl Handler {
     ) -> BoxFuture<'static, Response<Body>> {
         let record = || AuditRecord::new(&request, caller.as_ref().ok(), source);
         let audited = self.audit.as_ref().map(|audit| audit.begin(record()));
+        let (asked, began) = (RequestLabels::of(&request), Instant::now());
         Box::pin(async move {
             let answered = match caller {
                 Ok(identity) => self.answer(identity, request).await,
                 Err(error) => Err(error),
             };
             let answer = answered.unwrap_or_else(|error| failure(&error));
+            self.metrics.answered(asked, answer.status(), began.elapsed());
             if let Some(audited) = audited {
                 audited.answered(answer.status()).await;
             }
@@ -138,7 +144,7 @@ impl Handler {
                     return Err(ApiError::method_not_allowed());
                 }
                 // Whether the server is healthy can be asked however busy it is.
-                let is_open = matches!(route, Route::Health | Route::Version);
+                let is_open = matches!(route, Route::Health | Route::Readiness | Route::Version);
                 let permit = (!is_open).then(|| self.room.take(&identity, Load::Reading));
                 let _permit = permit.transpose()?;
                 self.document(&route, request.headers()).await
@@ -172,7 +178,14 @@ impl Handler {
         };
         match route {
             Route::Health => self.health().await,
-            Route::Version => plain(&discovery::version()),
+            Route::Readiness => self.readiness().await,
+            Route::Version => {
+                let mut version = discovery::version();
+                // Nodes remember whose pods they run.
+                version["pulseletStore"] = json!(self.registry.store_identity());
+                plain(&version)
+            }
+            Route::Metrics => Ok(self.metrics_page()),
             Route::CoreVersions => aggregated(true, discovery::core_versions),
             Route::Groups => aggregated(false, discovery::groups),
             Route::Group(group) => plain(&discovery::group(*group)),
@@ -186,6 +199,13 @@ impl Handler {
             Route::OpenApiV3(group) => plain(&openapi::v3(*group, self.registry.rules().profile)),
             Route::Objects(_) | Route::Usage(_) => Err(ApiError::no_such_path()),
         }
+    }
+
+    fn metrics_page(&self) -> Response<Body> {
+        let mut answer = Response::new(full(Bytes::from(self.metrics.text())));
+        let content_type = HeaderValue::from_static(metrics::CONTENT_TYPE);
+        answer.headers_mut().insert(CONTENT_TYPE, content_type);
+        answer
     }
 
     /// Answers a request for what pods and nodes use.
@@ -210,6 +230,16 @@ impl Handler {
         let text = HeaderValue::from_static("text/plain; charset=utf-8");
         answer.headers_mut().insert(CONTENT_TYPE, text);
         Ok(answer)
+    }
+
+    async fn readiness(&self) -> Result<Response<Body>, ApiError> {
+        match self.registry.trouble() {
+            None => self.health().await,
+            Some(trouble) => Err(ApiError::new(
+                crate::rest::status::StatusReason::ServiceUnavailable,
+                format!("the store cannot be written: {trouble}; make room on the disk"),
+            )),
+        }
     }
 
     async fn objects(
@@ -282,8 +312,20 @@ impl Handler {
         let (view, endpoint) = (call.view()?, call.path.endpoint);
         let namespace = call.path.namespace.as_deref();
         let listed = self.registry.list(endpoint.kind, namespace, options).await?;
+        let damaged = listed.damaged.join(", ");
+        if !damaged.is_empty() && call.identity.node().is_some() {
+            // A node ends pods that a list does not have.
+            return Err(ApiError::internal(format!(
+                "stored objects are damaged: {damaged}; restore a backup, or delete them"
+            )));
+        }
         let list = render_list(&self.registry, endpoint, view, &listed)?;
-        Ok(bytes_answer(StatusCode::OK, list))
+        let mut answer = bytes_answer(StatusCode::OK, list);
+        if !damaged.is_empty() {
+            let warning = format!("damaged objects are left out, restore a backup or delete them: {damaged}");
+            add_warnings(&mut answer, &[warning]);
+        }
+        Ok(answer)
     }
 
     async fn watch(&self, call: &Call<'_>, permit: Permit) -> Result<Response<Body>, ApiError> {
@@ -292,7 +334,7 @@ impl Handler {
         let namespace = call.path.namespace.as_deref();
         let session = Session::start(&self.registry, endpoint, namespace, options, call.view()?).await;
         let body = match session {
-            Ok(session) => session_body(session, permit),
+            Ok(session) => session_body(session, (permit, self.metrics.watch(call.path))),
             // A watch from a revision that is gone starts and says so, as upstream has it.
             Err(error) if error.reason == crate::rest::status::StatusReason::Expired => {
                 full(watch::error_frame(&error))
@@ -527,10 +569,10 @@ async fn read_body(body: Body) -> Result<Bytes, ApiError> {
 }
 
 /// The stream of a watch; the place it takes is free again when it ends.
-fn session_body(session: Session, permit: Permit) -> Body {
-    let frames = stream::unfold((session, permit), |(mut session, permit)| async move {
+fn session_body(session: Session, held: (Permit, OpenStream)) -> Body {
+    let frames = stream::unfold((session, held), |(mut session, held)| async move {
         let bytes = session.next().await?;
-        Some((Ok(Frame::data(bytes)), (session, permit)))
+        Some((Ok(Frame::data(bytes)), (session, held)))
     });
     StreamBody::new(frames).boxed_unsync()
 }

@@ -74,6 +74,31 @@ fn fields_are_explained_ours_included() {
         probe.contains("periodMilliseconds") && probe.contains("periodSeconds"),
         "{probe}"
     );
+    // What the texts say is what happens here: see the pages of the proposals.
+    for (field, says) in [
+        ("pod.spec.containers.lifecycle.postStart", "delays neither probes"),
+        ("pod.spec.containers.lifecycle.stopSignal", "StopSignalNotHandled"),
+        (
+            "pod.spec.containers.livenessProbe.terminationGracePeriodSeconds",
+            "0 is SIGKILL at once",
+        ),
+        ("pod.spec.containers.startupProbe", "neither liveness"),
+        (
+            "pod.spec.containers.readinessProbe.initializationFailureThreshold",
+            "remembers across its restarts",
+        ),
+        ("pod.spec.containers.readinessProbe.periodMilliseconds", "500 ms"),
+        ("pod.spec.containers.readinessProbe.timeoutMilliseconds", "100 ms"),
+        (
+            "pod.status.containerStatuses.started",
+            "has not started is not ready",
+        ),
+        ("pod.status.containerStatuses.lifecycle.stopSignal", "is stopped"),
+    ] {
+        let text = kubectl!(server, "explain", field).success();
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains(says), "{field}: {says} in {text}");
+    }
     let lease = kubectl!(server, "explain", "leases.spec").success();
     assert!(lease.contains("holderIdentity"), "{lease}");
     let event = kubectl!(server, "explain", "events", "--api-version=events.k8s.io/v1").success();

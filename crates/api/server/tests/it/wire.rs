@@ -178,6 +178,35 @@ async fn a_node_looks_after_its_own_and_nothing_else() {
     );
 }
 
+/// CVE-2022-3162, CVE-2022-3294: a name in a path is taken for more than a name.
+#[tokio::test(flavor = "multi_thread")]
+async fn names_in_a_path_reach_nothing_else() {
+    let server = TestServer::start();
+    let mut admin = Client::admin(&server).await;
+    let secret = json!({"metadata": {"name": "s"}, "stringData": {"k": "hidden"}});
+    let secrets = "/api/v1/namespaces/default/secrets";
+    assert_eq!(admin.post(secrets, &secret).await.0, 201);
+    let maps = "/api/v1/namespaces/default/configmaps";
+    for path in [
+        format!("{maps}/..%2Fsecrets%2Fs"),
+        format!("{maps}/%2e%2e%2fsecrets%2fs"),
+        format!("{maps}/../secrets/s"),
+        format!("{maps}/x%2F..%2F..%2Fsecrets%2Fs"),
+        "/api/v1/namespaces/default%2Fsecrets/configmaps/s".to_owned(),
+        "/api/v1/namespaces/x/../default/secrets/s".to_owned(),
+        "/api/v1/namespaces/%2e%2e/secrets/s".to_owned(),
+        "/api/v1/namespaces//secrets/s".to_owned(),
+        "//api/v1/namespaces/default/secrets/s".to_owned(),
+        format!("{secrets}/s%00"),
+    ] {
+        let (code, answer) = admin.get(&path).await;
+        assert!(matches!(code, 400 | 404), "{path}: {code} {answer}");
+        assert!(answer["data"].is_null(), "{path}: {answer}");
+    }
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "../../x"}, "spec": {}});
+    assert!(matches!(admin.post(PODS, &pod).await.0, 400 | 422));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_requests_get_the_right_code_and_change_nothing() {
     let server = TestServer::start();
@@ -256,6 +285,34 @@ async fn bad_requests_get_the_right_code_and_change_nothing() {
     }
     let (_, after) = client.get(MAPS).await;
     assert_eq!(before, after);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gates_requests_and_watches_are_metrics_of_the_api() {
+    let gates = GateSet::ALL.with(Gate::ContainerStopSignals, false);
+    let server = TestServer::start_with(|config| config.gates = gates);
+    let mut client = Client::admin(&server).await;
+    client.post(MAPS, &map("a", "1")).await;
+    let mut events = Client::admin(&server)
+        .await
+        .watch(&format!("{MAPS}?watch=1"))
+        .await;
+    events.next_named().await;
+    let answer = client.send(Method::GET, "/metrics", "", "").await;
+    let (code, text) = collect(answer).await;
+    let text = String::from_utf8(text.to_vec()).expect("UTF-8");
+    assert_eq!(code, 200);
+    for line in [
+        r#"kubernetes_feature_enabled{name="ContainerStopSignals",stage="ALPHA"} 0"#,
+        r#"kubernetes_feature_enabled{name="ProbeTerminationGracePeriod",stage=""} 1"#,
+        r#"apiserver_request_total{verb="POST",group="",version="v1",resource="configmaps",subresource="",code="201"} 1"#,
+        r#"apiserver_longrunning_requests{verb="WATCH",group="",version="v1",resource="configmaps",subresource=""} 1"#,
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} in {text}");
+    }
+    let nobody = Client::connect(&server, Credential::Nothing).await;
+    let (code, _) = { nobody }.get("/metrics").await;
+    assert!(code == 401 || code == 403, "{code}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

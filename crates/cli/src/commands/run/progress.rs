@@ -256,6 +256,7 @@ mod tests {
             accepted_at: jiff::Timestamp::UNIX_EPOCH,
             deleting: false,
             status: serde_json::from_value(status).unwrap(),
+            probes: Vec::new(),
         }
     }
 

@@ -338,6 +338,7 @@ pub(crate) mod tests {
             latency_ms: 1.0,
             run,
             counted: true,
+            look: false,
         }
     }
 

@@ -46,6 +46,30 @@ fn ends_by(world: &World, container: &Value, signal: &str, exit_code: i32) -> Ve
     events.into_iter().map(|(reason, _)| reason).collect()
 }
 
+e2e!(
+    a_stop_signal_nobody_handles_is_told_before_it_hurts,
+    [Process, Oci],
+    |world| {
+        // A shell that ignores SIGUSR1, as PID 1 or not.
+        let app = world.container("app", &["sh", "-c", "trap '' USR1; while :; do sleep 0.2; done"]);
+        let app = with(app, json!({"lifecycle": {"stopSignal": "SIGUSR1"}}));
+        let spec = json!({"containers": [app], "os": {"name": "linux"}, "terminationGracePeriodSeconds": 1});
+        let mut agent = world.run(&spec);
+        agent.until_is("", "ready");
+        let message = world.event("StopSignalNotHandled");
+        assert!(
+            message.contains("SIGUSR1") && message.contains("grace period of 1s"),
+            "{message}"
+        );
+        let ended = agent.interrupt();
+        assert_eq!(ended.count("app", "graceExceeded"), 1);
+        let warned = ended
+            .all("app", "warning")
+            .filter(|line| line["message"] == message);
+        assert_eq!(warned.count(), 1, "once per life, though it was read twice");
+    }
+);
+
 // Debian's containerd does not know stop signals; what comes of that is tested below.
 e2e!(
     a_container_gets_the_signal_its_manifest_names,

@@ -80,12 +80,15 @@ e2e!(the_first_probe_waits_for_the_initial_delay, |world| {
 e2e!(
     an_overrun_is_followed_by_one_tick_at_once_and_the_grid_is_kept,
     |world| {
-        // The first attempt, a look, takes a period and a half; later ones no time.
+        // The look fails at once, the first tick takes a period and a half, later ones no time.
         let mark = world.shared().join("tried");
-        let script = format!("[ -e {0} ] && exit; touch {0}; sleep 6; exit 1", mark.display());
+        let script = format!(
+            "[ -e {0}2 ] && exit; [ -e {0} ] || {{ touch {0}; exit 1; }}; touch {0}2; sleep 3; exit 1",
+            mark.display()
+        );
         let slow = probe(
             json!({"exec": {"command": ["sh", "-c", script]}}),
-            json!({"periodSeconds": 4, "timeoutSeconds": 60}),
+            json!({"periodSeconds": 2, "timeoutSeconds": 60}),
         );
         let app = world.sharing(with(world.demo("app", &[]), json!({"readinessProbe": slow})));
         let mut agent = world.run(&json!({"containers": [app]}));
@@ -93,22 +96,22 @@ e2e!(
         for _ in 0..2 {
             agent.until_is("app", "probe:readiness:success");
         }
-        let [look, owed, next] = &of(&agent.seen, "app", "probe").collect::<Vec<_>>()[..] else {
-            panic!("three attempts: {}", agent.transcript());
+        let [_look, slow, owed, next] = &of(&agent.seen, "app", "probe").collect::<Vec<_>>()[..] else {
+            panic!("four attempts: {}", agent.transcript());
         };
-        // The grid has points after 4 s, which the look overran, and 8 s.
+        // The grid has points after 2 s, 4 s, which the tick overran, and 6 s.
         assert!(
-            owed.began() - look.t() < 1.9,
+            owed.began() - slow.t() < 0.9,
             "at once, not at the next point: {}",
             agent.transcript()
         );
         assert!(
-            next.began() - created(&agent.seen) >= 7.999,
+            next.began() - created(&agent.seen) >= 5.999,
             "{}",
             agent.transcript()
         );
         assert!(
-            next.began() - owed.began() < 3.9,
+            next.began() - owed.began() < 1.9,
             "a new grid would take a period: {}",
             agent.transcript()
         );

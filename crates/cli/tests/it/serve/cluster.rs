@@ -1,4 +1,5 @@
-//! Running servers and nodes, and kubectl to talk to them. Pods are plain processes; none outlives its test.
+//! Running servers and nodes, and kubectl to talk to them. Pods are plain processes unless a test asks for containers; none
+//! outlives its test.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::SocketAddr;
@@ -28,6 +29,8 @@ enum Parts {
 pub(crate) struct Cluster {
     directory: TempDir,
     parts: Parts,
+    /// What `--runtime` is given.
+    runtime: &'static str,
     children: Vec<Child>,
     kubeconfig: PathBuf,
     /// Where an API of its own listens, also after a restart.
@@ -68,21 +71,46 @@ impl Cluster {
         })
     }
 
+    /// `serve` with built-in containers, and an image to run them from.
+    pub(crate) fn serve_containers(archive: &[u8]) -> Option<Self> {
+        if !pulselet_testing::requires("root", pulselet_testing::is_root()) {
+            return None;
+        }
+        let mut cluster = Self::prepare(Parts::One(Vec::new()), "oci")?;
+        let path = cluster.path("image.tar");
+        std::fs::write(&path, archive).expect("writes");
+        let loaded = Command::new(env!("CARGO_BIN_EXE_pulselet"))
+            .args(["image", "load"])
+            .arg(&path)
+            .arg("--data-dir")
+            .arg(cluster.data())
+            .output()
+            .expect("pulselet runs");
+        assert!(loaded.status.success(), "{loaded:?}");
+        cluster.start();
+        Some(cluster)
+    }
+
     fn new(parts: Parts) -> Option<Self> {
+        let mut cluster = Self::prepare(parts, "process")?;
+        cluster.start();
+        Some(cluster)
+    }
+
+    fn prepare(parts: Parts, runtime: &'static str) -> Option<Self> {
         if !has_kubectl() {
             return None;
         }
         let directory = TempDir::new().expect("a directory");
         std::fs::create_dir(directory.path().join("manifests")).expect("a directory");
-        let mut cluster = Self {
+        Some(Self {
             kubeconfig: directory.path().join("none"),
             directory,
             parts,
+            runtime,
             children: Vec::new(),
             address: free_address(),
-        };
-        cluster.start();
-        Some(cluster)
+        })
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -90,7 +118,7 @@ impl Cluster {
     }
 
     /// Where the agent keeps its data.
-    fn data(&self) -> PathBuf {
+    pub(crate) fn data(&self) -> PathBuf {
         self.path("data")
     }
 
@@ -123,7 +151,7 @@ impl Cluster {
         command
             .args([
                 "--runtime",
-                "process",
+                self.runtime,
                 "--node-name",
                 NODE,
                 "--node-listen",
@@ -211,6 +239,16 @@ impl Cluster {
         self.start();
     }
 
+    /// Restarts an API and a node with other flags for both.
+    pub(crate) fn restart_with(&mut self, api: &[&str], node: &[&str]) {
+        self.kill();
+        self.parts = Parts::Two {
+            api: owned(api),
+            node: owned(node),
+        };
+        self.start();
+    }
+
     /// A client of the API.
     pub(crate) fn command_of(&self, program: &std::ffi::OsStr) -> Command {
         let mut command = Command::new(program);
@@ -220,7 +258,7 @@ impl Cluster {
         command
     }
 
-    fn try_kubectl(&self, args: &[&str], input: &str) -> Result<String, String> {
+    pub(crate) fn try_kubectl(&self, args: &[&str], input: &str) -> Result<String, String> {
         let mut child = self
             .command_of(&kubectl_program())
             .args(args)
@@ -256,6 +294,15 @@ impl Cluster {
         object["kind"] = json!("Pod");
         self.try_kubectl(&["apply", "-f", "-"], &object.to_string())
             .unwrap_or_else(|error| panic!("kubectl apply: {error}"));
+    }
+
+    /// What is said about a pod that the API does not take.
+    pub(crate) fn refused(&self, object: &Value) -> String {
+        let mut object = object.clone();
+        object["apiVersion"] = json!("v1");
+        object["kind"] = json!("Pod");
+        self.try_kubectl(&["apply", "-f", "-"], &object.to_string())
+            .expect_err("it is refused")
     }
 
     pub(crate) fn get_pod(&self, name: &str) -> Value {
@@ -332,8 +379,14 @@ impl Drop for Cluster {
         let _ = std::fs::create_dir(&nothing);
         let mut node = self.command("node");
         node.arg("--manifests").arg(&nothing).stdout(Stdio::null());
-        node.args(["--runtime", "process", "--metrics", "127.0.0.1:0", "--data-dir"])
-            .arg(self.data());
+        node.args([
+            "--runtime",
+            self.runtime,
+            "--metrics",
+            "127.0.0.1:0",
+            "--data-dir",
+        ])
+        .arg(self.data());
         let Ok(mut node) = node.spawn() else { return };
         let deadline = Instant::now() + PATIENCE;
         while !stop_all(&self.data()) && Instant::now() < deadline {

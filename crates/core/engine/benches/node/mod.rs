@@ -71,6 +71,7 @@ fn success(life: LifeKey, kind: ProbeKind) -> Input {
         detail: String::new(),
         latency: Span::ZERO,
         exit_code: None,
+        reached: true,
         timed_out: false,
         starved: false,
     };

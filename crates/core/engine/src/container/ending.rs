@@ -11,7 +11,7 @@ use crate::line::{ExitReason, KillReason, LineBody};
 use crate::plan::{ProbeKind, RestartPolicy, Role};
 use crate::scope::Scope;
 use crate::status::Terminated;
-use crate::termination::{KillOrder, Termination};
+use crate::termination::{KillOrder, MINIMUM_GRACE, Termination};
 use crate::time::{Span, Time};
 use crate::transition::Transition;
 
@@ -26,7 +26,11 @@ impl Container {
             termination.join(scope, &order);
         } else {
             let pre_stop = running.life.plan.pre_stop;
-            running.termination = Some(Termination::begin(scope, order, pre_stop));
+            let mut termination = Termination::begin(scope, order, pre_stop);
+            if running.signal_unhandled {
+                termination.expect_nothing_of_signal();
+            }
+            running.termination = Some(termination);
         }
         true
     }
@@ -44,6 +48,37 @@ impl Container {
         }) = self.running_mut(attempt)
         {
             termination.signalled(scope, signal, at);
+        }
+    }
+
+    /// Says once per life that a stop will take the whole grace period. A pod without one has nothing to wait for.
+    pub(crate) fn stop_signal_unhandled(
+        &mut self,
+        scope: &mut Scope<'_>,
+        signal: Signal,
+        grace: Option<Span>,
+    ) {
+        let Some(running) = self.running_mut(scope.life.attempt) else {
+            return;
+        };
+        if let Some(termination) = &mut running.termination {
+            termination.expect_nothing_of_signal();
+        }
+        let grace = grace.unwrap_or(MINIMUM_GRACE);
+        let was_reported = std::mem::replace(&mut running.signal_unhandled, true);
+        if was_reported || grace.is_zero() {
+            return;
+        }
+        let message = format!(
+            "Container {} does not handle its stop signal {signal}: every stop takes the whole grace period of {grace} \
+             and ends with SIGKILL",
+            scope.name
+        );
+        if running.life.plan.stop_signal.is_some() {
+            scope.warning("StopSignalNotHandled", message.clone());
+            scope.line(LineBody::Warning { message });
+        } else {
+            scope.normal("StopSignalNotHandled", message);
         }
     }
 

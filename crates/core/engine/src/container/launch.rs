@@ -227,6 +227,7 @@ impl Container {
             started_at: at,
             started,
             succeeded: false,
+            signal_unhandled: false,
             post_start,
             termination: None,
         });

@@ -4,7 +4,8 @@ use super::{Container, PodView, Stage};
 use crate::io::{Action, ProbeOutcome, ProbeReport};
 use crate::line::{HookOutcome, LineBody};
 use crate::plan::{Hook, ProbeKind};
-use crate::probe_runner::Finding;
+use crate::probe_runner::{Asked, Finding};
+use crate::schedule::Turn;
 use crate::scope::Scope;
 use crate::time::{Span, Time};
 use crate::transition::Transition;
@@ -147,9 +148,14 @@ impl Container {
         let view = self.view(scope.now, pod);
         let life = scope.life;
         for prober in self.probers.iter_mut().flatten() {
-            if prober.begin(scope.now, &view) {
-                let (kind, timeout) = (prober.kind(), prober.plan().timeout);
-                scope.act(Action::Probe { life, kind, timeout });
+            if let Some(Asked { timeout, look }) = prober.begin(scope.now, &view) {
+                let kind = prober.kind();
+                scope.act(Action::Probe {
+                    life,
+                    kind,
+                    timeout,
+                    look,
+                });
             }
         }
     }
@@ -189,6 +195,7 @@ fn report_probe(scope: &mut Scope<'_>, kind: ProbeKind, report: ProbeReport, fin
         latency_ms,
         run: finding.run,
         counted: finding.counted,
+        look: finding.turn == Turn::Look,
     });
     if finding.forgiven {
         let message =

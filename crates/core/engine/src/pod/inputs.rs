@@ -88,10 +88,20 @@ impl PodMachine {
             Input::Signalled { life, signal, at } => {
                 self.with_life(now, life, out, |it, scope| it.signalled(scope, signal, at));
             }
+            Input::StopSignalUnhandled { life, signal } => {
+                let grace = self.plan.grace;
+                self.with_life(now, life, out, |it, scope| {
+                    it.stop_signal_unhandled(scope, signal, grace);
+                });
+            }
             Input::Delete { grace } => self.delete(now, grace, out),
             Input::Evict { grace, message } => self.evict(now, grace, message, out),
             Input::AgentRestarted => self.resume(now, out),
-            Input::Replan { plan, settings } => self.replan(now, plan, settings, out),
+            Input::Replan {
+                plan,
+                running,
+                settings,
+            } => self.replan(now, plan, &running, settings, out),
         }
     }
 

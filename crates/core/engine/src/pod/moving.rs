@@ -170,16 +170,24 @@ impl PodMachine {
         self.random = random;
     }
 
-    pub(super) fn replan(&mut self, now: Time, plan: Arc<PodPlan>, settings: Settings, out: &mut Outbox) {
+    pub(super) fn replan(
+        &mut self,
+        now: Time,
+        plan: Arc<PodPlan>,
+        running: &PodPlan,
+        settings: Settings,
+        out: &mut Outbox,
+    ) {
+        self.settings = settings;
         for (ix, plan) in plan.containers.iter().enumerate() {
-            self.with(now, ix, out, |it, scope| it.replan(scope, plan));
+            let running = running.containers.get(ix);
+            self.with(now, ix, out, |it, scope| it.replan(scope, plan, running));
         }
         // Only ephemeral ones are added, behind the others.
         let known = self.containers.len();
         let added = plan.containers.iter().skip(known).map(Arc::clone);
         self.containers.extend(added.map(Container::new));
         self.plan = plan;
-        self.settings = settings;
     }
 }
 

@@ -63,6 +63,10 @@ pub(crate) struct Driven {
 
 impl Driven {
     pub(crate) fn new(container: ContainerPlan) -> Self {
+        Self::seeded(container, 7)
+    }
+
+    fn seeded(container: ContainerPlan, seed: u64) -> Self {
         let plan = PodPlan {
             grace: Some(Span::from_secs(30)),
             active_deadline: None,
@@ -78,7 +82,7 @@ impl Driven {
             identity,
             Arc::new(plan),
             Settings::default(),
-            7,
+            seed,
             Time::ZERO,
             &mut out,
         );
@@ -87,7 +91,11 @@ impl Driven {
 
     /// With its container running since second 0.
     pub(crate) fn running(container: ContainerPlan) -> Self {
-        let mut driven = Self::new(container);
+        Self::new(container).brought_up()
+    }
+
+    fn brought_up(mut self) -> Self {
+        let driven = &mut self;
         driven.give(0, Input::SandboxReady);
         driven.give(
             0,
@@ -104,7 +112,7 @@ impl Driven {
                 at: at(0),
             },
         );
-        driven
+        self
     }
 
     pub(crate) fn give(&mut self, secs: u64, input: Input) {
@@ -149,6 +157,7 @@ fn reported(outcome: ProbeOutcome) -> ProbeReport {
         detail: String::new(),
         exit_code: None,
         latency: Span::ZERO,
+        reached: true,
         timed_out: false,
         starved: false,
     }
@@ -302,7 +311,15 @@ fn an_ephemeral_container_has_one_life_and_the_pod_does_not_care() {
     };
     let settings = Settings::default();
     let plan = Arc::new(plan);
-    driven.give(1, Input::Replan { plan, settings });
+    let running = Arc::clone(&plan);
+    driven.give(
+        1,
+        Input::Replan {
+            plan,
+            running,
+            settings,
+        },
+    );
     assert_eq!(driven.out.actions, [Action::EnsureImage { container: 1 }]);
     let life = LifeKey {
         container: 1,
@@ -479,6 +496,75 @@ fn what_the_runtime_did_alone_is_reported_at_the_exit() {
     )));
 }
 
+#[test]
+fn after_a_restart_overdue_probes_are_spread() {
+    // Each pod has a seed of its own, of which the moment follows.
+    let moment = |seed: u64| {
+        let probed = ContainerPlan {
+            liveness: Some(probe()),
+            ..container()
+        };
+        let mut driven = Driven::seeded(probed, seed).brought_up();
+        driven.give(100, Input::AgentRestarted);
+        driven.pod.next_deadline().expect("the probe is due")
+    };
+    let moments: Vec<_> = (0..20).map(moment).collect();
+    assert!(moments.iter().all(|due| *due >= at(100) && *due <= at(101)));
+    let distinct: std::collections::BTreeSet<_> = moments.into_iter().collect();
+    assert!(distinct.len() > 15, "they do not come all at once");
+}
+
+/// The events of the last step: severity, reason and text.
+fn events(driven: &Driven) -> Vec<String> {
+    let all = driven.out.events.iter();
+    all.map(|event| format!("{} {}: {}", event.severity.as_str(), event.reason, event.message))
+        .collect()
+}
+
+fn unhandled(signal: Signal) -> Input {
+    Input::StopSignalUnhandled { life: FIRST, signal }
+}
+
+#[test]
+fn a_signal_nobody_handles_is_told_once_per_life() {
+    let mut driven = Driven::running(container());
+    driven.give(10, unhandled(Signal::TERM));
+    let expected = "Normal StopSignalNotHandled: Container app does not handle its stop signal SIGTERM: every stop \
+                    takes the whole grace period of 30s and ends with SIGKILL";
+    assert_eq!(events(&driven), [expected]);
+    driven.give(20, unhandled(Signal::TERM));
+    assert_eq!(events(&driven), [""; 0]);
+    let signal: Signal = "SIGUSR1".parse().expect("a signal");
+    let asked = ContainerPlan {
+        stop_signal: Some(signal),
+        ..container()
+    };
+    let mut driven = Driven::running(asked);
+    driven.give(10, unhandled(signal));
+    assert!(events(&driven)[0].starts_with("Warning StopSignalNotHandled: "));
+}
+
+#[test]
+fn an_exceeded_grace_period_names_the_signal_and_whether_it_was_ignored() {
+    for (was_read, says) in [
+        (true, "SIGTERM was sent and ignored"),
+        (false, "SIGTERM was sent and did not end it"),
+    ] {
+        let mut driven = Driven::running(container());
+        driven.give(100, Input::Delete { grace: None });
+        driven.give(100, signalled(Signal::TERM));
+        if was_read {
+            driven.give(100, unhandled(Signal::TERM));
+        }
+        driven.advance(130);
+        let expected = format!(
+            "Warning ExceededGracePeriod: Container app did not stop within its grace period of 30s: {says}, so it was \
+             killed"
+        );
+        assert_eq!(events(&driven), [expected]);
+    }
+}
+
 /// Deleted, and killed before the stop signal was answered for.
 fn killed_before_its_signal() -> Driven {
     let mut driven = Driven::running(container());
@@ -620,8 +706,10 @@ fn replanned(container: ContainerPlan) -> Input {
         active_deadline: None,
         containers: vec![Arc::new(container)],
     };
+    let plan = Arc::new(plan);
     Input::Replan {
-        plan: Arc::new(plan),
+        running: Arc::clone(&plan),
+        plan,
         settings: Settings::default(),
     }
 }

@@ -46,6 +46,23 @@ impl fmt::Display for StartRemedy {
     }
 }
 
+fn long_grace(
+    f: &mut fmt::Formatter<'_>,
+    kind: ProbeKind,
+    gone_by: Seconds,
+    gone_by_then: Seconds,
+) -> fmt::Result {
+    let (subject, probe) = match kind {
+        ProbeKind::Startup => ("a container that never comes up", "startup"),
+        ProbeKind::Liveness | ProbeKind::Readiness => ("a wedged container", "liveness"),
+    };
+    write!(
+        f,
+        "{subject} is gone after {gone_by} at the latest; with terminationGracePeriodSeconds: {SHORT_GRACE_SECONDS} on \
+         the {probe} probe after {gone_by_then}"
+    )
+}
+
 impl fmt::Display for Advice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let minimum = Seconds(MINIMUM_GRACE);
@@ -96,21 +113,16 @@ impl fmt::Display for Advice {
                 "a probe may take {timeout} but the next is due after {period}: those that hang hold up the others, \
                  and the decision can take {decision}; with timeoutSeconds: {shorter} it takes {decision_then} at most"
             ),
+            Self::HangsSlowDown {
+                period,
+                timeout,
+                offset,
+            } => hangs_slow_down(f, *period, *timeout, *offset),
             Self::LongGrace {
                 kind,
                 gone_by,
                 gone_by_then,
-            } => {
-                let (subject, probe) = match kind {
-                    ProbeKind::Startup => ("a container that never comes up", "startup"),
-                    ProbeKind::Liveness | ProbeKind::Readiness => ("a wedged container", "liveness"),
-                };
-                write!(
-                    f,
-                    "{subject} is gone after {gone_by} at the latest; with terminationGracePeriodSeconds: \
-                     {SHORT_GRACE_SECONDS} on the {probe} probe after {gone_by_then}"
-                )
-            }
+            } => long_grace(f, *kind, *gone_by, *gone_by_then),
             Self::GraceAbovePod { probe, pod } => write!(
                 f,
                 "the probe's grace period of {probe} is longer than the pod's {pod}: a wedged container is given \
@@ -120,6 +132,11 @@ impl fmt::Display for Advice {
                 f,
                 "preStop sleeps {sleep}, but a kill by this probe allows {grace} in all: the hook is cut off and \
                  {minimum} are left for the stop signal"
+            ),
+            Self::SignalEndsNothing { signal, grace } => write!(
+                f,
+                "{signal} ends no process that does not handle it: unless the program does, every stop takes {grace} \
+                 and ends with SIGKILL"
             ),
             Self::HookUsesGrace { sleep, grace } => write!(
                 f,
@@ -137,16 +154,35 @@ impl fmt::Display for Advice {
             Self::ReadinessNoticedSooner {
                 sooner,
                 failure_threshold,
-            } => {
-                write!(
-                    f,
-                    "periodSeconds: 1, periodMilliseconds: -500 would notice readiness up to {sooner} sooner"
-                )?;
-                match failure_threshold {
-                    Some(same) => write!(f, "; with failureThreshold: {same} it gives up as late as now"),
-                    None => Ok(()),
-                }
-            }
+            } => readiness_noticed_sooner(f, *sooner, *failure_threshold),
         }
+    }
+}
+
+fn hangs_slow_down(
+    f: &mut fmt::Formatter<'_>,
+    period: Seconds,
+    timeout: Seconds,
+    offset: i64,
+) -> fmt::Result {
+    write!(
+        f,
+        "against a server that accepts and hangs it asks every {timeout}, not every {period}: an attempt that hangs holds up \
+         the next; timeoutSeconds: 1, timeoutMilliseconds: {offset} keeps the period"
+    )
+}
+
+fn readiness_noticed_sooner(
+    f: &mut fmt::Formatter<'_>,
+    sooner: Seconds,
+    failure_threshold: Option<u64>,
+) -> fmt::Result {
+    write!(
+        f,
+        "periodSeconds: 1, periodMilliseconds: -500 would notice readiness up to {sooner} sooner"
+    )?;
+    match failure_threshold {
+        Some(same) => write!(f, "; with failureThreshold: {same} it gives up as late as now"),
+        None => Ok(()),
     }
 }

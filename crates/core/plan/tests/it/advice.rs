@@ -47,7 +47,8 @@ fn probe(port: u16, fields: &Value) -> Value {
 /// A liveness probe that gives no reason for advice, behind the startup probe that makes it so.
 fn sound() -> Value {
     json!({
-        "startupProbe": probe(80, &json!({"periodSeconds": 1, "periodMilliseconds": -500, "failureThreshold": 600})),
+        "startupProbe": probe(80, &json!({"periodSeconds": 1, "periodMilliseconds": -500,
+            "timeoutMilliseconds": -500, "failureThreshold": 600})),
         "livenessProbe": probe(80, &json!({})),
     })
 }
@@ -59,9 +60,33 @@ fn a_sound_container_gets_none() {
     let mut with_readiness = sound();
     with_readiness["readinessProbe"] = probe(
         80,
-        &json!({"periodSeconds": 1, "periodMilliseconds": -500, "failureThreshold": 1}),
+        &json!({"periodSeconds": 1, "periodMilliseconds": -500, "timeoutMilliseconds": -500, "failureThreshold": 1}),
     );
     assert_eq!(advice(&with_readiness), "");
+}
+
+#[test]
+fn a_fast_probe_is_slow_against_a_server_that_hangs() {
+    let mut container = sound();
+    container["readinessProbe"] = probe(
+        81,
+        &json!({"periodSeconds": 1, "periodMilliseconds": -800, "failureThreshold": 1}),
+    );
+    insta::assert_snapshot!(advice(&container), @"readiness: against a server that accepts and hangs it asks every 1 s, not every 0.2 s: an attempt that hangs holds up the next; timeoutSeconds: 1, timeoutMilliseconds: -800 keeps the period");
+    container["readinessProbe"]["timeoutMilliseconds"] = (-800).into();
+    assert_eq!(advice(&container), "", "the advice taken");
+}
+
+#[test]
+fn a_signal_that_ends_nothing_is_named() {
+    insta::assert_snapshot!(advice(&json!({"lifecycle": {"stopSignal": "SIGWINCH"}})), @"container: SIGWINCH ends no process that does not handle it: unless the program does, every stop takes 30 s and ends with SIGKILL");
+    for signal in ["SIGTERM", "SIGKILL", "SIGUSR1", "SIGRTMIN+3"] {
+        assert_eq!(
+            advice(&json!({"lifecycle": {"stopSignal": signal}})),
+            "",
+            "{signal}"
+        );
+    }
 }
 
 #[test]
@@ -129,7 +154,7 @@ fn a_timeout_may_reach_beyond_the_period() {
 #[test]
 fn a_long_grace_is_not_for_a_wedged_container() {
     insta::assert_snapshot!(advice_under(GateSet::ALL, 3600, &sound()), @r#"
-    startup: a container that never comes up is gone after 4201.4 s at the latest; with terminationGracePeriodSeconds: 60 on the startup probe after 661.4 s
+    startup: a container that never comes up is gone after 3900.5 s at the latest; with terminationGracePeriodSeconds: 60 on the startup probe after 360.5 s
     liveness: a wedged container is gone after 3631 s at the latest; with terminationGracePeriodSeconds: 60 on the liveness probe after 91 s
     "#);
     let gates = GateSet::ALL.with(Gate::ProbeTerminationGracePeriod, false);

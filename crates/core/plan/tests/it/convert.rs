@@ -68,6 +68,28 @@ fn milliseconds_are_an_offset_and_only_fast_periods_fall_back() {
 }
 
 #[test]
+fn a_timeout_has_an_offset_too() {
+    let timeout = |kind, seconds: i32, offset: i32, gates| {
+        let probe =
+            json!({"tcpSocket": {"port": 80}, "timeoutSeconds": seconds, "timeoutMilliseconds": offset});
+        probe_of(kind, &probe, gates).timeout.as_micros() / 1000
+    };
+    let off = GateSet::ALL.with(Gate::SubSecondProbes, false);
+    for (seconds, offset, expected) in [(1, -800, 200), (0, -900, 100), (2, 250, 2250), (1, -999, 100)] {
+        assert_eq!(
+            timeout(ProbeKind::Readiness, seconds, offset, GateSet::ALL),
+            expected
+        );
+        assert_eq!(
+            timeout(ProbeKind::Startup, seconds, offset, GateSet::ALL),
+            expected
+        );
+    }
+    assert_eq!(timeout(ProbeKind::Readiness, 1, -800, off), 1000);
+    assert_eq!(timeout(ProbeKind::Liveness, 1, -800, GateSet::ALL), 1000);
+}
+
+#[test]
 fn the_initial_threshold_is_never_below_the_other() {
     let threshold = |initial: i32| {
         let probe = json!({"exec": {"command": ["true"]}, "failureThreshold": 5, "initializationFailureThreshold": initial});

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use pulselet_engine::io::ProbeOutcome;
 use pulselet_engine::line::GraceFrom;
 use pulselet_engine::plan::{Handler, HookPlan, ProbeKind, ProbePlan, Settings, SubSecondPolicy};
-use pulselet_engine::schedule::{LookPolicy, Schedule, Turn};
+use pulselet_engine::schedule::{Contact, LookPolicy, Schedule, Turn};
 use pulselet_engine::time::{Span, Time};
 use pulselet_engine::worker::{LifeState, LifeView, Published, View, Worker};
 use pulselet_model::GateSet;
@@ -109,21 +109,47 @@ fn probes_that_time_out_beyond_the_period_follow_each_other() {
 fn a_hook_counts_within_the_grace_and_leaves_two_seconds() {
     let grace = Span::from_secs(30);
     let sleep = |seconds| Some(HookPlan::Sleep(Span::from_secs(seconds)));
-    assert_eq!(stop_at_most(grace, None), grace);
-    assert_eq!(stop_at_most(grace, sleep(10)), grace);
-    assert_eq!(stop_at_most(grace, sleep(29)), Span::from_secs(31));
+    assert_eq!(stop_at_most(grace, None, None), grace);
+    assert_eq!(stop_at_most(grace, sleep(10), None), grace);
+    assert_eq!(stop_at_most(grace, sleep(29), None), Span::from_secs(31));
     assert_eq!(
-        stop_at_most(grace, sleep(90)),
+        stop_at_most(grace, sleep(90), None),
         Span::from_secs(32),
         "it is cut off"
     );
-    assert_eq!(stop_at_most(grace, Some(HookPlan::Run)), Span::from_secs(32));
-    assert_eq!(stop_at_most(Span::ZERO, Some(HookPlan::Run)), Span::ZERO);
     assert_eq!(
-        stop_at_most(SECOND, None),
+        stop_at_most(grace, Some(HookPlan::Run), None),
+        Span::from_secs(32)
+    );
+    assert_eq!(stop_at_most(Span::ZERO, Some(HookPlan::Run), None), Span::ZERO);
+    assert_eq!(
+        stop_at_most(SECOND, None, None),
         SECOND,
         "the two seconds are for hooks only"
     );
+}
+
+#[test]
+fn the_grace_of_a_probe_depends_on_nothing_else_of_it() {
+    let stop = |fields: Value| {
+        let mut probe = json!({"tcpSocket": {"port": 80}, "terminationGracePeriodSeconds": 60});
+        probe
+            .as_object_mut()
+            .expect("an object")
+            .extend(fields.as_object().expect("fields").clone());
+        let timing = timing(&json!({"livenessProbe": probe}), ProbeKind::Liveness);
+        timing.stop.expect("it kills")
+    };
+    let alone = stop(json!({}));
+    assert_eq!((alone.grace, alone.from), (Span::from_secs(60), GraceFrom::Probe));
+    for fields in [
+        json!({"initialDelaySeconds": 600}),
+        json!({"periodSeconds": 1, "timeoutSeconds": 1}),
+        json!({"periodSeconds": 600, "timeoutSeconds": 300}),
+        json!({"failureThreshold": 50, "initializationFailureThreshold": 90}),
+    ] {
+        assert_eq!(stop(fields.clone()), alone, "{fields}");
+    }
 }
 
 #[test]
@@ -195,10 +221,21 @@ impl Bench<'_> {
         for _ in 0..MAX_PROBES {
             now = now.max(schedule.due().expect("nothing is under way").at);
             let due = schedule.begin(now).expect("it is due");
-            let good = works(now, first_success);
-            let end = now + self.latency(good);
-            schedule.complete(end, good);
-            now = end;
+            let works = works(now, first_success);
+            let latency = self.latency(works);
+            // A look is over when the first tick is due.
+            let limit = match due.turn {
+                Turn::Look => schedule.look_limits(now).answer,
+                Turn::Tick => Span::from_micros(u64::MAX),
+            };
+            let good = works && latency < limit;
+            now = now + latency.min(limit);
+            let contact = match (good, works) {
+                (true, _) => Contact::Success,
+                (false, true) => Contact::Failure,
+                (false, false) => Contact::None,
+            };
+            schedule.complete(now, contact);
             if !good && due.turn == Turn::Look {
                 continue;
             }

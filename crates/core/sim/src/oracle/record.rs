@@ -14,7 +14,10 @@ use pulselet_vocabulary::Signal;
     reason = "a record of separate facts, not a state"
 )]
 pub(super) struct Record {
+    /// What the life was made from.
     pub(super) plan: Arc<ContainerPlan>,
+    /// What the next one is made from, if that is another.
+    next_plan: Option<Arc<ContainerPlan>>,
     /// How many were created.
     pub(super) lives: u32,
     pub(super) exists: bool,
@@ -53,12 +56,24 @@ pub(super) struct Seen {
     /// When the last good probe was asked.
     pub(super) last_success: Option<Time>,
     pub(super) under_way: bool,
+    pub(super) look: LookSeen,
+}
+
+/// What became of the looks of one probe in this life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum LookSeen {
+    #[default]
+    ByNobody,
+    UnderWay,
+    /// The program has seen it, or may have.
+    ByTheProgram,
 }
 
 impl Record {
     pub(super) fn new(plan: Arc<ContainerPlan>) -> Self {
         Self {
             plan,
+            next_plan: None,
             lives: 0,
             exists: false,
             running: false,
@@ -142,6 +157,9 @@ impl Record {
 
     fn begin(&mut self, restart_count: u32) {
         let reported = self.reported.take();
+        if let Some(plan) = self.next_plan.take() {
+            self.plan = plan;
+        }
         *self = Self {
             lives: restart_count + 1,
             exists: true,
@@ -172,15 +190,29 @@ impl Record {
         });
     }
 
+    pub(super) fn replan(&mut self, plan: &Arc<ContainerPlan>) {
+        self.next_plan = Some(Arc::clone(plan));
+    }
+
     /// Probes of an agent that is gone are not under way any more.
     pub(super) fn forget_probes_under_way(&mut self) {
         for seen in &mut self.probes {
             seen.under_way = false;
+            seen.look_done(true);
         }
     }
 }
 
 impl Seen {
+    /// A probe has ended; `reached` says whether the program has seen it.
+    pub(super) fn look_done(&mut self, reached: bool) {
+        self.look = match (self.look, reached) {
+            (LookSeen::UnderWay, false) => LookSeen::ByNobody,
+            (LookSeen::UnderWay, true) => LookSeen::ByTheProgram,
+            (seen @ (LookSeen::ByNobody | LookSeen::ByTheProgram), _) => seen,
+        };
+    }
+
     fn note(&mut self, asked_at: Time, good: Option<bool>, counted: bool) {
         self.under_way = false;
         match good {

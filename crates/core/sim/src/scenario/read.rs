@@ -6,11 +6,14 @@ use std::marker::PhantomData;
 
 use pulselet_engine::plan::{PodPlan, ProbeKind};
 use pulselet_engine::time::{Span, Time};
+use pulselet_model::{Gate, GateError};
 use pulselet_vocabulary::Signal;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_saphyr::{Location, MessageFormatter, Spanned, UserMessageFormatter};
 
-use crate::scenario::{Ending, Hooks, OwnExit, ProbeScript, Scenario, ScriptedHealth, ScriptedLife, Window};
+use crate::scenario::{
+    Ending, GateFlip, Hooks, OwnExit, ProbeScript, Scenario, ScriptedHealth, ScriptedLife, Window,
+};
 use pulselet_plan::duration::{DurationError, parse_duration};
 
 /// Bytes of a scenario file. A thousand lives need less than a tenth of it.
@@ -50,6 +53,8 @@ pub enum ScenarioError {
     UnknownContainer { at: Place, name: String, known: String },
     #[error("{at}: unknown probe kind {kind:?}; use startup, liveness or readiness")]
     UnknownProbeKind { at: Place, kind: String },
+    #[error("{at}: {source}")]
+    UnknownGate { at: Place, source: GateError },
     #[error("{at}: {signal:?} is not a signal a process can handle")]
     UnknownSignal { at: Place, signal: String },
     #[error("{at}: {message}")]
@@ -83,6 +88,7 @@ fn yaml_error(error: &serde_saphyr::Error) -> ScenarioError {
 struct File {
     containers: Option<Entries<Option<ContainerFile>>>,
     agent: Option<AgentFile>,
+    gates: Option<Vec<FlipFile>>,
     delete_at: Option<Text>,
     grace_period_seconds: Option<Spanned<i64>>,
     evict_at: Option<Text>,
@@ -99,12 +105,14 @@ struct ContainerFile {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct LifeFile {
     starts_after: Option<Text>,
+    listens_after: Option<Text>,
     fails_at: Option<Text>,
     recovers_at: Option<Text>,
     exits_at: Option<Text>,
     exit_code: Option<Spanned<i64>>,
     stops_in: Option<Text>,
     handles: Option<Vec<Text>>,
+    image_stop_signal: Option<Text>,
     probe_latency: Option<Text>,
     probes: Option<Entries<Option<ProbeFile>>>,
 }
@@ -113,6 +121,7 @@ struct LifeFile {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ProbeFile {
     starts_after: Option<Text>,
+    listens_after: Option<Text>,
     fails_at: Option<Text>,
     recovers_at: Option<Text>,
     probe_latency: Option<Text>,
@@ -122,6 +131,14 @@ struct ProbeFile {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct AgentFile {
     restarts_at: Option<Vec<Text>>,
+}
+
+#[derive(Debug, serde::Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct FlipFile {
+    at: Text,
+    api: Option<Entries<bool>>,
+    node: Option<Entries<bool>>,
 }
 
 type Text = Spanned<String>;
@@ -173,6 +190,9 @@ impl File {
             agent_restarts.push(moment(&text)?);
         }
         agent_restarts.sort_unstable();
+        let flips = self.gates.unwrap_or_default().into_iter();
+        let mut gates = flips.map(FlipFile::resolve).collect::<Result<Vec<_>, _>>()?;
+        gates.sort_by_key(|flip| flip.at);
         let delete = ending(
             self.delete_at,
             self.grace_period_seconds,
@@ -183,10 +203,36 @@ impl File {
         Ok(Scenario {
             containers,
             agent_restarts,
+            gates,
             deletes: delete.into_iter().collect(),
             evict,
+            shares_processes: false,
         })
     }
+}
+
+impl FlipFile {
+    fn resolve(self) -> Result<GateFlip, ScenarioError> {
+        Ok(GateFlip {
+            at: moment(&self.at)?,
+            api: gate_changes(self.api)?,
+            node: gate_changes(self.node)?,
+        })
+    }
+}
+
+fn gate_changes(entries: Option<Entries<bool>>) -> Result<Vec<(Gate, bool)>, ScenarioError> {
+    let entries = entries.map(|entries| entries.0).unwrap_or_default();
+    let change = |(name, on): (Text, bool)| {
+        let gate = Gate::from_name(&name.value).ok_or_else(|| ScenarioError::UnknownGate {
+            at: place(&name),
+            source: GateError::UnknownGate {
+                name: name.value.clone(),
+            },
+        })?;
+        Ok((gate, on))
+    };
+    entries.into_iter().map(change).collect()
 }
 
 fn unknown_container(name: Text, plan: &PodPlan) -> ScenarioError {
@@ -221,9 +267,11 @@ impl LifeFile {
         for (kind, script) in self.probes.map(|entries| entries.0).unwrap_or_default() {
             probes.insert(probe_kind(&kind)?, script.unwrap_or_default().resolve(fails)?);
         }
+        let starts_after = span_or_zero(self.starts_after.as_ref())?;
         Ok(ScriptedLife {
             health: ScriptedHealth {
-                starts_after: span_or_zero(self.starts_after.as_ref())?,
+                starts_after,
+                listens_after: listening(self.listens_after.as_ref(), Some(starts_after))?,
                 fails,
                 latency: span_or_zero(self.probe_latency.as_ref())?,
             },
@@ -234,6 +282,7 @@ impl LifeFile {
                 .handles
                 .map(|names| names.into_iter().map(signal).collect())
                 .transpose()?,
+            image_stop_signal: self.image_stop_signal.map(image_signal).transpose()?,
             hooks: Hooks::default(),
         })
     }
@@ -242,8 +291,10 @@ impl LifeFile {
 impl ProbeFile {
     /// `own` is the window of the container itself, which a `recoversAt` alone cuts short.
     fn resolve(self, own: Option<Window>) -> Result<ProbeScript, ScenarioError> {
+        let starts_after = self.starts_after.as_ref().map(span).transpose()?;
         Ok(ProbeScript {
-            starts_after: self.starts_after.as_ref().map(span).transpose()?,
+            starts_after,
+            listens_after: listening(self.listens_after.as_ref(), starts_after)?,
             fails: window(self.fails_at.as_ref(), self.recovers_at.as_ref(), own)?,
             latency: self.probe_latency.as_ref().map(span).transpose()?,
         })
@@ -280,6 +331,25 @@ fn window(
             until: Some(until),
         })),
     }
+}
+
+/// A program listens before it works, or as soon as it does. `starts_after` is `None` where another entry may say it.
+fn listening(listens: Option<&Text>, starts_after: Option<Span>) -> Result<Option<Span>, ScenarioError> {
+    let Some(text) = listens else { return Ok(None) };
+    let listens_after = span(text)?;
+    if let Some(starts_after) = starts_after
+        && listens_after > starts_after
+    {
+        let message = format!(
+            "listensAfter {} is later than startsAfter {starts_after}: it cannot work before it listens",
+            text.value.trim()
+        );
+        return Err(ScenarioError::Contradiction {
+            at: place(text),
+            message,
+        });
+    }
+    Ok(Some(listens_after))
 }
 
 fn own_exit(at: Option<&Text>, code: Option<Spanned<i64>>) -> Result<Option<OwnExit>, ScenarioError> {
@@ -372,17 +442,22 @@ fn probe_kind(kind: &Text) -> Result<ProbeKind, ScenarioError> {
     })
 }
 
-/// Signals that no process can handle.
-const UNCATCHABLE: [&str; 2] = ["SIGKILL", "SIGSTOP"];
-
 fn signal(name: Text) -> Result<Signal, ScenarioError> {
     let signal = name.value.parse().ok();
     signal
-        .filter(|signal: &Signal| !UNCATCHABLE.contains(&signal.name()))
+        .filter(|signal: &Signal| signal.can_be_caught())
         .ok_or_else(|| ScenarioError::UnknownSignal {
             at: place(&name),
             signal: name.value,
         })
+}
+
+/// An image may write its signal in more ways than a manifest.
+fn image_signal(name: Text) -> Result<Signal, ScenarioError> {
+    Signal::from_image(&name.value).map_err(|_| ScenarioError::UnknownSignal {
+        at: place(&name),
+        signal: name.value,
+    })
 }
 
 #[cfg(test)]
@@ -425,17 +500,22 @@ containers:
   app:
     lives:
     - startsAfter: 42s
+      listensAfter: 2s
       failsAt: 300s
       recoversAt: 1.5h
       exitsAt: 900s
       exitCode: 1
       stopsIn: 5s
       handles: [SIGTERM, SIGRTMIN+1]
+      imageStopSignal: SIGUSR2
       probeLatency: 20ms
       probes: {readiness: {failsAt: 60s, recoversAt: 90s}, startup: {startsAfter: 1s}}
     - {}
   proxy:
 agent: {restartsAt: [120s, 1m]}
+gates:
+- {at: 90s, node: {ContainerStopSignals: false, StartupProbe: true}, api: {}}
+- {at: 30s, api: {SubSecondProbes: false}}
 deleteAt: 400s
 gracePeriodSeconds: 7
 evictAt: 500s
@@ -467,6 +547,10 @@ evictionGracePeriodSeconds: 0
         );
         assert_eq!(
             life.health(ProbeKind::Liveness).ailment(Span::from_secs(41)),
+            Some(Ailment::NotServing)
+        );
+        assert_eq!(
+            life.health(ProbeKind::Liveness).ailment(Span::from_secs(1)),
             Some(Ailment::NotUpYet)
         );
         assert_eq!(life.health(ProbeKind::Startup).ailment(Span::from_secs(41)), None);
@@ -475,6 +559,18 @@ evictionGracePeriodSeconds: 0
         assert_eq!(
             scenario.agent_restarts,
             [60, 120].map(|s| Time::ZERO + Span::from_secs(s))
+        );
+        assert_eq!(
+            scenario.gates[1],
+            GateFlip {
+                at: Time::ZERO + Span::from_secs(90),
+                api: Vec::new(),
+                node: vec![
+                    (Gate::ContainerStopSignals, false),
+                    (Gate::StartupProbeEnabled, true)
+                ],
+            },
+            "in order of time"
         );
         assert_eq!(scenario.deletes[0].grace, Some(Span::from_secs(7)));
         assert_eq!(scenario.evict.unwrap().grace, Some(Span::ZERO));
@@ -518,6 +614,11 @@ evictionGracePeriodSeconds: 0
             (life("startsAfter: soon"), "line 4, column 20", "number"),
             (life("startsAfter: 12"), "line 4, column 20", "no unit"),
             (
+                life("{startsAfter: 2s, listensAfter: 3s}"),
+                "line 4, column 39",
+                "later than startsAfter",
+            ),
+            (
                 life("{failsAt: 10s, recoversAt: 10s}"),
                 "line 4, column 34",
                 "not after failsAt",
@@ -560,6 +661,16 @@ evictionGracePeriodSeconds: 0
                 "agent: {restartsAt: [x]}\n".to_owned(),
                 "line 1, column 22",
                 "number",
+            ),
+            (
+                "gates: [{at: 3s, node: {Nope: true}}]\n".to_owned(),
+                "line 1, column 25",
+                "known gates: StartupProbeEnabled",
+            ),
+            (
+                "gates: [{node: {StartupProbe: true}}]\n".to_owned(),
+                "line 1, column",
+                "at",
             ),
             ("containers: {\n".to_owned(), "line 1, column 13", ""),
         ];

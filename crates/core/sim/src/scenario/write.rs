@@ -21,6 +21,21 @@ impl fmt::Display for Scenario {
             let times: Vec<_> = self.agent_restarts.iter().map(|at| moment(*at)).collect();
             writeln!(f, "agent: {{restartsAt: [{}]}}", times.join(", "))?;
         }
+        if !self.gates.is_empty() {
+            writeln!(f, "gates:")?;
+        }
+        for flip in &self.gates {
+            let mut fields = Fields::default();
+            fields.push("at", moment(flip.at));
+            for (part, changes) in [("node", &flip.node), ("api", &flip.api)] {
+                let mut gates = Fields::default();
+                for (gate, on) in changes {
+                    gates.push(gate.name(), on);
+                }
+                fields.push(part, format_args!("{{{}}}", gates.0));
+            }
+            writeln!(f, "- {{{}}}", fields.0)?;
+        }
         let keys = ["deleteAt", "gracePeriodSeconds"];
         for (index, ending) in self.deletes.iter().enumerate() {
             write_ending(f, ending, keys, if index == 0 { "" } else { "# and again: " })?;
@@ -61,6 +76,12 @@ impl Fields {
         }
     }
 
+    fn age(&mut self, key: &str, age: Option<Span>) {
+        if let Some(age) = age {
+            self.push(key, format_duration(age));
+        }
+    }
+
     fn window(&mut self, window: Option<Window>) {
         if let Some(window) = window {
             self.push("failsAt", format_duration(window.from));
@@ -74,11 +95,13 @@ impl Fields {
 fn life_fields(life: &ScriptedLife) -> String {
     let ScriptedHealth {
         starts_after,
+        listens_after,
         fails,
         latency,
     } = &life.health;
     let mut fields = Fields::default();
     fields.span("startsAfter", *starts_after);
+    fields.age("listensAfter", *listens_after);
     fields.window(*fails);
     if let Some(exit) = life.exit {
         fields.push("exitsAt", format_duration(exit.at));
@@ -88,6 +111,9 @@ fn life_fields(life: &ScriptedLife) -> String {
     if let Some(signals) = &life.handles {
         let names: Vec<_> = signals.iter().map(|signal| signal.name()).collect();
         fields.push("handles", format_args!("[{}]", names.join(", ")));
+    }
+    if let Some(signal) = life.image_stop_signal {
+        fields.push("imageStopSignal", signal);
     }
     fields.span("probeLatency", *latency);
     if !life.probes.is_empty() {
@@ -102,13 +128,10 @@ fn life_fields(life: &ScriptedLife) -> String {
 
 fn probe_fields(script: &ProbeScript) -> String {
     let mut fields = Fields::default();
-    if let Some(starts_after) = script.starts_after {
-        fields.push("startsAfter", format_duration(starts_after));
-    }
+    fields.age("startsAfter", script.starts_after);
+    fields.age("listensAfter", script.listens_after);
     fields.window(script.fails);
-    if let Some(latency) = script.latency {
-        fields.push("probeLatency", format_duration(latency));
-    }
+    fields.age("probeLatency", script.latency);
     fields.0
 }
 

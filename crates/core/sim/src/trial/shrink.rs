@@ -118,12 +118,18 @@ fn simpler_requests(case: &Case, add: &mut Add<'_>) {
         add(&|it| it.scenario.deletes[place].grace = None);
     }
     add(&|it| it.scenario.evict = None);
+    add(&|it| it.scenario.gates = Vec::new());
+    for index in 0..case.scenario.gates.len() {
+        add(&|it| {
+            it.scenario.gates.remove(index);
+        });
+    }
     add(&|it| it.pod.spec.active_deadline_seconds = None);
     add(&|it| it.pod.spec.termination_grace_period_seconds = None);
 }
 
 fn simpler_containers(case: &Case, add: &mut Add<'_>) {
-    let changes: [fn(&mut Container); 13] = [
+    let changes: [fn(&mut Container); 14] = [
         |it| it.startup_probe = None,
         |it| it.liveness_probe = None,
         |it| it.readiness_probe = None,
@@ -134,6 +140,7 @@ fn simpler_containers(case: &Case, add: &mut Add<'_>) {
         |it| probes(it, |probe| probe.initial_delay_seconds = 0),
         |it| probes(it, |probe| probe.initial_delay_milliseconds = None),
         |it| probes(it, |probe| probe.period_milliseconds = None),
+        |it| probes(it, |probe| probe.timeout_milliseconds = None),
         |it| probes(it, |probe| probe.initialization_failure_threshold = 0),
         |it| probes(it, |probe| probe.termination_grace_period_seconds = None),
         |it| probes(it, |probe| probe.failure_threshold = 1),

@@ -13,8 +13,21 @@ use crate::scenario::{HookScript, ScriptedHealth, ScriptedLife};
 pub(crate) struct Process {
     id: Arc<str>,
     stop_signal: Signal,
+    /// It is PID 1 of its namespace, to which nothing happens that it does not handle.
+    is_init: bool,
     script: ScriptedLife,
     state: State,
+}
+
+/// What the stop signal does to a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effect {
+    /// It handles the signal and leaves.
+    Leaves,
+    /// The signal itself ends it, with this code.
+    Ends(i32),
+    /// It goes on, or is halted until the kill.
+    Stays,
 }
 
 #[derive(Debug)]
@@ -56,10 +69,11 @@ pub(crate) enum Signalling {
 }
 
 impl Process {
-    pub(crate) fn new(id: Arc<str>, stop_signal: Signal, script: ScriptedLife) -> Self {
+    pub(crate) fn new(id: Arc<str>, stop_signal: Signal, is_init: bool, script: ScriptedLife) -> Self {
         Self {
             id,
             stop_signal,
+            is_init,
             script,
             state: State::Created,
         }
@@ -114,7 +128,7 @@ impl Process {
 
     /// Sends the stop signal, once; a later call can only bring the kill forward.
     pub(crate) fn stop(&mut self, now: Time, grace: Span) -> Signalling {
-        let handled = self.handles(self.stop_signal);
+        let effect = self.effect(self.stop_signal);
         let State::Running { leaves, stop, .. } = &mut self.state else {
             return Signalling::Gone(self.kill(now));
         };
@@ -128,17 +142,18 @@ impl Process {
             kill_at: now + grace,
         });
         stopping.kill_at = stopping.kill_at.min(now + grace);
-        if first && handled {
-            let at = now + self.script.stops_in;
-            if leaves.is_none_or(|leaving| at < leaving.at) {
-                *leaves = Some(Leaving { at, code: 0 });
-            }
-        }
-        if self.stop_signal.is_kill() {
-            *leaves = Some(Leaving {
-                at: now,
-                code: exit_code::KILLED,
-            });
+        let leaving = match effect {
+            Effect::Leaves => Some(Leaving {
+                at: now + self.script.stops_in,
+                code: 0,
+            }),
+            Effect::Ends(code) => Some(Leaving { at: now, code }),
+            Effect::Stays => None,
+        };
+        if let Some(leaving) = leaving.filter(|_| first)
+            && leaves.is_none_or(|other| leaving.at < other.at)
+        {
+            *leaves = Some(leaving);
         }
         Signalling::Sent {
             record: stopping.record.clone(),
@@ -147,10 +162,20 @@ impl Process {
         }
     }
 
-    fn handles(&self, signal: Signal) -> bool {
-        match &self.script.handles {
+    /// As the kernel has it: SIGKILL always ends, a handler is asked next, then it matters who the process is.
+    fn effect(&self, signal: Signal) -> Effect {
+        let handles = match &self.script.handles {
             None => true,
             Some(signals) => signals.contains(&signal),
+        };
+        if signal.is_kill() {
+            Effect::Ends(exit_code::KILLED)
+        } else if handles && signal.can_be_caught() {
+            Effect::Leaves
+        } else if !self.is_init && signal.default_action().ends_process() {
+            Effect::Ends(exit_code::of_signal(signal))
+        } else {
+            Effect::Stays
         }
     }
 

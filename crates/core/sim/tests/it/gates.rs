@@ -29,6 +29,7 @@ fn without_gated_fields(pod: &mut Pod) {
         for probe in [liveness_probe, readiness_probe].into_iter().flatten() {
             probe.termination_grace_period_seconds = None;
             probe.period_milliseconds = None;
+            probe.timeout_milliseconds = None;
             probe.initial_delay_milliseconds = None;
             probe.initialization_failure_threshold = 0;
         }

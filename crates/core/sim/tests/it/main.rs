@@ -5,4 +5,5 @@ mod promises;
 mod regressions;
 mod scenarios;
 mod seeds;
+mod skew;
 mod stage;

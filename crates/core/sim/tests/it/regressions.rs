@@ -2,6 +2,7 @@
 
 use pulselet_engine::time::{Span, Time};
 use pulselet_sim::faults::{Crash, CrashMoment, FaultPlan, Stall};
+use pulselet_sim::scenario::Ending;
 
 use crate::stage::Stage;
 
@@ -72,5 +73,26 @@ containers: [{name: app, image: x, lifecycle: {stopSignal: SIGKILL}}]";
             ..faults()
         };
         Stage::new(spec, scenario).with_faults(faults).lines("5m");
+    }
+}
+
+/// The stop signal's report was on its way when a second delete asked for SIGKILL, whose report overtook it.
+#[test]
+fn a_sigkill_that_was_told_exceeds_nothing() {
+    let spec = "containers: [{name: app, image: x}]";
+    let ending = |millis, grace| Ending {
+        at: at(millis),
+        grace,
+    };
+    for seed in 0..200 {
+        let faults = FaultPlan {
+            seed,
+            report_delay: Span::from_secs(2),
+            ..faults()
+        };
+        let stage = Stage::new(spec, "containers: {app: {lives: [{handles: []}]}}").with(|scenario| {
+            scenario.deletes = vec![ending(11_000, None), ending(12_000, Some(Span::ZERO))];
+        });
+        stage.with_faults(faults).lines("5m");
     }
 }

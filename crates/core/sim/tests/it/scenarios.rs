@@ -1,10 +1,11 @@
 //! What the proposals promise, case by case. Each case is a manifest, a scenario and the event lines they give; each is
 //! run again with the agent restarted at every turn, which must change nothing.
 
+use pulselet_engine::line::LineBody;
 use pulselet_engine::time::{Span, Time};
 use pulselet_sim::scenario::{Ending, HookScript};
 
-use crate::stage::Stage;
+use crate::stage::{Stage, first};
 
 /// A case: its name, the pod's spec, the scenario and how long it is watched.
 macro_rules! scenario {
@@ -67,6 +68,54 @@ containers:
   image: x
   readinessProbe: {tcpSocket: {port: 80}, periodSeconds: 1, failureThreshold: 2, initializationFailureThreshold: 5}",
     "containers: {app: {lives: [{startsAfter: 3s, failsAt: 6s, recoversAt: 9s}]}}"
+);
+
+// stop signals and what the kernel does with them
+
+const FROZEN: &str = "
+terminationGracePeriodSeconds: 5
+containers:
+- {name: app, image: x, lifecycle: {stopSignal: SIGSTOP}}";
+
+scenario!(
+    /// Nobody can handle SIGSTOP, and it ends nothing: SIGKILL comes when the grace period is over.
+    sigstop_ends_nothing, "20s", FROZEN, "deleteAt: 10s"
+);
+scenario!(
+    /// PID 1 that does not handle its stop signal is killed by nothing but SIGKILL.
+    pid_1_ignores_what_it_does_not_handle, "20s",
+    "
+terminationGracePeriodSeconds: 5
+containers:
+- {name: app, image: x, lifecycle: {stopSignal: SIGUSR1}}",
+    "{containers: {app: {lives: [{handles: [SIGTERM]}]}}, deleteAt: 10s}"
+);
+scenario!(
+    /// A process that is not PID 1 ends by the default action, with 128 and the number of the signal.
+    the_default_action_ends_others, "20s",
+    "
+shareProcessNamespace: true
+containers:
+- {name: app, image: x, lifecycle: {stopSignal: SIGUSR1}}",
+    "{containers: {app: {lives: [{handles: []}]}}, deleteAt: 10s}"
+);
+scenario!(
+    /// SIGWINCH ends nobody by default, PID 1 or not.
+    the_default_action_of_sigwinch_ends_nobody, "20s",
+    "
+hostPID: true
+terminationGracePeriodSeconds: 5
+containers:
+- {name: app, image: x, lifecycle: {stopSignal: SIGWINCH}}",
+    "{containers: {app: {lives: [{handles: []}]}}, deleteAt: 10s}"
+);
+scenario!(
+    /// The image's signal is sent where the manifest names none.
+    the_images_stop_signal_is_sent, "20s",
+    "
+containers:
+- {name: app, image: x}",
+    "{containers: {app: {lives: [{imageStopSignal: usr2, stopsIn: 1s}]}}, deleteAt: 10s}"
 );
 
 // startupProbe
@@ -132,6 +181,59 @@ scenario!(
     &readiness("tcpSocket: {port: 80}, periodSeconds: 10"),
     "containers: {app: {lives: [{startsAfter: 60ms}]}}"
 );
+scenario!(
+    /// Nobody listens until 60 ms; the look at 100 ms is the one request that does not count.
+    a_program_that_listens_early_sees_one_look, "3s",
+    &readiness("httpGet: {port: 80}, periodSeconds: 1"),
+    "containers: {app: {lives: [{listensAfter: 60ms, startsAfter: 700ms}]}}"
+);
+/// "Every 200 ms" is every 200 ms also against a server that accepts and hangs.
+#[test]
+fn a_short_timeout_keeps_a_fast_probe_fast() {
+    let asked = |timeout: &str| {
+        let spec = readiness(&format!(
+            "httpGet: {{port: 80}}, periodSeconds: 1, periodMilliseconds: -800{timeout}"
+        ));
+        let lines = Stage::new(&spec, "containers: {app: {lives: [{probeLatency: 10s}]}}").lines("3s");
+        let ticks = lines
+            .iter()
+            .filter(|line| matches!(line.body, LineBody::Probe { look: false, .. }));
+        ticks.count()
+    };
+    assert_eq!(asked(""), 2, "a second each, from 0.2 s on");
+    assert_eq!(asked(", timeoutMilliseconds: -800"), 14);
+}
+
+scenario!(
+    a_command_looks_once,
+    "3s",
+    &readiness("exec: {command: [ok]}, periodSeconds: 1"),
+    "containers: {app: {lives: [{startsAfter: 400ms}]}}"
+);
+/// It accepts and hangs: the look is over when the first tick is due, and the grid is kept.
+#[test]
+fn a_look_that_hangs_leaves_the_grid_alone() {
+    let spec = readiness("httpGet: {port: 80}, periodSeconds: 2");
+    let lines = Stage::new(&spec, "containers: {app: {lives: [{probeLatency: 10s}]}}").lines("6s");
+    let probes: Vec<_> = lines
+        .iter()
+        .filter(|line| matches!(line.body, LineBody::Probe { .. }))
+        .map(|line| line.at.since(Time::ZERO).as_secs_f64())
+        .collect();
+    // The look has the timeout of one second; each tick is asked at its place and times out a second later.
+    assert_eq!(probes, [1.0, 3.0, 5.0]);
+    let spec = readiness("httpGet: {port: 80}, periodSeconds: 2, timeoutSeconds: 5");
+    let lines = Stage::new(&spec, "containers: {app: {lives: [{probeLatency: 10s}]}}").lines("8s");
+    assert_eq!(
+        first(&lines, |body| matches!(body, LineBody::Probe { look: true, .. })),
+        Some(2.0)
+    );
+    assert_eq!(
+        first(&lines, |body| matches!(body, LineBody::Probe { look: false, .. })),
+        Some(7.0)
+    );
+}
+
 scenario!(
     an_initial_delay_in_milliseconds,
     "2s",

@@ -1,15 +1,17 @@
 //! A manifest and a scenario in, event lines out.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pulselet_engine::line::{Line, LineBody, LineRecord};
-use pulselet_engine::plan::Settings;
+use pulselet_engine::plan::{ProbeKind, Settings};
 use pulselet_engine::time::{Span, Time};
-use pulselet_model::{GateSet, Pod, Profile, admit_create, decode_documents};
+use pulselet_model::{Pod, Profile, admit_create, decode_documents};
 use pulselet_plan::PodBlueprint;
 use pulselet_plan::duration::parse_duration;
 use pulselet_sim::faults::FaultPlan;
 use pulselet_sim::oracle::{Oracles, Punctuality};
+use pulselet_sim::scenario::GateSkew;
 use pulselet_sim::{Scenario, Setup, Simulation};
 use pulselet_vocabulary::PodName;
 use serde_json::Value;
@@ -18,6 +20,7 @@ use serde_json::Value;
 #[derive(Clone)]
 pub(crate) struct Stage {
     pub(crate) pod: Pod,
+    pub(crate) gates: GateSkew,
     pub(crate) blueprint: PodBlueprint,
     pub(crate) settings: Settings,
     pub(crate) scenario: Scenario,
@@ -27,10 +30,11 @@ pub(crate) struct Stage {
 impl Stage {
     /// `spec` is the pod's spec as YAML.
     pub(crate) fn new(spec: &str, scenario: &str) -> Self {
-        Self::with_gates(spec, scenario, GateSet::ALL)
+        Self::with_skew(spec, scenario, GateSkew::default())
     }
 
-    pub(crate) fn with_gates(spec: &str, scenario: &str, gates: GateSet) -> Self {
+    /// A pod that is new at an API and a node with these gates.
+    pub(crate) fn with_skew(spec: &str, scenario: &str, gates: GateSkew) -> Self {
         let indented = spec.replace('\n', "\n  ");
         let manifest = format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: web}}\nspec:\n  {indented}\n");
         let document = decode_documents(manifest.as_bytes())
@@ -41,13 +45,14 @@ impl Stage {
             .decode(Profile::Pulselet)
             .pod
             .unwrap_or_else(|error| panic!("{error}\n{manifest}"));
-        let pod = admit_create(pod, Profile::Pulselet, gates)
+        let pod = admit_create(pod, Profile::Pulselet, gates.api)
             .expect("the pod is admitted")
             .pod;
-        let blueprint = pulselet_plan::convert(&pod, gates).expect("the pod has a plan");
+        let blueprint = pulselet_plan::convert(&pod, gates.node).expect("the pod has a plan");
         let scenario = Scenario::read(scenario, &blueprint.plan).unwrap_or_else(|error| panic!("{error}"));
         Self {
             pod,
+            gates,
             blueprint,
             settings: Settings::default(),
             scenario,
@@ -62,7 +67,7 @@ impl Stage {
     /// The setup of a simulation.
     pub(crate) fn setup(&self) -> Setup {
         let scenario = self.scenario.clone();
-        let setup = Setup::for_pod(&self.pod, &self.blueprint, self.settings, 7, scenario);
+        let setup = Setup::for_pod(&self.pod, self.gates, &self.blueprint, self.settings, 7, scenario);
         Setup {
             faults: self.faults.clone(),
             ..setup
@@ -94,11 +99,14 @@ impl Stage {
         lines
     }
 
-    /// The lines, after making sure that a restart of the agent at any moment changes none of them.
+    /// The lines, after making sure that a restart of the agent changes none of them, at whatever moment but those at
+    /// which it looks: a clock that was running takes no more looks.
     pub(crate) fn steadfast_trace(&self, limit: &str) -> String {
         let lines = self.lines(limit);
         let undisturbed = trace(&lines);
-        for at in moments(&lines) {
+        let looking = looking(&lines);
+        let is_calm = |at: &Time| looking.iter().all(|(from, to)| at < from || at > to);
+        for at in moments(&lines).into_iter().filter(is_calm) {
             let restarted = self
                 .clone()
                 .with(|scenario| scenario.agent_restarts = vec![at])
@@ -115,6 +123,38 @@ impl Stage {
         }
         undisturbed
     }
+}
+
+/// When each probe of each life looks, from its first look to its last.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "times of a scenario are small"
+)]
+fn looking(lines: &[Line]) -> Vec<(Time, Time)> {
+    let mut open: BTreeMap<(Option<Arc<str>>, ProbeKind), usize> = BTreeMap::new();
+    let mut spans: Vec<(Time, Time)> = Vec::new();
+    for line in lines {
+        match line.body {
+            LineBody::Probe {
+                kind,
+                look: true,
+                latency_ms,
+                ..
+            } => {
+                let index = *open.entry((line.container.clone(), kind)).or_insert_with(|| {
+                    let began = line.at.as_micros() as f64 - latency_ms * 1e3;
+                    spans.push((Time::from_micros(began.round() as u64), line.at));
+                    spans.len() - 1
+                });
+                spans[index].1 = line.at;
+            }
+            LineBody::Created { .. } => open.retain(|(container, _), _| *container != line.container),
+            _ => {}
+        }
+    }
+    spans
 }
 
 /// Restarts that are tried with one scenario: enough to hit everything that happens in it.
@@ -168,7 +208,10 @@ fn terse(value: &Value) -> String {
     let time = object["t"].to_string();
     let mut out = format!("{time:>8} {:6} {}", text("container"), text("type"));
     for (key, value) in object {
-        if !["t", "pod", "container", "type", "detail", "latencyMs", "id"].contains(&key.as_str()) {
+        let is_no_look = key == "look" && *value == Value::Bool(false);
+        if !is_no_look
+            && !["t", "pod", "container", "type", "detail", "latencyMs", "id"].contains(&key.as_str())
+        {
             let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             out = format!("{out} {key}={shown}");
         }

@@ -5,14 +5,18 @@ use std::time::Duration;
 
 use pulselet_engine::io::{Action, ProbeOutcome, ProbeReport};
 use pulselet_engine::plan::{Hook, ProbeKind};
+use pulselet_engine::probe_runner::Asked;
 use pulselet_engine::{Input, LifeKey, PodKey, Span, Time};
+use pulselet_model::Pod;
 use pulselet_plan::PullPolicy;
 use pulselet_vocabulary::Signal;
 use tracing::Instrument as _;
 
 use super::Agent;
 use super::entry::{DueAction, PodEntry};
-use crate::jobs::{CreateJob, HookJob, ImageJob, JobContext, ProbeJob, RemoveJob, StopJob};
+use crate::jobs::{
+    CreateJob, HookJob, ImageJob, JobContext, ProbeJob, RemoveJob, SignalsJob, StopJob, Target,
+};
 use crate::spans;
 
 /// The runtime counts a grace period from the signal itself, which comes a moment after we asked for it. Our SIGKILL
@@ -57,7 +61,12 @@ impl Agent {
                 let work = async move { jobs.start(key, life, id).await };
                 self.tasks.spawn(work.instrument(entry.life_span(life)));
             }
-            Action::Probe { life, kind, timeout } => self.probe(key, life, kind, timeout, due_action.due),
+            Action::Probe {
+                life,
+                kind,
+                timeout,
+                look,
+            } => self.probe(key, (life, kind), Asked { timeout, look }, due_action.due),
             Action::Hook { life, hook, limit } => self.hook(key, life, hook, limit),
             Action::CancelHook { life, hook } => {
                 if let Some(known) = entry.life_mut(life) {
@@ -70,7 +79,7 @@ impl Agent {
         }
     }
 
-    fn probe(&mut self, key: PodKey, life: LifeKey, kind: ProbeKind, timeout: Span, due: Time) {
+    fn probe(&mut self, key: PodKey, (life, kind): (LifeKey, ProbeKind), asked: Asked, due: Time) {
         let entry = self.entries.get(&key);
         let known = entry.and_then(|entry| {
             let known = entry.life(life)?;
@@ -89,6 +98,7 @@ impl Agent {
                 detail: "the probe is not in the pod's manifest".to_owned(),
                 latency: Span::ZERO,
                 exit_code: None,
+                reached: false,
                 timed_out: false,
                 starved: false,
             };
@@ -101,7 +111,8 @@ impl Agent {
             id,
             target,
             address,
-            timeout: timeout.into(),
+            timeout: asked.timeout.into(),
+            look: asked.look.map(Into::into),
             due,
         };
         let jobs = Arc::clone(&self.jobs);
@@ -166,6 +177,30 @@ impl Agent {
         let jobs = Arc::clone(&self.jobs);
         self.tasks
             .spawn(async move { jobs.stop(job).await }.instrument(span));
+    }
+
+    /// Has the main process of a life looked at after a while. A signal that the runtime does not tell is not guessed.
+    pub(super) fn read_signals(&mut self, key: PodKey, life: LifeKey, delay: Duration) {
+        let Some(entry) = self.entries.get(&key) else {
+            return;
+        };
+        let known = entry
+            .life(life)
+            .and_then(|known| Some((known.id.clone(), known.stop_signal?)));
+        let Some((id, signal)) = known.filter(|(_, signal)| !signal.is_kill()) else {
+            return;
+        };
+        let job = SignalsJob {
+            pod: key,
+            life,
+            id,
+            signal,
+            delay,
+        };
+        let jobs = Arc::clone(&self.jobs);
+        let span = entry.life_span(life);
+        self.tasks
+            .spawn(async move { jobs.read_signals(job).await }.instrument(span));
     }
 
     fn remove(&mut self, key: PodKey, life: LifeKey) {
@@ -233,8 +268,11 @@ fn image_job(entry: &PodEntry, key: PodKey, container: usize) -> ImageJob {
 
 fn create_job(entry: &PodEntry, key: PodKey, life: LifeKey) -> CreateJob {
     let plan = entry.plan().containers.get(life.container);
+    let pod = entry.reference(key);
+    let target = plan.map_or(Target::None, |plan| target(entry, &pod.spec, &plan.name));
     CreateJob {
-        pod: entry.reference(key),
+        pod,
+        target,
         life,
         name: plan.map(|plan| Arc::clone(&plan.name)).unwrap_or_default(),
         image_id: entry
@@ -244,5 +282,26 @@ fn create_job(entry: &PodEntry, key: PodKey, life: LifeKey) -> CreateJob {
             .map(|known| known.id.clone())
             .unwrap_or_default(),
         stop_signal: plan.and_then(|plan| plan.stop_signal),
+    }
+}
+
+/// Whose processes an ephemeral container is to see.
+fn target(entry: &PodEntry, pod: &Pod, container: &str) -> Target {
+    let mut ephemeral = pod.spec.ephemeral_containers.iter();
+    let found = ephemeral.find(|it| it.name == container);
+    let Some(name) = found
+        .map(|it| &it.target_container_name)
+        .filter(|name| !name.is_empty())
+    else {
+        return Target::None;
+    };
+    let index = entry.index_of(name);
+    let mut lives = entry
+        .lives
+        .iter()
+        .filter(|life| Some(life.key.container) == index);
+    match lives.find(|life| life.is_running()) {
+        Some(life) => Target::Running(life.id.clone()),
+        None => Target::Missing(name.clone()),
     }
 }

@@ -18,6 +18,7 @@ use tracing::Instrument as _;
 use super::Agent;
 use super::entry::{LifeStage, Manifest, PodEntry, Record};
 use super::observe::Known;
+use super::transitions::SIGNALS_READ_AFTER;
 use crate::jobs::{PodRef, SandboxLocation};
 use crate::spans;
 use crate::state::store::{self, StoredPod};
@@ -173,6 +174,7 @@ impl Agent {
         entry.history = record.history;
         entry.successor = record.successor;
         entry.grace_exceeded = record.grace_exceeded;
+        entry.annotation = record.annotation;
         learn_lives(&mut entry, &engine);
         for (life, generation) in record.older_lives {
             let (older, pod) = spec(generation)?;
@@ -210,6 +212,7 @@ impl Agent {
         };
         let uid = Arc::clone(&entry.identity.uid);
         let plan = Arc::clone(entry.plan());
+        let running = Arc::clone(&entry.blueprint.running);
         let settings = self.config.settings;
         let ready =
             |sandbox: &&SandboxStatus| *sandbox.pod.uid == *uid && sandbox.state == SandboxState::Ready;
@@ -222,6 +225,12 @@ impl Agent {
             .lives
             .iter()
             .map(|life| (life.id.clone(), life.key))
+            .collect();
+        let alive: Vec<_> = entry
+            .lives
+            .iter()
+            .filter(|life| life.is_running())
+            .map(|life| life.key)
             .collect();
         let mut found: Vec<_> = listing
             .containers
@@ -241,8 +250,18 @@ impl Agent {
             self.feed(key, Input::SandboxLost);
         }
         self.feed(key, Input::AgentRestarted);
+        for life in alive {
+            self.read_signals(key, life, SIGNALS_READ_AFTER);
+        }
         // Last: what was begun under the old plan goes on under it.
-        self.feed(key, Input::Replan { plan, settings });
+        self.feed(
+            key,
+            Input::Replan {
+                plan,
+                running,
+                settings,
+            },
+        );
     }
 
     /// The database could not be read; the pods come from their spare copies.

@@ -1,5 +1,6 @@
 //! What the agent knows about a pod besides the engine's state: its manifest, where its sandbox is, its lives.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use pulselet_engine::io::Action;
 use pulselet_engine::line::Line;
 use pulselet_engine::plan::Hook;
 use pulselet_engine::{Identity, LifeKey, PodKey, PodPlan, Time};
-use pulselet_model::Pod;
+use pulselet_model::{GateSet, Pod, gates_in_use};
 use pulselet_plan::{ContainerBlueprint, PodBlueprint};
 use pulselet_runtime::ContainerId;
 use pulselet_vocabulary::{PodName, Signal};
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::task::AbortHandle;
 
 use crate::jobs::{PodRef, SandboxLocation};
+use crate::pod::annotation::AcceptedAnnotation;
 use crate::pod::identity::Origin;
 use crate::pod::status::KnownImage;
 use crate::spans;
@@ -30,6 +32,7 @@ pub(super) struct PodEntry {
     /// What the next life is made from.
     pub(super) spec: Manifest,
     pub(super) qos_class: String,
+    pub(super) annotation: AcceptedAnnotation,
     pub(super) generation: u32,
     /// What was made of the manifest, once.
     pub(super) blueprint: Arc<PodBlueprint>,
@@ -45,8 +48,10 @@ pub(super) struct PodEntry {
     pub(super) pending: PendingOutput,
     /// Takes this pod's name once it is gone.
     pub(super) successor: Option<Successor>,
-    /// The distinct stop signals the manifest asks for, as counted in the metrics.
-    pub(super) signals: Vec<Signal>,
+    /// The distinct stop signals it goes by, as counted in the metrics.
+    pub(super) signals: BTreeSet<Signal>,
+    /// The gates whose fields its manifest has, as counted in the metrics.
+    pub(super) gates_in_use: GateSet,
     /// Its end needed SIGKILL, which is counted once.
     pub(super) grace_exceeded: bool,
     /// Only what a crash may lose has changed since the last save.
@@ -141,6 +146,8 @@ pub(super) struct Record<E> {
     pub(super) history: History,
     pub(super) successor: Option<Successor>,
     pub(super) grace_exceeded: bool,
+    #[serde(default)]
+    pub(super) annotation: AcceptedAnnotation,
     pub(super) engine: E,
 }
 
@@ -155,7 +162,6 @@ impl PodEntry {
     ) -> Self {
         let pod_name = identity.pod_name();
         let images = vec![KnownImage::default(); blueprint.containers.len()];
-        let signals = stop_signals(&blueprint.plan);
         let qos_class = pod.status.qos_class.clone();
         Self {
             identity,
@@ -164,6 +170,7 @@ impl PodEntry {
             accepted_at,
             spec,
             qos_class,
+            annotation: AcceptedAnnotation::new(pod),
             generation: 0,
             blueprint,
             location: None,
@@ -173,7 +180,8 @@ impl PodEntry {
             history: History::default(),
             pending: PendingOutput::default(),
             successor: None,
-            signals,
+            signals: BTreeSet::new(),
+            gates_in_use: gates_in_use(pod),
             grace_exceeded: false,
             changed_lightly: false,
             changed_visibly: true,
@@ -195,6 +203,7 @@ impl PodEntry {
             history: self.history.condensed(),
             successor: self.successor.clone(),
             grace_exceeded: self.grace_exceeded,
+            annotation: self.annotation.clone(),
             engine,
         }
     }
@@ -309,12 +318,4 @@ impl Life {
             task.abort();
         }
     }
-}
-
-fn stop_signals(plan: &PodPlan) -> Vec<Signal> {
-    let containers = plan.containers.iter();
-    let mut signals: Vec<Signal> = containers.filter_map(|it| it.stop_signal).collect();
-    signals.sort();
-    signals.dedup();
-    signals
 }

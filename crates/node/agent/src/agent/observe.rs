@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use pulselet_engine::io::{Exit, ProbeReport, StopRecord};
-use pulselet_engine::plan::ProbeKind;
+use pulselet_engine::plan::{ContainerPlan, ProbeKind};
 use pulselet_engine::{Input, LifeKey, PodKey, Time};
 use pulselet_plan::{MessagePolicy, VolumeKind};
 use pulselet_runtime::{
@@ -60,11 +60,19 @@ impl Agent {
             JobResult::ProbeDone {
                 life,
                 kind,
+                look,
                 report,
                 began,
                 late,
             } => {
                 self.metrics.lateness(late);
+                if look {
+                    self.metrics.look(&report);
+                }
+                // A look that failed says nothing that a dashboard of failing probes should show.
+                if !look || report.outcome.is_success() {
+                    self.count_probe(key, life, kind, &report);
+                }
                 self.probe_done(key, life, kind, report, began);
             }
             JobResult::Signalled { life, signal, at } => {
@@ -111,6 +119,21 @@ impl Agent {
         }
     }
 
+    /// The plan of a probe whose worker is there.
+    fn probed(&self, key: PodKey, life: LifeKey, kind: ProbeKind) -> Option<(&PodEntry, &ContainerPlan)> {
+        let entry = self.entries.get(&key)?;
+        let plan = entry.plan().containers.get(life.container)?;
+        let is_worked_on = self.pods.get(key)?.has_worker(life, kind);
+        is_worked_on.then_some((entry, plan))
+    }
+
+    fn count_probe(&self, key: PodKey, life: LifeKey, kind: ProbeKind, report: &ProbeReport) {
+        if let Some((entry, plan)) = self.probed(key, life, kind) {
+            let name = probe_name(entry, &plan.name, kind);
+            self.metrics.probe(&name, report.outcome, report.latency.into());
+        }
+    }
+
     fn probe_done(
         &mut self,
         key: PodKey,
@@ -119,15 +142,11 @@ impl Agent {
         mut report: ProbeReport,
         began: Time,
     ) {
-        if let Some(entry) = self.entries.get(&key)
-            && let Some(plan) = entry.plan().containers.get(life.container)
-            && self.pods.get(key).is_some_and(|pod| pod.has_worker(life, kind))
+        if let Some(starvation) = &self.starvation
+            && let Some((_, plan)) = self.probed(key, life, kind)
+            && let Some(probe) = plan.probe(kind)
         {
-            let name = probe_name(entry, &plan.name, kind);
-            self.metrics.probe(&name, report.outcome, report.latency.into());
-            if let (Some(starvation), Some(probe)) = (&self.starvation, plan.probe(kind)) {
-                report.starved = starvation.was_late(began, probe.period);
-            }
+            report.starved = starvation.was_late(began, probe.period);
         }
         self.feed(key, Input::ProbeDone { life, kind, report });
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use pulselet_engine::plan::{ProbeKind, Role};
 use pulselet_engine::status::ReportedState;
 use pulselet_engine::{Identity, Input, PodKey, PodPlan};
-use pulselet_model::Pod;
+use pulselet_model::{PROBES_ANNOTATION, Pod, gates_in_use, keep_accepted};
 use pulselet_plan::{PodBlueprint, refusal_without};
 use pulselet_runtime::SandboxId;
 use pulselet_vocabulary::PodName;
@@ -16,12 +16,13 @@ use tracing::Instrument as _;
 
 use super::entry::{Manifest, PodEntry, Successor};
 use super::requests::{
-    AddError, Added, How, Located, LogError, LogPlace, MAX_PODS, NoSuchPod, PodView, Request, Shutdown,
-    StreamError, UpdateError,
+    AddError, Added, How, Located, LogError, LogPlace, MAX_PODS, NoSuchPod, PodView, ProbeView, Request,
+    Shutdown, StreamError, UpdateError,
 };
 use super::transitions::probe_name;
 use super::{Agent, LEAVE_PATIENCE};
 use crate::container_config::{abilities, log_path};
+use crate::pod::annotation::annotated;
 use crate::pod::identity::{Origin, pod_name_of, uid_of};
 use crate::pod::status::{KnownImage, Surroundings, pod_status};
 use crate::spans;
@@ -85,7 +86,7 @@ impl Agent {
         if self.ending.is_some() {
             return Err(AddError::ShuttingDown);
         }
-        let blueprint = pulselet_plan::convert(&pod, self.config.gates)?;
+        let blueprint = pulselet_plan::convert(&annotated(&pod).0, self.config.gates)?;
         let name = pod_name_of(&pod);
         let uid = uid_of(&pod);
         let added = |how| Added {
@@ -121,6 +122,8 @@ impl Agent {
 
     /// Takes a pod, to run it or to refuse it: for what no node does, or for what this one's runtime does not.
     fn accept(&mut self, pod: &Pod, mut blueprint: PodBlueprint, origin: Origin) {
+        let (pod, bad_annotation) = annotated(pod);
+        let pod = &*pod;
         let has = abilities(self.jobs.version.features.security);
         let refusal = blueprint.refusal.take();
         blueprint.refusal = refusal.or_else(|| refusal_without(pod, has).map(Box::new));
@@ -142,27 +145,46 @@ impl Agent {
                 pulselet_engine::PodMachine::rejected(own, plan, settings, why, now, &mut self.out)
             }
         };
+        if origin.is_api() {
+            warn_of_long_grace(&identity, &blueprint.plan);
+        }
         let spec = Manifest::new(pod);
         self.journal.spec(&identity.uid, 0, &spec);
         let entry = PodEntry::new(identity, origin, pod, spec, Arc::new(blueprint), now);
         let key = self.insert(engine, entry);
         self.digest(key, now);
+        if let Some(why) = bad_annotation {
+            self.warn_of_pod(key, "InvalidProbesAnnotation", why);
+        }
     }
 
     pub(super) fn insert(&mut self, engine: pulselet_engine::PodMachine, entry: PodEntry) -> PodKey {
-        for signal in &entry.signals {
-            self.metrics.signal_asked(*signal);
-        }
+        self.metrics.features_used(entry.gates_in_use);
         let key = self.pods.insert(engine);
         self.names.insert(entry.pod_name.clone(), key);
         self.entries.insert(key, entry);
+        self.count_signals(key);
         key
     }
 
-    /// Another manifest for a pod that stays. Only another image restarts a container.
+    /// Counts the stop signals that a pod goes by now, which follows what runs.
+    pub(super) fn count_signals(&mut self, key: PodKey) {
+        let (Some(pod), Some(entry)) = (self.pods.get(key), self.entries.get_mut(&key)) else {
+            return;
+        };
+        let signals = pod.stop_signals();
+        for signal in signals.difference(&entry.signals) {
+            self.metrics.signal_asked(*signal);
+        }
+        for signal in entry.signals.difference(&signals) {
+            self.metrics.signal_gone(*signal);
+        }
+        entry.signals = signals;
+    }
+
+    /// Another manifest for a pod that stays. Only another image restarts a container, and what an API no longer shows
+    /// because a gate was turned off there is kept.
     fn update(&mut self, pod: &Pod) -> Result<(), UpdateError> {
-        let blueprint = Arc::new(pulselet_plan::convert(pod, self.config.gates)?);
-        let plan = Arc::clone(&blueprint.plan);
         let name = pod_name_of(pod);
         let key = self.find(&name)?;
         let settings = self.config.settings;
@@ -170,10 +192,15 @@ impl Agent {
         if *entry.identity.uid != *uid_of(pod) {
             return Err(NoSuchPod { pod: name }.into());
         }
+        let is_news = entry.annotation.is_news(pod);
+        let mut pod = entry.annotation.apply_accepted(pod);
+        keep_accepted(&mut pod, &entry.spec.read());
+        let blueprint = Arc::new(pulselet_plan::convert(&pod, self.config.gates)?);
+        let (plan, running) = (Arc::clone(&blueprint.plan), Arc::clone(&blueprint.running));
         if !only_adds_ephemeral(&plan, entry.plan()) {
             return Err(UpdateError::Containers);
         }
-        let spec = Manifest::new(pod);
+        let spec = Manifest::new(&pod);
         let before = entry.generation;
         entry.generation = before.wrapping_add(1);
         self.journal.spec(&entry.identity.uid, entry.generation, &spec);
@@ -186,12 +213,29 @@ impl Agent {
             .resize_with(plan.containers.len(), KnownImage::default);
         entry.blueprint = blueprint;
         entry.changed_visibly = true;
+        self.metrics.features_gone(entry.gates_in_use);
+        entry.gates_in_use = gates_in_use(&pod);
+        self.metrics.features_used(entry.gates_in_use);
         self.journal.mark(key);
         let jobs = Arc::clone(&self.jobs);
         let pod = entry.reference(key);
         let work = async move { jobs.update_volumes(pod).await };
         self.tasks.spawn(work.instrument(entry.span()));
-        self.feed(key, Input::Replan { plan, settings });
+        self.feed(
+            key,
+            Input::Replan {
+                plan,
+                running,
+                settings,
+            },
+        );
+        self.count_signals(key);
+        if is_news {
+            let message = format!(
+                "The annotation {PROBES_ANNOTATION} is read when the node accepts a pod: the change has no effect"
+            );
+            self.warn_of_pod(key, "ProbesAnnotationIgnored", message);
+        }
         Ok(())
     }
 
@@ -267,6 +311,7 @@ impl Agent {
         for signal in &entry.signals {
             self.metrics.signal_gone(*signal);
         }
+        self.metrics.features_gone(entry.gates_in_use);
         for container in &entry.plan().containers {
             for kind in ProbeKind::ALL {
                 self.metrics
@@ -276,7 +321,7 @@ impl Agent {
         let Some(Successor { pod, origin }) = entry.successor.filter(|_| self.ending.is_none()) else {
             return;
         };
-        match pulselet_plan::convert(&pod, self.config.gates) {
+        match pulselet_plan::convert(&annotated(&pod).0, self.config.gates) {
             Ok(blueprint) => self.accept(&pod, blueprint, origin),
             Err(error) => {
                 spans::pod(&entry.pod_name)
@@ -313,6 +358,7 @@ impl Agent {
             accepted_at: clock.wall(entry.accepted_at),
             deleting: pod.is_deleting(),
             status: pod_status(&pod.status(), &around),
+            probes: pod.probes().map(ProbeView::from).collect(),
         })
     }
 
@@ -415,6 +461,25 @@ impl Agent {
 }
 
 /// An API decides over its own pods only, and nobody else over those.
+/// Pods from files were admitted by this process, which said it then.
+fn warn_of_long_grace(identity: &Identity, plan: &PodPlan) {
+    for container in &plan.containers {
+        for kind in ProbeKind::ALL {
+            let Some(own) = container.probe(kind).and_then(|probe| probe.grace) else {
+                continue;
+            };
+            if let Some(pod) = plan.grace.filter(|pod| own > *pod) {
+                spans::container(&identity.pod_name(), &container.name, None).in_scope(|| {
+                    tracing::warn!(
+                        probe = kind.as_str(), grace = %own, pod_grace = %pod,
+                        "the probe's grace period is longer than the pod's"
+                    );
+                });
+            }
+        }
+    }
+}
+
 fn check_owner(entry: &PodEntry, origin: &Origin) -> Result<(), AddError> {
     let whose = match (entry.origin.is_api(), origin.is_api()) {
         (true, true) | (false, false) => return Ok(()),

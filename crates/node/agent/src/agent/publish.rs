@@ -98,6 +98,21 @@ impl Agent {
         self.record(key, &[], &[event]);
     }
 
+    /// Something that the pod's owner should know and that concerns no single container.
+    pub(super) fn warn_of_pod(&mut self, key: PodKey, reason: &'static str, message: String) {
+        let body = LineBody::Warning {
+            message: message.clone(),
+        };
+        self.publish(key, [self.line(None, body)]);
+        let event = Event {
+            container: None,
+            severity: Severity::Warning,
+            reason,
+            message,
+        };
+        self.record(key, &[], &[event]);
+    }
+
     /// Volumes that cannot be written: an event every time, a line when it is new.
     pub(super) fn failed_mount(&mut self, key: PodKey, messages: Vec<String>, is_new: bool) {
         for message in messages {

@@ -5,6 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use pulselet_engine::Span;
+use pulselet_engine::plan::ProbeKind;
+use pulselet_engine::status::EffectiveProbe;
 use pulselet_model::{Pod, PodStatus};
 use pulselet_plan::PlanError;
 use pulselet_runtime::{ContainerId, SandboxId};
@@ -201,6 +204,31 @@ pub struct PodView {
     /// It is being deleted.
     pub deleting: bool,
     pub status: PodStatus,
+    /// How its probes work now.
+    #[serde(default)]
+    pub probes: Vec<ProbeView>,
+}
+
+/// A probe as it works now: offsets, the first success and the node's policies are accounted for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProbeView {
+    pub container: String,
+    pub kind: ProbeKind,
+    pub period_ms: u64,
+    pub timeout_ms: u64,
+}
+
+impl From<EffectiveProbe> for ProbeView {
+    fn from(probe: EffectiveProbe) -> Self {
+        let millis = |span: Span| span.as_micros() / 1_000;
+        Self {
+            container: probe.container.to_string(),
+            kind: probe.kind,
+            period_ms: millis(probe.period),
+            timeout_ms: millis(probe.timeout),
+        }
+    }
 }
 
 impl PodView {

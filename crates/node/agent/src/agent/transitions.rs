@@ -3,6 +3,7 @@
 //! Everything that the agent knows of a life's course comes from here; lines are for people.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pulselet_engine::line::KillReason;
 use pulselet_engine::plan::ProbeKind;
@@ -13,6 +14,9 @@ use super::Agent;
 use super::entry::{Life, LifeStage, PodEntry};
 use crate::endpoints::metrics::{Metrics, ProbeName, StopOutcome};
 
+/// A program has set up its signal handlers by then, or has none.
+pub(super) const SIGNALS_READ_AFTER: Duration = Duration::from_secs(10);
+
 impl Agent {
     pub(super) fn follow(&mut self, key: PodKey, transitions: &[Transition]) {
         let Some(entry) = self.entries.get_mut(&key) else {
@@ -21,6 +25,24 @@ impl Agent {
         for transition in transitions {
             follow_one(entry, *transition, &self.metrics);
             entry.changed_visibly |= transition.changes_status();
+        }
+        if transitions.iter().any(|transition| transition.changes_status()) {
+            self.count_signals(key);
+        }
+        for transition in transitions {
+            match *transition {
+                Transition::Running { life, .. } => self.read_signals(key, life, SIGNALS_READ_AFTER),
+                Transition::StopBegan { life, grace, .. } if !grace.span.is_zero() => {
+                    self.read_signals(key, life, Duration::ZERO);
+                }
+                Transition::StopBegan { .. }
+                | Transition::Created { .. }
+                | Transition::FirstSuccess { .. }
+                | Transition::GraceExceeded { .. }
+                | Transition::Ended { .. }
+                | Transition::StatusChanged
+                | Transition::WorkerRetired { .. } => {}
+            }
         }
     }
 }

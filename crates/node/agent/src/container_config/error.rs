@@ -37,4 +37,6 @@ pub(crate) enum ConfigError {
     Prepare { path: PathBuf, source: io::Error },
     #[error("container {container:?} is not in the pod")]
     UnknownContainer { container: String },
+    #[error("unable to find target container {target:?}: it does not run")]
+    NoTarget { target: String },
 }

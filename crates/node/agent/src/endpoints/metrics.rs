@@ -12,7 +12,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
-use pulselet_engine::io::ProbeOutcome;
+use pulselet_engine::io::{ProbeOutcome, ProbeReport};
 use pulselet_engine::line::KillReason;
 use pulselet_engine::plan::ProbeKind;
 use pulselet_model::{Gate, GateSet};
@@ -52,6 +52,11 @@ struct DurationLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LookLabels {
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct SignalLabels {
     signal: &'static str,
 }
@@ -64,6 +69,12 @@ struct StopLabels {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct GateLabels {
+    name: &'static str,
+    stage: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct FeatureLabels {
     name: &'static str,
 }
 
@@ -82,7 +93,9 @@ pub(crate) struct Metrics {
     others: Registry,
     probe_total: Family<ProbeLabels, Counter>,
     probe_duration: Family<DurationLabels, Histogram, HistogramMaker>,
+    looks: Family<LookLabels, Counter>,
     stop_signals: Family<SignalLabels, Gauge>,
+    in_use: Family<FeatureLabels, Gauge>,
     grace_exceeded: Counter,
     lateness: Histogram,
     first_success: Histogram,
@@ -105,7 +118,9 @@ impl Metrics {
             others: Registry::default(),
             probe_total: Family::default(),
             probe_duration: Family::new_with_constructor(|| Histogram::new(PROBE_BUCKETS)),
+            looks: Family::default(),
             stop_signals: Family::default(),
+            in_use: Family::default(),
             grace_exceeded: Counter::default(),
             lateness: Histogram::new(exponential_buckets(0.000_25, 2.0, 16)),
             first_success: Histogram::new(exponential_buckets(0.025, 2.0, 16)),
@@ -133,13 +148,22 @@ impl Metrics {
         let others = &mut self.others;
         let enabled: Family<GateLabels, Gauge> = Family::default();
         for gate in Gate::ALL {
-            let labels = GateLabels { name: gate.name() };
+            let name = gate.name();
+            let stage = gate.stage();
+            let labels = GateLabels { name, stage };
             enabled.get_or_create(&labels).set(i64::from(gates.enabled(gate)));
+            // Every gate has its series from the start: none in use is something to know.
+            self.in_use.get_or_create(&FeatureLabels { name }).set(0);
         }
         others.register(
             "kubernetes_feature_enabled",
             "Whether a feature gate is on",
             enabled,
+        );
+        others.register(
+            "pulselet_feature_in_use",
+            "Pods of this node whose manifest has fields of a feature gate",
+            self.in_use.clone(),
         );
         others.register(
             "kubelet_pod_stop_signals_count",
@@ -155,6 +179,11 @@ impl Metrics {
             "pulselet_probe_lateness_seconds",
             "Between the moment a probe was due and the moment it began",
             self.lateness.clone(),
+        );
+        others.register(
+            "pulselet_probe_looks",
+            "Attempts of startup and readiness probes before their first counted tick, by result",
+            self.looks.clone(),
         );
         others.register(
             "pulselet_container_time_to_first_success_seconds",
@@ -181,6 +210,18 @@ impl Metrics {
         self.probe_duration
             .get_or_create(&name.duration())
             .observe(latency.as_secs_f64());
+    }
+
+    /// Counts a look, whatever came of it. Nobody was there for one that was refused.
+    pub(crate) fn look(&self, report: &ProbeReport) {
+        let result = match report.outcome {
+            ProbeOutcome::Success | ProbeOutcome::Warning => "success",
+            ProbeOutcome::Failure | ProbeOutcome::Unknown if !report.reached => "refused",
+            ProbeOutcome::Failure | ProbeOutcome::Unknown if report.timed_out => "timeout",
+            ProbeOutcome::Failure | ProbeOutcome::Unknown => "failure",
+            ProbeOutcome::Error => return,
+        };
+        self.looks.get_or_create(&LookLabels { result }).inc();
     }
 
     /// The worker has finished: its series end.
@@ -215,6 +256,23 @@ impl Metrics {
 
     pub(crate) fn grace_exceeded(&self) {
         self.grace_exceeded.inc();
+    }
+
+    /// A pod has fields of these gates.
+    pub(crate) fn features_used(&self, gates: GateSet) {
+        self.count_features(gates, 1);
+    }
+
+    /// A pod that had fields of these gates is gone, or has them no longer.
+    pub(crate) fn features_gone(&self, gates: GateSet) {
+        self.count_features(gates, -1);
+    }
+
+    fn count_features(&self, gates: GateSet, by: i64) {
+        for gate in Gate::ALL.into_iter().filter(|gate| gates.enabled(*gate)) {
+            let labels = FeatureLabels { name: gate.name() };
+            self.in_use.get_or_create(&labels).inc_by(by);
+        }
     }
 
     /// A pod asks for this signal.
@@ -290,6 +348,8 @@ const fn reason_label(reason: KillReason) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use pulselet_engine::Span;
+
     use super::*;
 
     fn name() -> ProbeName {
@@ -307,7 +367,25 @@ mod tests {
         let metrics = Metrics::new(GateSet::ALL.with(Gate::SubSecondProbes, false));
         metrics.probe(&name(), ProbeOutcome::Failure, Duration::from_millis(7));
         metrics.probe(&name(), ProbeOutcome::Error, Duration::from_millis(7));
+        for (outcome, reached, timed_out) in [
+            (ProbeOutcome::Success, true, false),
+            (ProbeOutcome::Failure, false, true),
+            (ProbeOutcome::Failure, true, true),
+            (ProbeOutcome::Failure, true, false),
+            (ProbeOutcome::Error, false, false),
+        ] {
+            metrics.look(&ProbeReport {
+                outcome,
+                detail: String::new(),
+                exit_code: None,
+                latency: Span::ZERO,
+                reached,
+                timed_out,
+                starved: false,
+            });
+        }
         metrics.grace_exceeded();
+        metrics.features_used(GateSet::NONE.with(Gate::SubSecondProbes, true));
         metrics.signal_asked("SIGUSR1".parse().unwrap());
         metrics.stopped(
             KillReason::LivenessProbe,
@@ -318,12 +396,18 @@ mod tests {
         let expected = [
             r#"prober_probe_total{probe_type="Liveness",result="failed",container="app",pod="web",namespace="default",pod_uid="u-1"} 1"#,
             r#"prober_probe_duration_seconds_count{probe_type="Liveness",container="app",pod="web",namespace="default"} 1"#,
-            r#"kubernetes_feature_enabled{name="SubSecondProbes"} 0"#,
-            r#"kubernetes_feature_enabled{name="ContainerStopSignals"} 1"#,
+            r#"kubernetes_feature_enabled{name="SubSecondProbes",stage="ALPHA"} 0"#,
+            r#"kubernetes_feature_enabled{name="StartupProbeEnabled",stage=""} 1"#,
+            r#"pulselet_feature_in_use{name="SubSecondProbes"} 1"#,
+            r#"pulselet_feature_in_use{name="ContainerStopSignals"} 0"#,
             r#"kubelet_pod_stop_signals_count{signal="SIGUSR1"} 1"#,
             "kubelet_pod_termination_grace_period_exceeded_total 1",
             r#"pulselet_container_stop_duration_seconds_count{reason="livenessProbe",outcome="killed"} 1"#,
             "pulselet_probe_lateness_seconds_count 0",
+            r#"pulselet_probe_looks_total{result="success"} 1"#,
+            r#"pulselet_probe_looks_total{result="refused"} 1"#,
+            r#"pulselet_probe_looks_total{result="timeout"} 1"#,
+            r#"pulselet_probe_looks_total{result="failure"} 1"#,
             "pulselet_container_time_to_first_success_seconds_count 0",
         ];
         for line in expected {
@@ -331,6 +415,44 @@ mod tests {
         }
         assert_eq!(text.matches("# EOF").count(), 1);
         assert!(!metrics.probes().contains("kubelet_"));
+    }
+
+    /// What the files for Prometheus and Grafana ask for is there to be asked for, and what they refer to is defined.
+    #[test]
+    fn the_rules_and_the_dashboard_know_the_nodes_metrics() {
+        let metrics = Metrics::new(GateSet::ALL);
+        metrics.probe(&name(), ProbeOutcome::Failure, Duration::ZERO);
+        metrics.signal_asked(Signal::TERM);
+        metrics.stopped(KillReason::LivenessProbe, StopOutcome::Killed, Duration::ZERO);
+        let text = metrics.all();
+        let dist = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../dist/");
+        let read = |file: &str| std::fs::read_to_string(format!("{dist}{file}")).expect("the file is there");
+        let rules = read("prometheus-rules.yaml");
+        for (file, used) in [
+            ("prometheus-rules.yaml", &rules),
+            ("grafana-dashboard.json", &read("grafana-dashboard.json")),
+        ] {
+            let words = used.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':');
+            let prefixes = ["prober_", "kubelet_", "kubernetes_", "pulselet_"];
+            let (mut exported, mut recorded) = (0, 0);
+            for word in words.map(|word| word.trim_end_matches(':')) {
+                if word.starts_with("pulselet:") {
+                    assert!(
+                        rules.contains(&format!("- record: {word}\n")),
+                        "{file} uses {word}, which no rule records"
+                    );
+                    recorded += 1;
+                } else if prefixes.iter().any(|prefix| word.starts_with(prefix)) {
+                    let is_there = |line: &str| line.split(['{', ' ']).next() == Some(word);
+                    assert!(
+                        text.lines().any(is_there),
+                        "{file} uses {word}, which is not exported"
+                    );
+                    exported += 1;
+                }
+            }
+            assert!(exported > 5 && (recorded > 3 || file.ends_with("json")), "{file}");
+        }
     }
 
     #[test]

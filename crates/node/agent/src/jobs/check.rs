@@ -75,6 +75,8 @@ pub(crate) struct ProbeJob {
     /// The pod's; `None` if it has the host's network.
     pub(crate) address: Option<IpAddr>,
     pub(crate) timeout: Duration,
+    /// For a look: how long it may take until it is connected.
+    pub(crate) look: Option<Duration>,
     /// When the engine wanted it to begin.
     pub(crate) due: Time,
 }
@@ -88,17 +90,15 @@ impl JobContext {
         };
         let _permit = limit.acquire().await;
         let began = self.clock.now();
-        let late = began.since(job.due).into();
-        let mut report = self.run_check(&job, &check).await;
-        for _ in 1..PROBE_TRIES {
-            if report.outcome != ProbeOutcome::Error {
-                break;
-            }
-            report = self.run_check(&job, &check).await;
-        }
+        let late: Duration = began.since(job.due).into();
+        let report = match job.look {
+            Some(connect) => self.look(&job, &check, connect, late).await,
+            None => self.try_check(&job, &check).await,
+        };
         let result = JobResult::ProbeDone {
             life: job.life,
             kind: job.kind,
+            look: job.look.is_some(),
             report,
             began,
             late,
@@ -106,18 +106,42 @@ impl JobContext {
         self.answer(job.pod, result).await;
     }
 
+    /// A counted probe. What could not be asked is tried again.
+    async fn try_check(&self, job: &ProbeJob, check: &Check<'_>) -> ProbeReport {
+        let mut report = self.run_check(job, check).await;
+        for _ in 1..PROBE_TRIES {
+            if report.outcome != ProbeOutcome::Error {
+                break;
+            }
+            report = self.run_check(job, check).await;
+        }
+        report
+    }
+
     async fn run_check(&self, job: &ProbeJob, check: &Check<'_>) -> ProbeReport {
         match check {
             Check::Network(probe) => network_report(self.prober.run(probe, job.timeout).await),
             Check::Exec(command) => self.exec(&job.id, command, job.timeout).await,
-            Check::Impossible(why) => ProbeReport {
-                outcome: ProbeOutcome::Error,
-                detail: (*why).to_owned(),
-                exit_code: None,
-                latency: Span::ZERO,
-                timed_out: false,
-                starved: false,
-            },
+            Check::Impossible(why) => impossible(why),
+        }
+    }
+
+    /// A look ends when the next probe is due, so what it waited for its own turn is taken from its time.
+    async fn look(
+        &self,
+        job: &ProbeJob,
+        check: &Check<'_>,
+        connect: Duration,
+        late: Duration,
+    ) -> ProbeReport {
+        let timeout = job.timeout.saturating_sub(late);
+        match check {
+            Check::Network(probe) => {
+                let connect = connect.saturating_sub(late);
+                network_report(self.prober.look(probe, connect, timeout).await)
+            }
+            Check::Exec(command) => self.exec(&job.id, command, timeout).await,
+            Check::Impossible(why) => impossible(why),
         }
     }
 
@@ -148,8 +172,21 @@ impl JobContext {
             detail,
             exit_code,
             latency,
+            reached: true,
             starved: false,
         }
+    }
+}
+
+fn impossible(why: &str) -> ProbeReport {
+    ProbeReport {
+        outcome: ProbeOutcome::Error,
+        detail: why.to_owned(),
+        exit_code: None,
+        latency: Span::ZERO,
+        reached: false,
+        timed_out: false,
+        starved: false,
     }
 }
 
@@ -176,6 +213,7 @@ fn network_report(report: pulselet_probe::Report) -> ProbeReport {
         detail: report.detail,
         exit_code: None,
         latency: report.latency.into(),
+        reached: report.connected,
         timed_out,
         starved: false,
     }

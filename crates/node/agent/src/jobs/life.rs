@@ -23,6 +23,16 @@ pub(crate) struct CreateJob {
     pub(crate) name: Arc<str>,
     pub(crate) image_id: String,
     pub(crate) stop_signal: Option<Signal>,
+    pub(crate) target: Target,
+}
+
+/// Whose processes a container is to see besides its own.
+#[derive(Debug)]
+pub(crate) enum Target {
+    None,
+    Running(ContainerId),
+    /// The container of that name does not run.
+    Missing(String),
 }
 
 #[derive(Debug)]
@@ -34,6 +44,16 @@ pub(crate) struct StopJob {
     /// The signal the runtime will send.
     pub(crate) signal: Signal,
     /// How long the runtime has to do it by itself.
+    pub(crate) delay: Duration,
+}
+
+#[derive(Debug)]
+pub(crate) struct SignalsJob {
+    pub(crate) pod: PodKey,
+    pub(crate) life: LifeKey,
+    pub(crate) id: ContainerId,
+    /// The effective stop signal.
+    pub(crate) signal: Signal,
     pub(crate) delay: Duration,
 }
 
@@ -84,6 +104,14 @@ impl JobContext {
 
     /// Asks for the objects the container is made from, then makes its configuration.
     async fn configure(self: Arc<Self>, job: CreateJob) -> (PodRef, std::result::Result<Made, ConfigError>) {
+        let pid_target = match &job.target {
+            Target::None => None,
+            Target::Running(id) => Some(id.clone()),
+            Target::Missing(name) => {
+                let target = name.clone();
+                return (job.pod, Err(ConfigError::NoTarget { target }));
+            }
+        };
         let pod = &job.pod.spec;
         let image = ImageFacts {
             user: self.image_user(&job).await,
@@ -99,6 +127,10 @@ impl JobContext {
             let made = job.pod.with_context(&jobs, |context| {
                 let attempt = job.life.attempt;
                 container_config(context, &objects, &job.name, attempt, signal, image)
+            });
+            let made = made.map(|mut made| {
+                made.config.pid_target = pid_target;
+                made
             });
             (job.pod, made)
         });
@@ -200,6 +232,25 @@ impl JobContext {
         // The event may have been missed; reporting it twice does no harm.
         if let Ok(status) = bounded(Operation::ContainerStatus, self.runtime.container_status(&id)).await {
             self.answer(pod, JobResult::Container(Box::new(status))).await;
+        }
+    }
+
+    /// Looks what the container's main process does about its stop signal. What cannot be seen is not reported.
+    pub(crate) async fn read_signals(&self, job: SignalsJob) {
+        let SignalsJob {
+            pod,
+            life,
+            id,
+            signal,
+            delay,
+        } = job;
+        tokio::time::sleep(delay).await;
+        let masks = bounded(Operation::ContainerStatus, self.runtime.signal_masks(&id)).await;
+        if let Ok(Some(masks)) = masks
+            && !masks.handles(signal)
+        {
+            self.send_input(pod, Input::StopSignalUnhandled { life, signal })
+                .await;
         }
     }
 

@@ -1,13 +1,10 @@
 //! The message a container leaves behind: its termination file, or the end of its log.
 
-use std::fs::OpenOptions;
 use std::io::{Read as _, Seek as _, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use pulselet_plan::MessagePolicy;
 use pulselet_runtime::{ContainerExit, ContainerStatus, log};
-use rustix::fs::OFlags;
 
 use crate::state::layout::Layout;
 
@@ -48,20 +45,25 @@ pub(crate) fn message(
 
 /// Reads from a file that a container may have put there: never waits for a pipe, never follows a link.
 fn read_end(path: &Path, limit: u64, from_end: bool) -> Option<Vec<u8>> {
-    let flags = OFlags::NONBLOCK | OFlags::NOFOLLOW;
-    let mut file = OpenOptions::new()
-        .read(true)
-        .custom_flags(i32::try_from(flags.bits()).ok()?)
-        .open(path)
-        .ok()?;
-    let metadata = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
+    let mut file = log::open_to_read(path).ok()?;
     if from_end {
-        let start = metadata.len().saturating_sub(limit);
+        let start = file.metadata().ok()?.len().saturating_sub(limit);
         file.seek(SeekFrom::Start(start)).ok()?;
     }
     let mut bytes = Vec::new();
     file.take(limit).read_to_end(&mut bytes).ok()?;
     Some(bytes)
+}
+
+/// For a fuzzer: messages are bounded.
+pub(crate) fn fuzz_message(path: &Path, tail: &[u8]) {
+    let message = read_end(path, MAX_MESSAGE, false).unwrap_or_default();
+    assert!(message.len() as u64 <= MAX_MESSAGE);
+    let tail_start = tail
+        .len()
+        .saturating_sub(usize::try_from(LOG_TAIL).unwrap_or(usize::MAX));
+    // Each byte that is no text becomes a mark of three bytes.
+    assert!(last_lines(&tail[tail_start..]).len() <= 3 * MAX_LOG);
 }
 
 fn last_lines(tail: &[u8]) -> String {

@@ -19,12 +19,84 @@ const MAX_DETAIL: usize = 1024;
 
 /// One attempt of a probe in few bytes.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(from = "StoredAttempt", into = "StoredAttempt")]
 struct Attempt {
     at: Time,
     latency_micros: u32,
     run: u16,
     outcome: AttemptOutcome,
+    turn: AttemptTurn,
+}
+
+/// An attempt as it is written down.
+#[derive(Serialize, Deserialize)]
+struct StoredAttempt {
+    at: Time,
+    latency_micros: u32,
+    run: u16,
+    outcome: AttemptOutcome,
     counted: bool,
+    #[serde(default)]
+    look: bool,
+}
+
+/// Whether it counted, and whether it was a look, in one byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AttemptTurn {
+    Tick,
+    ForgivenTick,
+    Look,
+    FailedLook,
+}
+
+impl AttemptTurn {
+    fn new(counted: bool, look: bool) -> Self {
+        match (counted, look) {
+            (true, false) => Self::Tick,
+            (false, false) => Self::ForgivenTick,
+            (true, true) => Self::Look,
+            (false, true) => Self::FailedLook,
+        }
+    }
+
+    fn is_counted(self) -> bool {
+        match self {
+            Self::Tick | Self::Look => true,
+            Self::ForgivenTick | Self::FailedLook => false,
+        }
+    }
+
+    fn is_look(self) -> bool {
+        match self {
+            Self::Look | Self::FailedLook => true,
+            Self::Tick | Self::ForgivenTick => false,
+        }
+    }
+}
+
+impl From<StoredAttempt> for Attempt {
+    fn from(stored: StoredAttempt) -> Self {
+        Self {
+            at: stored.at,
+            latency_micros: stored.latency_micros,
+            run: stored.run,
+            outcome: stored.outcome,
+            turn: AttemptTurn::new(stored.counted, stored.look),
+        }
+    }
+}
+
+impl From<Attempt> for StoredAttempt {
+    fn from(attempt: Attempt) -> Self {
+        Self {
+            at: attempt.at,
+            latency_micros: attempt.latency_micros,
+            run: attempt.run,
+            outcome: attempt.outcome,
+            counted: attempt.turn.is_counted(),
+            look: attempt.turn.is_look(),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -230,6 +302,7 @@ impl Attempts {
             latency_ms,
             run,
             counted,
+            look,
             ..
         } = &line.body
         else {
@@ -249,7 +322,7 @@ impl Attempts {
             latency_micros: (latency_ms * 1_000.0) as u32,
             run: u16::try_from(*run).unwrap_or(u16::MAX),
             outcome,
-            counted: *counted,
+            turn: AttemptTurn::new(*counted, *look),
         });
         if outcome != AttemptOutcome::Success {
             self.details.push_back((line.at, cut(detail)));
@@ -283,7 +356,8 @@ impl Attempts {
                     detail: detail.map(|(_, text)| text.to_string()).unwrap_or_default(),
                     latency_ms: Span::from_micros(attempt.latency_micros.into()).as_secs_f64() * 1_000.0,
                     run: attempt.run.into(),
-                    counted: attempt.counted,
+                    counted: attempt.turn.is_counted(),
+                    look: attempt.turn.is_look(),
                 },
             }
         })
@@ -341,6 +415,7 @@ mod tests {
                 latency_ms: 1.5,
                 run,
                 counted: true,
+                look: false,
             },
         )
     }

@@ -126,6 +126,11 @@ pub enum NodeStoreError {
     Open { path: PathBuf, source: rusqlite::Error },
     #[error("cannot read the state in {path}: {source}", path = path.display())]
     Read { path: PathBuf, source: rusqlite::Error },
+    #[error(
+        "the state in {path} has format {found}, this program knows {known}: it was written by a newer one; use that",
+        path = path.display()
+    )]
+    Newer { path: PathBuf, found: i64, known: i64 },
     #[error("cannot keep the unreadable state {path} aside: {source}", path = path.display())]
     KeepAside { path: PathBuf, source: std::io::Error },
     #[error("cannot start the thread that writes the state: {source}")]
@@ -135,6 +140,10 @@ pub enum NodeStoreError {
 /// Opens the store of a data directory, in whatever state it is.
 pub(crate) fn open(layout: &Layout) -> Result<Opened, NodeStoreError> {
     let path = layout.database();
+    let known = schema::FORMAT;
+    if let Some(found) = schema::format_of(&path).filter(|found| *found > known) {
+        return Err(NodeStoreError::Newer { path, found, known });
+    }
     let mut reserve = Reserve::take(layout.reserve());
     let mut kept_aside = None;
     let mut loaded = load(&path);

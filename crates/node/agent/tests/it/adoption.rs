@@ -1,15 +1,16 @@
 //! Agents that die and agents that come after them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use pulselet_agent::{How, PodLine};
+use pulselet_agent::{DataDir, How, Node, NodeOptions, PodLine};
 use pulselet_engine::LineBody;
 use pulselet_runtime::{ContainerFilter, Operation, Runtime as _};
 use pulselet_runtime_fake::{ExecAnswer, LifeScript};
 use pulselet_vocabulary::PodName;
 use serde_json::json;
 
-use crate::harness::{Bench, copy_directory, pod, type_of};
+use crate::harness::{Bench, copy_directory, pod, runtime, type_of};
 
 fn is_unready(line: &PodLine) -> bool {
     line.line.body == LineBody::Unready
@@ -30,6 +31,65 @@ fn snapshot(bench: &Bench) -> tempfile::TempDir {
     let copied = tempfile::tempdir().expect("a directory");
     copy_directory(&bench.data(), &copied.path().join("data"));
     copied
+}
+
+/// A data directory as the program left it before its database had a format.
+fn first_format() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().expect("a directory");
+    let data = directory.path().join("data");
+    std::fs::create_dir(&data).expect("a directory");
+    let from = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../testing/data/first-format/node.db"
+    );
+    std::fs::copy(from, data.join("node.db")).expect("a copy");
+    directory
+}
+
+fn format_of(data: &std::path::Path) -> i64 {
+    let database = rusqlite::Connection::open(data.join("node.db")).expect("a database");
+    let format = database.query_row("PRAGMA user_version", [], |row| row.get(0));
+    format.expect("a number")
+}
+
+#[tokio::test]
+async fn a_state_of_the_first_format_is_gone_on_with() {
+    let directory = first_format();
+    assert_eq!(format_of(&directory.path().join("data")), 0);
+    let mut bench = Bench::on(directory, runtime(), |_| {}).await;
+    bench.until_type("agentRestarted").await;
+    bench.until_ready().await;
+    let view = &bench.node.pods().await.unwrap()[0];
+    assert_eq!(view.pod_name(), PodName::new("default", "kept-box"));
+    // It had been restarted once; its container was not found, so that there is another life.
+    assert_eq!(view.status.container_statuses[0].restart_count, 2);
+    let history = bench.node.history(None, None).await.unwrap();
+    let lines: Vec<&str> = history.lines().collect();
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.contains(r#""reason":"livenessProbe""#)),
+        "{lines:#?}"
+    );
+    assert_eq!(format_of(&bench.data()), 1);
+}
+
+#[tokio::test]
+async fn a_state_of_a_newer_format_is_refused_and_left_alone() {
+    let directory = first_format();
+    let data = directory.path().join("data");
+    let database = rusqlite::Connection::open(data.join("node.db")).expect("a database");
+    database.pragma_update(None, "user_version", 7).expect("written");
+    drop(database);
+    let before = std::fs::read(data.join("node.db")).expect("reads");
+    let claimed = DataDir::claim(data.clone()).expect("nobody else has it");
+    let refused = Node::start(NodeOptions::new(claimed, Arc::new(runtime()))).await;
+    let error = refused.expect_err("it is newer").to_string();
+    assert!(
+        error.contains("node.db has format 7, this program knows 1"),
+        "{error}"
+    );
+    assert_eq!(std::fs::read(data.join("node.db")).expect("reads"), before);
 }
 
 #[tokio::test]

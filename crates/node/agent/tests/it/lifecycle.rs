@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pulselet_agent::{How, Shutdown};
 use pulselet_engine::Span;
-use pulselet_runtime::{ContainerFilter, Runtime as _};
+use pulselet_runtime::{ContainerFilter, Runtime as _, SignalMasks};
 use pulselet_runtime_fake::{ExecAnswer, LifeScript};
 use pulselet_vocabulary::PodName;
 use serde_json::json;
@@ -16,6 +16,38 @@ fn exec_probe(extra: &serde_json::Value) -> serde_json::Value {
     let fields = extra.as_object().expect("fields").clone();
     probe.as_object_mut().expect("an object").extend(fields);
     probe
+}
+
+/// PID 1 that handles nothing, as its signal masks show it.
+fn deaf() -> LifeScript {
+    LifeScript {
+        masks: Some(SignalMasks {
+            is_init: true,
+            ..SignalMasks::default()
+        }),
+        ..LifeScript::stubborn()
+    }
+}
+
+#[tokio::test]
+async fn a_signal_that_is_ignored_is_named_when_the_grace_period_is_over() {
+    let mut bench = Bench::new().await;
+    bench.runtime.script("app", [deaf()]);
+    bench.add(pod("web", &json!({}))).await;
+    bench.until_ready().await;
+    let uid = bench.node.pods().await.unwrap()[0].uid.clone();
+    bench.delete("web").await;
+    bench.until_type("graceExceeded").await;
+    let events = bench.node.events(&uid).await.unwrap();
+    let told = |reason: &str| events.iter().find(|event| event.reason == reason);
+    let unhandled = told("StopSignalNotHandled").expect("it was read when the stop began");
+    assert_eq!(unhandled.severity, "Normal", "nobody asked for the signal");
+    assert!(unhandled.message.contains("SIGTERM"), "{unhandled:?}");
+    let exceeded = told("ExceededGracePeriod").expect("it was killed");
+    assert!(
+        exceeded.message.contains("SIGTERM was sent and ignored"),
+        "{exceeded:?}"
+    );
 }
 
 #[tokio::test]
@@ -256,4 +288,33 @@ async fn a_pod_of_the_hosts_network_has_the_hosts_address() {
     let bench = Bench::on(directory, runtime, |options| options.facts.address = host).await;
     let status = &bench.node.pods().await.unwrap()[0].status;
     assert_eq!(status.pod_ip, "192.0.2.7", "after a restart of the agent");
+}
+
+#[tokio::test]
+async fn an_ephemeral_container_sees_the_processes_of_its_target() {
+    let mut bench = Bench::new().await;
+    let mut web = pod("web", &json!({}));
+    web.metadata.uid = Some("u-1".to_owned());
+    bench.add(web.clone()).await;
+    bench.until_ready().await;
+    let ephemeral = json!([
+        {"name": "look", "image": "tools:1", "targetContainerName": "app"},
+        {"name": "plain", "image": "tools:1"},
+    ]);
+    web.spec.ephemeral_containers = serde_json::from_value(ephemeral).unwrap();
+    bench.node.update_pod(web).await.unwrap().unwrap();
+    let runtime = bench.runtime.clone();
+    eventually("both are made", || async {
+        runtime.config("look", 0).is_some() && runtime.config("plain", 0).is_some()
+    })
+    .await;
+    let all = bench
+        .runtime
+        .list_containers(&ContainerFilter::default())
+        .await
+        .unwrap();
+    let app = all.iter().find(|status| status.name == "app").unwrap();
+    let target = |name: &str| bench.runtime.config(name, 0).unwrap().pid_target;
+    assert_eq!(target("look").as_ref(), Some(&app.id));
+    assert_eq!(target("plain"), None);
 }

@@ -1,12 +1,16 @@
 //! A node on a scripted runtime: what the agent does around the engine.
 
 mod adoption;
+mod annotation;
 mod faults;
 mod harness;
 mod lifecycle;
+mod looks;
 mod manifests;
 mod objects;
+mod observed;
 mod owned;
+mod power_cut;
 mod refusals;
 mod security_fields;
 mod socket;

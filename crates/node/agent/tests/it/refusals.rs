@@ -9,6 +9,7 @@ use pulselet_engine::line::{LineBody, Phase};
 use pulselet_engine::plan::Settings;
 use pulselet_engine::time::Time;
 use pulselet_model::{GateSet, Pod};
+use pulselet_sim::scenario::GateSkew;
 use pulselet_sim::{Scenario, Setup, Simulation};
 use pulselet_vocabulary::PodName;
 use serde_json::{Value, json};
@@ -75,7 +76,14 @@ fn is_failed(body: &LineBody) -> bool {
 
 fn simulated(pod: &Pod) -> Beginning {
     let blueprint = pulselet_plan::convert(pod, GateSet::ALL).expect("the pod can be converted");
-    let setup = Setup::for_pod(pod, &blueprint, Settings::default(), 0, Scenario::default());
+    let setup = Setup::for_pod(
+        pod,
+        GateSkew::default(),
+        &blueprint,
+        Settings::default(),
+        0,
+        Scenario::default(),
+    );
     let mut simulation = Simulation::new(setup);
     let mut lines = Vec::new();
     let end = simulation.run(Time::ZERO, |simulation| {

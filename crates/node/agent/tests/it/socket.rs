@@ -83,7 +83,7 @@ async fn refusals_say_why() {
     assert!(error.contains("pulselet node"), "{error}");
 }
 
-async fn get(address: std::net::SocketAddr, path: &str) -> String {
+pub(crate) async fn get(address: std::net::SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(address).await.expect("a connection");
     let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.expect("sent");

@@ -142,3 +142,19 @@ async fn what_has_ended_is_not_run_again_by_an_agent_without_memory() {
         None
     );
 }
+
+/// The certificate is taken back, as it would expire, and a new one is put in its place.
+#[tokio::test]
+async fn a_renewed_certificate_is_used_without_a_restart() {
+    let world = World::new().await;
+    world.run(&pod("before", &json!({}))).await;
+    world.api().until_ready("before").await;
+    let api = world.api();
+    let text = pulselet_apiserver::node_kubeconfig(api.directory(), &api.url(), crate::harness::NODE);
+    let renewed = text.expect("a kubeconfig");
+    let serial = crate::harness::serial(&api.node_kubeconfig);
+    std::fs::write(api.directory().join("pki/revoked"), serial).expect("writes");
+    std::fs::write(&api.node_kubeconfig, renewed).expect("writes");
+    world.run(&pod("after", &json!({}))).await;
+    api.until_ready("after").await;
+}

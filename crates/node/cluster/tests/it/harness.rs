@@ -27,6 +27,19 @@ const PATIENCE: Duration = Duration::from_mins(1);
 pub(crate) const NODE: &str = "n1";
 pub(crate) const PODS: &str = "/api/v1/namespaces/default/pods";
 
+/// The serial number of the certificate in a kubeconfig.
+pub(crate) fn serial(kubeconfig: &std::path::Path) -> String {
+    use base64::Engine as _;
+    let text = std::fs::read_to_string(kubeconfig).expect("a kubeconfig");
+    let line = text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("client-certificate-data: "));
+    let pem = base64::engine::general_purpose::STANDARD.decode(line.expect("a certificate"));
+    let der = CertificateDer::from_pem_slice(&pem.expect("base64")).expect("a certificate");
+    let (_, certificate) = x509_parser::parse_x509_certificate(&der).expect("a certificate");
+    certificate.tbs_certificate.raw_serial_as_string()
+}
+
 /// A running API server.
 pub(crate) struct Api {
     address: SocketAddr,
@@ -59,6 +72,15 @@ impl Api {
             stop: Some(stop),
             task,
         }
+    }
+
+    /// Where its data are.
+    pub(crate) fn directory(&self) -> &std::path::Path {
+        &self.directory
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("https://{}", self.address)
     }
 
     async fn stop(mut self) -> (PathBuf, SocketAddr) {

@@ -78,12 +78,9 @@ async fn a_file_that_went_while_the_agent_was_away_takes_its_mirror_with_it() {
 #[tokio::test]
 async fn a_static_pod_that_the_api_does_not_show_runs_and_says_so_once() {
     let world = World::new().await;
-    let env = json!([{"name": "P", "valueFrom": {
-        "secretKeyRef": {"name": "s", "key": "k", "optional": true},
-    }}]);
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"},
-        "spec": {"containers": [{"name": "app", "image": "app:1", "env": env}]},
+        "spec": {"containers": [{"name": "app", "image": "app:1"}], "imagePullSecrets": [{"name": "s"}]},
     });
     std::fs::write(world.manifests().join("web.json"), pod.to_string()).expect("a manifest");
     let events = "/api/v1/namespaces/default/events";

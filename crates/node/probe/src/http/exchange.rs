@@ -5,16 +5,15 @@ use std::io;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::Instant;
 
 use super::Scheme;
 use super::request::{HeaderError, HttpRequest};
 use super::response::{Body, Head, HeadReader, MAX_HEAD_BYTES, Malformed};
-use crate::Prober;
 use crate::dial::{DialError, Ends};
 use crate::report::{Failure, NetworkOutcome, RequestPhase};
 use crate::tls::{self, TlsError};
 use crate::wording;
+use crate::{Prober, TimeLimits};
 
 /// The buffer of a probe starts with room for the whole answer of a usual health page.
 const INITIAL_BUFFER_BYTES: usize = 1024;
@@ -98,14 +97,11 @@ fn stream_text(source: &io::Error, ends: Option<&Ends>) -> String {
 pub(super) async fn fetch(
     prober: &Prober,
     request: &HttpRequest,
-    deadline: Instant,
+    limits: &TimeLimits,
     phase: &mut RequestPhase,
 ) -> Result<Answer, ExchangeError> {
     let bytes = request.bytes.as_deref().map_err(Clone::clone)?;
-    let connection = prober
-        .dialer
-        .connect(&request.url.target, deadline, phase)
-        .await?;
+    let connection = prober.dialer.connect(&request.url.target, limits, phase).await?;
     let ends = connection.ends;
     let broken = |source| ExchangeError::Stream {
         phase: RequestPhase::Connect,
@@ -122,7 +118,7 @@ pub(super) async fn fetch(
         Scheme::Https => Box::pin(fetch_over_tls(prober, request, bytes, tcp, phase)).await,
     };
     let (answer, tcp) = fetched.map_err(|error| error.with_ends(ends))?;
-    prober.lingering.see_off(tcp, deadline);
+    prober.lingering.see_off(tcp, limits.deadline);
     Ok(answer)
 }
 

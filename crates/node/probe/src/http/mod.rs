@@ -14,14 +14,16 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use thiserror::Error;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
 
 use self::exchange::{Answer, ExchangeError};
 pub use self::request::{HttpRequest, Purpose};
-use self::url::LocationError;
-use crate::Prober;
+use self::response::{Body, HeadReader};
+use self::url::{LocationError, Url};
 use crate::report::{Failure, NetworkOutcome, Report, RequestPhase};
+use crate::target::Target;
 use crate::tls::TlsError;
+use crate::{Prober, TimeLimits};
 
 /// Redirects followed by one probe.
 const MAX_REDIRECTS: usize = 10;
@@ -60,6 +62,9 @@ enum FetchError {
     Location { url: String, source: LocationError },
     #[error("Get \"{url}\": stopped after {MAX_REDIRECTS} redirects")]
     TooManyRedirects { url: String },
+    /// A second request would be one too many of a look; a counted probe follows it.
+    #[error("Get \"{url}\": a look does not follow the redirect to {location:?}")]
+    NotFollowed { url: String, location: String },
     #[error("{}", timeout_text(.url, .dialled, *.phase))]
     Timeout {
         url: String,
@@ -72,7 +77,7 @@ impl FetchError {
     fn outcome(&self) -> NetworkOutcome {
         match self {
             Self::Body(source) | Self::Exchange { source, .. } => source.outcome(),
-            Self::Location { .. } | Self::TooManyRedirects { .. } => {
+            Self::Location { .. } | Self::TooManyRedirects { .. } | Self::NotFollowed { .. } => {
                 NetworkOutcome::Failure(Failure::Redirect)
             }
             Self::Timeout { phase, .. } => NetworkOutcome::Failure(Failure::Timeout(*phase)),
@@ -94,25 +99,26 @@ fn timeout_text(url: &str, dialled: &str, phase: RequestPhase) -> String {
 }
 
 /// Runs an httpGet probe.
-pub(crate) async fn probe(prober: &Prober, request: &HttpRequest, timeout: Duration) -> Report {
-    let started = Instant::now();
-    let (outcome, detail) = match get(prober, request, crate::deadline(started, timeout)).await {
+pub(crate) async fn probe(prober: &Prober, request: &HttpRequest, limits: TimeLimits) -> Report {
+    let mut progress = Progress::new(request);
+    let (outcome, detail) = match get(prober, &limits, &mut progress).await {
         Ok(answer) => judge(answer),
         Err(error) => (error.outcome(), error.to_string()),
     };
     Report {
         outcome,
         detail,
-        latency: started.elapsed(),
+        latency: limits.started.elapsed(),
+        connected: progress.phase.is_connected(),
     }
 }
 
 /// Runs the httpGet of a lifecycle hook. Any answer is a success, whatever its status. As upstream, a hook that asks
 /// for HTTPS where the server speaks HTTP is sent again without TLS, and the report says so.
 pub(crate) async fn hook(prober: &Prober, request: &HttpRequest, timeout: Duration) -> Report {
-    let started = Instant::now();
-    let deadline = crate::deadline(started, timeout);
-    let mut result = get(prober, request, deadline).await;
+    let limits = TimeLimits::new(timeout);
+    let mut progress = Progress::new(request);
+    let mut result = get(prober, &limits, &mut progress).await;
     let mut outcome = NetworkOutcome::Success;
     let mut detail = String::new();
     if matches!(
@@ -123,7 +129,7 @@ pub(crate) async fn hook(prober: &Prober, request: &HttpRequest, timeout: Durati
         })
     ) {
         let plain = request.downgraded();
-        if let Ok(answer) = get(prober, &plain, deadline).await {
+        if let Ok(answer) = get(prober, &limits, &mut Progress::new(&plain)).await {
             result = Ok(answer);
             outcome = NetworkOutcome::Warning;
             detail = format!(
@@ -139,7 +145,8 @@ pub(crate) async fn hook(prober: &Prober, request: &HttpRequest, timeout: Durati
     Report {
         outcome,
         detail,
-        latency: started.elapsed(),
+        latency: limits.started.elapsed(),
+        connected: progress.phase.is_connected(),
     }
 }
 
@@ -167,12 +174,21 @@ struct Progress<'a> {
     phase: RequestPhase,
 }
 
-async fn get(prober: &Prober, request: &HttpRequest, deadline: Instant) -> Result<Answer, FetchError> {
-    let mut progress = Progress {
-        request: Cow::Borrowed(request),
-        phase: RequestPhase::Connect,
-    };
-    if let Ok(result) = timeout_at(deadline, follow(prober, deadline, &mut progress)).await {
+impl<'a> Progress<'a> {
+    fn new(request: &'a HttpRequest) -> Self {
+        Self {
+            request: Cow::Borrowed(request),
+            phase: RequestPhase::Connect,
+        }
+    }
+}
+
+async fn get(
+    prober: &Prober,
+    limits: &TimeLimits,
+    progress: &mut Progress<'_>,
+) -> Result<Answer, FetchError> {
+    if let Ok(result) = timeout_at(limits.deadline, follow(prober, limits, progress)).await {
         result
     } else {
         let url = &progress.request.url;
@@ -188,12 +204,12 @@ async fn get(prober: &Prober, request: &HttpRequest, deadline: Instant) -> Resul
 /// Follows redirects to the same host. The answer is the last one, which may be a redirect that is not followed.
 async fn follow(
     prober: &Prober,
-    deadline: Instant,
+    limits: &TimeLimits,
     progress: &mut Progress<'_>,
 ) -> Result<Answer, FetchError> {
     for _ in 0..=MAX_REDIRECTS {
         let request = &progress.request;
-        let fetched = exchange::fetch(prober, request, deadline, &mut progress.phase).await;
+        let fetched = exchange::fetch(prober, request, limits, &mut progress.phase).await;
         let answer = fetched.map_err(|source| match source.phase() {
             Some(RequestPhase::Body) => FetchError::Body(source),
             _ => FetchError::Exchange {
@@ -212,6 +228,12 @@ async fn follow(
         if !next.same_host(&request.url) {
             return Ok(answer);
         }
+        if limits.is_look() {
+            return Err(FetchError::NotFollowed {
+                url: request.url.to_string(),
+                location: next.to_string(),
+            });
+        }
         progress.request = Cow::Owned(request.redirected(next));
     }
     Err(FetchError::TooManyRedirects {
@@ -224,4 +246,33 @@ fn redirect(answer: &Answer) -> Option<&str> {
         301 | 302 | 303 | 307 | 308 => answer.head.location.as_deref(),
         _ => None,
     }
+}
+
+/// For a fuzzer: what an answer that arrives in pieces says; `None` if it is malformed.
+pub(crate) fn fuzz_answer(bytes: &[u8], piece: usize) -> Option<(u16, Vec<u8>, bool)> {
+    let (mut reader, mut buffer) = (HeadReader::default(), Vec::new());
+    let mut pieces = bytes.chunks(piece);
+    let head = loop {
+        let Some(next) = pieces.next() else {
+            return Some((0, Vec::new(), false));
+        };
+        buffer.extend_from_slice(next);
+        if let Some(head) = reader.read(&mut buffer).ok()? {
+            break head;
+        }
+    };
+    if let Some(location) = &head.location {
+        let url = Url::new(Scheme::Http, Target::new("10.0.0.1", 8080), "/a/b?x");
+        let line = url.join(location).map(|url| url.to_string()).unwrap_or_default();
+        assert!(
+            !line.contains(['\r', '\n', ' ']),
+            "it would be more than a request line: {line:?}"
+        );
+    }
+    let mut body = Body::new(&head);
+    let mut over = body.push(&buffer).ok()?;
+    for next in pieces {
+        over = over || body.push(next).ok()?;
+    }
+    Some((head.status, body.into_bytes(), over))
 }

@@ -5,6 +5,7 @@ mod grpc;
 mod hook;
 mod hostile;
 mod http;
+mod look;
 mod redirect;
 mod server;
 mod tcp;

@@ -58,7 +58,14 @@ async fn a_server_that_knows_stop_signals_is_given_and_tells_them() {
         (version.version.as_str(), version.features.stop_signal),
         ("1.2.3", true)
     );
+    assert_eq!(
+        runtime.signal_masks(&app).await.expect("asked"),
+        None,
+        "it does not run"
+    );
     runtime.start_container(&app).await.expect("started");
+    let masks = runtime.signal_masks(&app).await.expect("asked");
+    assert!(masks.is_some(), "the process is in the verbose status");
     runtime
         .stop_container(&app, Duration::from_millis(1500))
         .await

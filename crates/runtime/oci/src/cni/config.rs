@@ -145,6 +145,16 @@ fn parse(text: &str) -> serde_json::Result<NetworkConfig> {
     }))
 }
 
+/// For a fuzzer: what is taken names programs and networks plainly.
+pub(super) fn fuzz_config(bytes: &[u8]) {
+    let parsed = std::str::from_utf8(bytes).ok().and_then(|text| parse(text).ok());
+    if let Some(config) = parsed.filter(|config| config.problem().is_none()) {
+        let mut names = config.plugins.iter().map(kind).chain([config.name.as_str()]);
+        assert!(names.all(|name| !name.contains('/') && !name.starts_with('.')));
+        let _ = config.has_check();
+    }
+}
+
 /// Names become names of files, here and in plugins.
 fn is_plain_name(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_alphanumeric())

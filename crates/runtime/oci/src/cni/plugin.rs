@@ -205,6 +205,12 @@ fn complaint(status: ExitStatus, stdout: &[u8], stderr: &[u8]) -> String {
     text.chars().take(MAX_COMPLAINT).collect()
 }
 
+/// For a fuzzer.
+pub(super) fn fuzz_complaint(bytes: &[u8]) {
+    let text = complaint(ExitStatus::default(), bytes, bytes);
+    assert!(text.chars().count() <= MAX_COMPLAINT);
+}
+
 /// The addresses in a result that are the pod's, in order.
 pub(crate) fn addresses(result: &Value) -> Vec<IpAddr> {
     let list = |name: &str| result.get(name).and_then(Value::as_array);

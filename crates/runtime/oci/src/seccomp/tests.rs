@@ -287,3 +287,21 @@ fn what_is_not_known_to_be_harmless_is_refused() {
         }
     }
 }
+
+/// CVE-2023-2431: a profile without a name or without content is taken for none, and the container runs unfiltered.
+#[test]
+fn an_empty_profile_is_not_no_profile() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for (name, text) in [
+        ("empty", ""),
+        ("object", "{}"),
+        ("null", "null"),
+        ("action", r#"{"defaultAction": ""}"#),
+    ] {
+        let path = directory.path().join(name);
+        std::fs::write(&path, text).expect("writes");
+        assert!(filter_from_file(&path).is_err(), "{name}");
+    }
+    assert!(filter_from_file(directory.path()).is_err(), "a directory");
+    assert!(filter_from_file(Path::new("")).is_err(), "no name");
+}

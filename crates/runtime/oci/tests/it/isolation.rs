@@ -323,6 +323,35 @@ async fn containers_of_a_pod_share_what_they_should() {
 }
 
 #[tokio::test]
+async fn a_container_can_see_the_processes_of_another() {
+    if !can_run() {
+        return;
+    }
+    let world = World::with(on_bridge()).await;
+    let first = world.run("echo up > /shared/up; exec sleep 4713").await;
+    world.file("up").await;
+    let script = "tr '\\0' ' ' < /proc/1/cmdline; readlink /proc/self/ns/pid";
+    let mut config = world.config("second", script);
+    config.pid_target = Some(first.clone());
+    let output = world.output_of(&config).await;
+    let main = init_pid(&world.container_dir(&first));
+    let processes = fs::read_link(format!("/proc/{main}/ns/pid")).expect("reads");
+    assert_eq!(output, format!("sleep 4713 {}", processes.display()));
+    let mut config = world.config("third", "(setsid sleep 4714 &); sleep 0.1");
+    config.pid_target = Some(first.clone());
+    let third = world.run_config(&config).await;
+    world.wait_for_exit(&third).await;
+    let (_, left) = world
+        .exec(
+            &first,
+            "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'sleep 471[4]'",
+        )
+        .await;
+    assert_eq!(left, "0\n", "what looked at the other leaves nothing there");
+    world.finish().await;
+}
+
+#[tokio::test]
 async fn the_hosts_processes_are_seen_only_if_asked_for() {
     if !can_run() {
         return;

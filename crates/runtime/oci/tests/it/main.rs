@@ -17,3 +17,4 @@ mod network;
 mod security_fields;
 mod spoofing;
 mod world;
+mod wounds;

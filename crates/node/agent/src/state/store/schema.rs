@@ -40,6 +40,31 @@ CREATE INDEX IF NOT EXISTS kills_of_container ON kills (pod, container, at);
 CREATE INDEX IF NOT EXISTS kills_by_time ON kills (at);
 ";
 
+/// Kept in the file's `user_version`. 0 were files without a number, whose tables and rows are the same. A change of either gets
+/// the next number and a step in [`migrate`] that leads to it.
+pub(super) const FORMAT: i64 = 1;
+
+/// The format of a file that is there, looked at without writing to it; `None` if it cannot be told.
+pub(super) fn format_of(path: &Path) -> Option<i64> {
+    if !path.exists() {
+        return None;
+    }
+    let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY).ok()?;
+    connection.busy_timeout(BUSY_TIMEOUT).ok()?;
+    user_version(&connection).ok()
+}
+
+fn user_version(connection: &Connection) -> rusqlite::Result<i64> {
+    connection.query_row("PRAGMA user_version", [], |row| row.get(0))
+}
+
+fn migrate(connection: &Connection) -> rusqlite::Result<()> {
+    if user_version(connection)? < FORMAT {
+        connection.pragma_update(None, "user_version", FORMAT)?;
+    }
+    Ok(())
+}
+
 /// A new file is its owner's alone, and so are those that `SQLite` makes beside it.
 pub(super) fn open(path: &Path) -> rusqlite::Result<Connection> {
     let mut private = OpenOptions::new();
@@ -53,6 +78,7 @@ pub(super) fn open(path: &Path) -> rusqlite::Result<Connection> {
     connection.execute_batch(TABLES)?;
     let verdict: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
     if verdict == "ok" {
+        migrate(&connection)?;
         return Ok(connection);
     }
     let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT);

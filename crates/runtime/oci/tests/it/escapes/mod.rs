@@ -18,10 +18,10 @@ use crate::world::{World, shell};
 
 /// A file of the host that no container is shown, and its text.
 const SECRET_FILE: &str = "secret";
-const SECRET: &str = "only the host knows";
+pub(crate) const SECRET: &str = "only the host knows";
 
 /// As the strictest pods are: no capabilities, no new privileges, the default filter, a read-only root.
-fn restricted(world: &World, name: &str, script: &str) -> ContainerConfig {
+pub(crate) fn restricted(world: &World, name: &str, script: &str) -> ContainerConfig {
     let mut config = world.config(name, script);
     config.security.capabilities = Capabilities {
         add: Vec::new(),
@@ -34,7 +34,7 @@ fn restricted(world: &World, name: &str, script: &str) -> ContainerConfig {
 }
 
 /// Mounts a directory or file of the shared volume.
-fn volume(world: &World, name: &str, container_path: &str) -> Mount {
+pub(crate) fn volume(world: &World, name: &str, container_path: &str) -> Mount {
     Mount {
         volume: "v".into(),
         container_path: container_path.into(),
@@ -47,7 +47,7 @@ fn volume(world: &World, name: &str, container_path: &str) -> Mount {
 }
 
 /// Writes the host's secret and returns its path.
-fn hide_secret(world: &World) -> String {
+pub(crate) fn hide_secret(world: &World) -> String {
     let path = world.home.path().join(SECRET_FILE);
     fs::write(&path, format!("{SECRET}\n")).expect("writes");
     path.display().to_string()
@@ -55,7 +55,7 @@ fn hide_secret(world: &World) -> String {
 
 /// What a script prints as the init process of a container, and as an exec process of another one like it. Why it was
 /// not run stands in for what it would have printed.
-async fn run_both_ways(world: &World, script: &str, config: &ContainerConfig) -> [String; 2] {
+pub(crate) async fn run_both_ways(world: &World, script: &str, config: &ContainerConfig) -> [String; 2] {
     let init = named(config, "init", script);
     let as_init = match start(world, &init).await {
         Ok(id) => {
@@ -86,7 +86,10 @@ fn named(config: &ContainerConfig, way: &str, script: &str) -> ContainerConfig {
 }
 
 /// Starts a container, or says why it was refused.
-async fn start(world: &World, config: &ContainerConfig) -> Result<pulselet_runtime::ContainerId, String> {
+pub(crate) async fn start(
+    world: &World,
+    config: &ContainerConfig,
+) -> Result<pulselet_runtime::ContainerId, String> {
     let id = world.runtime.create_container(&world.sandbox, config).await;
     let id = id.map_err(|error| error.to_string())?;
     let started = world.runtime.start_container(&id).await;
