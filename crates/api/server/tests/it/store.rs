@@ -214,10 +214,10 @@ async fn a_store_of_the_first_format_is_gone_on_with() {
     assert_eq!(app["lifecycle"]["stopSignal"], "SIGUSR1");
     assert_eq!(app["livenessProbe"]["terminationGracePeriodSeconds"], 3);
     let labels = serde_json::json!({"metadata": {"labels": {"read": "again"}}});
-    let path = "/api/v1/namespaces/default/pods/asked";
-    let patch = "application/merge-patch+json";
+    let asked = "/api/v1/namespaces/default/pods/asked";
+    let content_type = "application/merge-patch+json";
     let answer = client
-        .send(http::Method::PATCH, path, patch, labels.to_string())
+        .send(http::Method::PATCH, asked, content_type, labels.to_string())
         .await;
     assert_eq!(answer.status(), 200);
 }
