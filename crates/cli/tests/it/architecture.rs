@@ -163,25 +163,39 @@ fn names_of_tests() -> BTreeSet<String> {
     names
 }
 
+/// What the names of tests come after.
+enum Awaited {
+    Nothing,
+    /// Attributes may stand between the mark of a test and its function.
+    Function,
+    /// Comments may stand between the opening of a macro and the name it is given.
+    Name,
+}
+
 /// The names of the tests in a source.
 fn tests_in(text: &str) -> Vec<String> {
     let mut names = Vec::new();
-    // Between the mark of a test and its name are attributes, comments and the opening of a macro.
-    let mut is_awaited = false;
+    let mut awaited = Awaited::Nothing;
     for line in text.lines().map(str::trim) {
-        let begins = line.starts_with("#[test]") || line.starts_with("#[tokio::test");
         let of_macro = ["scenario!(", "e2e!("]
             .iter()
             .find_map(|open| line.strip_prefix(open));
-        is_awaited |= begins || of_macro.is_some();
-        let rest = of_macro
-            .unwrap_or(line)
-            .trim_start_matches("async ")
-            .trim_start_matches("fn ");
-        if is_awaited && !rest.is_empty() && !rest.starts_with(['#', '/']) {
+        if line.starts_with("#[test]") || line.starts_with("#[tokio::test") {
+            awaited = Awaited::Function;
+        } else if of_macro.is_some() {
+            awaited = Awaited::Name;
+        }
+        let rest = match awaited {
+            Awaited::Nothing => None,
+            Awaited::Function => line.trim_start_matches("async ").strip_prefix("fn "),
+            Awaited::Name => {
+                Some(of_macro.unwrap_or(line)).filter(|rest| !rest.is_empty() && !rest.starts_with('/'))
+            }
+        };
+        if let Some(rest) = rest {
             let name = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next();
             names.extend(name.map(str::to_owned));
-            is_awaited = false;
+            awaited = Awaited::Nothing;
         }
     }
     names
@@ -300,4 +314,25 @@ fn the_way_of_a_probe_is_as_written() {
         }
     }
     assert!(hops > 30, "only {hops} functions were found in the table");
+}
+
+/// The rows of docs/reliability.md are `what happens | what holds | file | test`.
+#[test]
+fn every_promise_has_its_test() {
+    let page = document("docs/reliability.md");
+    let mut promises = 0;
+    for row in page.lines().filter(|line| line.contains("| `crates/")) {
+        let cells: Vec<&str> = row.split('|').collect();
+        let [_, _, _, file, test, _] = cells[..] else {
+            panic!("not four cells: {row}");
+        };
+        let source = document(quoted(file).next().expect("a row names its file"));
+        let test = quoted(test).next().expect("a row names its test");
+        promises += 1;
+        assert!(
+            source.contains(&format!("fn {test}(")),
+            "there is no test {test} in{file}"
+        );
+    }
+    assert!(promises > 30, "only {promises} promises were found");
 }

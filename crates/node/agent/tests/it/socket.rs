@@ -38,7 +38,7 @@ async fn the_socket_is_its_owners_and_does_what_the_commands_need() {
     let events = client.events(&added.uid).await.unwrap();
     assert!(events.iter().any(|event| event.reason == "Started"));
     client
-        .delete(&PodName::new("default", "web"), Some(Duration::ZERO))
+        .stop(&PodName::new("default", "web"), Some(Duration::ZERO), true)
         .await
         .unwrap();
     bench.until_type("deleted").await;
