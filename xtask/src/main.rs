@@ -16,10 +16,11 @@ cargo xtask TIER [ARGUMENTS]
   e2e          the tests of the command as users run it, on every runtime (root)
   docs         documentation without warnings, and its examples
   deny         licences, bans and sources of dependencies (needs cargo-deny)
+  faults       a server under faults drawn at random, for a minute; seed and counts are printed (root, after a build)
   bench        the measurements of docs/BENCHMARKS.md
   all          everything but the measurements, as scripts/test runs it
 
-Arguments go to `cargo nextest run`, with `bench` to scripts/bench.";
+Arguments go to `cargo nextest run`, with `bench` and `faults` to the script of that name.";
 
 /// Crates whose tests need nothing of the machine, beside the unit tests of all others.
 const PURE: [&str; 6] = [
@@ -112,11 +113,13 @@ fn steps(tier: &str, arguments: &[String]) -> Option<Vec<Step>> {
         "e2e" => vec![tests(&format!("package({CLI})"))],
         "docs" => docs(),
         "deny" => vec![deny()],
+        "faults" => vec![faults().with(arguments)],
         "bench" => vec![Step::new(&["scripts/bench"]).with(arguments)],
         "all" => {
             let mut steps = lints();
             steps.push(deny());
             steps.push(tests("all()"));
+            steps.push(faults());
             steps.extend(docs());
             steps
         }
@@ -145,6 +148,11 @@ fn docs() -> Vec<Step> {
         Step::new(&["cargo", "doc", "--workspace", "--no-deps", "--quiet"]),
         Step::new(&["cargo", "test", "--workspace", "--doc", "--quiet"]),
     ]
+}
+
+/// With the program that the tests have built.
+fn faults() -> Step {
+    Step::new(&["scripts/faults", "--for", "60"])
 }
 
 /// Advisories are left out: their database is a repository that not every machine can reach.

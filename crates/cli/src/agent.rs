@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use pulselet_agent::{DataDir, Feed, LineHub, LocalObject, Node, NodeHandle, NodeOptions, ServiceManager};
 use pulselet_plan::NodeConfig;
@@ -16,6 +17,8 @@ use crate::membership::{Application, Membership};
 
 /// Threads that run the agent: one for its loop, one for what its jobs do meanwhile.
 const AGENT_THREADS: usize = 2;
+/// How often memory that is free goes back to the kernel.
+const RELEASE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// What an agent has beside its flags.
 #[derive(Debug)]
@@ -133,7 +136,21 @@ fn service_manager() -> ServiceManager {
 
 /// What an agent runs on.
 pub(crate) fn executor() -> Result<Runtime, Failure> {
-    build(Builder::new_multi_thread().worker_threads(AGENT_THREADS))
+    pulselet_sys::share_memory_pools();
+    let executor = build(Builder::new_multi_thread().worker_threads(AGENT_THREADS))?;
+    executor.spawn(release_memory());
+    Ok(executor)
+}
+
+/// Gives back what a burst of work has left free, for as long as the process runs.
+async fn release_memory() {
+    let mut pause = tokio::time::interval(RELEASE_INTERVAL);
+    pause.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        pause.tick().await;
+        // It may take milliseconds. That it failed would mean that the process ends.
+        let _ = tokio::task::spawn_blocking(pulselet_sys::release_free_memory).await;
+    }
 }
 
 /// What a command runs on that only asks an agent.

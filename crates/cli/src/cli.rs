@@ -255,6 +255,47 @@ pub(crate) enum ApiCommand {
                             worker-1.kubeconfig\n\nIt holds a key: whoever has the file is that node."
     )]
     Kubeconfig(ApiKubeconfigArgs),
+    /// Copy the store into a file, also while a server uses it
+    #[command(
+        after_help = "Example:\n  pulselet api backup api-backup.db\n\nIt holds every secret of the API. A file \
+                            that is there is never overwritten."
+    )]
+    Backup(ApiBackupArgs),
+    /// Put a backup in the place of the store
+    #[command(
+        after_help = "Example:\n  pulselet api restore api-backup.db\n\nThe server must be stopped. The store that \
+                            was there is kept beside it. Pods that the backup does not have are ended by their nodes."
+    )]
+    Restore(ApiRestoreArgs),
+    /// Look whether the store is whole, also while a server uses it
+    #[command(
+        after_help = "Exit code 1 if something is damaged: restore a backup, or delete the objects that are named."
+    )]
+    Check(ApiCheckArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ApiBackupArgs {
+    /// The file to make
+    #[arg(value_name = "FILE", value_parser = paths::parser())]
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) data_dir: DataDirArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ApiRestoreArgs {
+    /// The backup
+    #[arg(value_name = "FILE", value_parser = paths::parser())]
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) data_dir: DataDirArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ApiCheckArgs {
+    #[command(flatten)]
+    pub(crate) data_dir: DataDirArgs,
 }
 
 #[derive(Debug, Args)]
@@ -283,6 +324,9 @@ pub(crate) struct ApiServeArgs {
     /// Record who changed what and who was refused in this file, as lines of JSON; it is put aside when it is full
     #[arg(long, value_name = "FILE", value_parser = paths::parser())]
     pub(crate) audit_log: Option<PathBuf>,
+    /// Begin with an empty store although one was there, which is put aside; every pod that it knew is ended
+    #[arg(long)]
+    pub(crate) new_store: bool,
     #[command(flatten)]
     pub(crate) data_dir: DataDirArgs,
     #[command(flatten)]
@@ -462,6 +506,9 @@ pub(crate) struct ServeArgs {
     /// A directory of manifests: static pods, which the API shows
     #[arg(long, value_name = "DIR", value_parser = paths::parser())]
     pub(crate) manifests: Option<PathBuf>,
+    /// Begin with an empty store although one was there, which is put aside; every pod that it knew is ended
+    #[arg(long)]
+    pub(crate) new_store: bool,
     #[command(flatten)]
     pub(crate) member: MemberArgs,
     /// Where to serve the node's /healthz, /readyz and /metrics

@@ -3,10 +3,12 @@
 //! - [`requirement`]: what a test needs of the machine, and how it is reported when that is missing;
 //! - [`containers`]: small ways to look at containers that have a shim;
 //! - [`containerd`]: a containerd of a test's own;
+//! - [`file_trace`]: what a process has written, and what of it a power cut would leave;
 //! - [`image_archive`]: an image to run offline, made of Debian's static busybox.
 
 pub mod containerd;
 pub mod containers;
+pub mod file_trace;
 pub mod image_archive;
 pub mod requirement;
 

@@ -44,4 +44,4 @@ pub use client::{Deletion, LocalClient, ObjectChange, ObjectWatch};
 pub use registry::object::{Object, timestamp};
 pub use registry::resource::ResourceKind;
 pub use rest::status::{ApiError, StatusReason};
-pub use server::{Config, NodeCertificate, ServeError, Server};
+pub use server::{Config, NodeCertificate, ServeError, Server, backup_store, check_store, restore_store};

@@ -28,12 +28,14 @@ use crate::rest::status::ApiError;
 use crate::store::{Range, Revision, Store, StoredObject, Watch};
 pub(crate) use deletion::Deleted;
 use kinds::Rules;
-use object::{DamagedObject, Object, splice};
+use object::{DamagedObject, Object, is_whole, splice};
 use resource::{Endpoint, ObjectPath, ResourceKind};
 use selector::Selector;
 
 /// How many objects are read at once while looking for those that a selector wants.
 const SELECT_PAGE: usize = 1000;
+/// Bytes of them.
+const SELECT_BYTES: usize = 4 << 20;
 
 /// Reads and changes objects by the rules of their kinds. Clones share one store.
 #[derive(Debug, Clone)]
@@ -49,6 +51,8 @@ pub(crate) struct Listed {
     pub revision: Revision,
     pub continue_token: Option<String>,
     pub remaining: Option<usize>,
+    /// Keys of objects that are left out because they cannot be read.
+    pub damaged: Vec<String>,
 }
 
 /// The result of a write.
@@ -109,6 +113,9 @@ impl Registry {
         out: &mut BytesMut,
     ) -> Result<(), ApiError> {
         if kinds::served_as_stored(endpoint, self.rules) {
+            if !is_whole(&entry.value) {
+                return Err(damaged(entry).into());
+            }
             splice(out, &entry.value, entry.revision);
             return Ok(());
         }
@@ -131,6 +138,7 @@ impl Registry {
         let mut range = Range {
             prefix: prefix.clone(),
             limit: options.limit,
+            max_bytes: options.max_bytes,
             ..Range::default()
         };
         let mut remaining_known = options.selector.is_everything();
@@ -161,9 +169,21 @@ impl Registry {
                 .await
                 .map_err(expired)?
         };
-        let (entries, revision, remaining) = page;
+        let (mut entries, revision, remaining) = page;
         let more = remaining > 0;
         let last = entries.last().map(|entry| entry.key.clone()).filter(|_| more);
+        let mut damaged = Vec::new();
+        entries.retain(|entry| {
+            let whole = is_whole(&entry.value);
+            if !whole {
+                tracing::error!(
+                    key = entry.key,
+                    "a stored object is damaged, it is left out of a list"
+                );
+                damaged.push(entry.key.clone());
+            }
+            whole
+        });
         Ok(Listed {
             continue_token: last.map(|after| {
                 let token = Continue {
@@ -175,6 +195,7 @@ impl Registry {
             remaining: Some(remaining).filter(|_| more && remaining_known),
             entries,
             revision,
+            damaged,
         })
     }
 
@@ -202,6 +223,23 @@ impl Registry {
         }
     }
 
+    /// Which store the objects are in.
+    pub(crate) fn store_identity(&self) -> &str {
+        self.store.identity()
+    }
+
+    /// Why nothing can be written now; `None` if it can.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.store.trouble()
+    }
+
+    /// Brings everything into one file, when the server stops.
+    pub(crate) async fn settle(&self) {
+        if let Err(error) = self.store.settle().await {
+            tracing::warn!(%error, "the store keeps its log beside it; a copy of the file alone is no backup");
+        }
+    }
+
     /// The newest revision.
     pub(crate) async fn revision(&self) -> Result<Revision, ApiError> {
         let (_, revision) = self.store.get("").await?;
@@ -216,17 +254,22 @@ impl Registry {
         limit: Option<usize>,
     ) -> Result<(Vec<StoredObject>, Revision, usize), ApiError> {
         let limit = limit.unwrap_or(usize::MAX);
-        let mut found = Vec::new();
+        let max_bytes = range.max_bytes.unwrap_or(usize::MAX);
+        let (mut found, mut bytes) = (Vec::new(), 0);
         range.limit = Some(SELECT_PAGE);
+        range.max_bytes = Some(SELECT_BYTES);
         loop {
             let page = self.store.range(range.clone()).await?;
             let count = page.entries.len();
             for (index, entry) in page.entries.into_iter().enumerate() {
                 range.after = Some(entry.key.clone());
-                if selector.matches(&Object::from_entry(&entry)?) {
+                // What a damaged object was is not known: it may have matched.
+                let matches = Object::from_entry(&entry).map_or(true, |object| selector.matches(&object));
+                if matches {
+                    bytes += entry.value.len();
                     found.push(entry);
                 }
-                if found.len() == limit {
+                if found.len() == limit || bytes >= max_bytes {
                     return Ok((found, page.revision, page.remaining + count - index - 1));
                 }
             }
@@ -248,9 +291,7 @@ impl Registry {
             ..Range::default()
         };
         let page = self.store.range(range).await?;
-        let objects: Result<Vec<Object>, DamagedObject> =
-            page.entries.iter().map(Object::from_entry).collect();
-        Ok((objects?, page.revision))
+        Ok((whole_objects(page.entries.iter()), page.revision))
     }
 
     /// The objects of a kind in a namespace that have a text somewhere. Only these are decoded.
@@ -267,13 +308,7 @@ impl Registry {
         let page = self.store.range(range).await?;
         let mentions =
             |entry: &&StoredObject| std::str::from_utf8(&entry.value).is_ok_and(|value| value.contains(text));
-        let objects: Result<Vec<Object>, DamagedObject> = page
-            .entries
-            .iter()
-            .filter(mentions)
-            .map(Object::from_entry)
-            .collect();
-        Ok(objects?)
+        Ok(whole_objects(page.entries.iter().filter(mentions)))
     }
 
     /// Changes of objects of a kind after a revision.
@@ -302,6 +337,24 @@ impl Registry {
         }
         out.extend_from_slice(b"]}");
         Ok(out.freeze())
+    }
+}
+
+/// Decodes objects. One that is damaged must not keep the server from its work with the others.
+fn whole_objects<'a>(entries: impl Iterator<Item = &'a StoredObject>) -> Vec<Object> {
+    entries
+        .filter_map(|entry| {
+            Object::from_entry(entry)
+                .inspect_err(|error| tracing::error!(%error, "the server goes on without a stored object"))
+                .ok()
+        })
+        .collect()
+}
+
+fn damaged(entry: &StoredObject) -> DamagedObject {
+    DamagedObject {
+        key: entry.key.clone(),
+        why: "it is not the JSON that was written; restore a backup, or delete the object".to_owned(),
     }
 }
 

@@ -28,12 +28,15 @@ use crate::client::LocalClient;
 use crate::node_proxy::Nodes;
 use crate::registry::Registry;
 use crate::registry::kinds::Rules;
+use crate::registry::object::is_whole;
 use crate::rest::handler::Handler;
 use crate::rest::status::ApiError;
-use crate::store::{HistoryLimits, SqliteStore, StoreError};
+use crate::store::{self, CheckReport, HistoryLimits, SqliteStore, StoreError};
 pub(crate) use connection::keep_alive;
 use connections::{ConnectionLimits, Connections};
 
+/// The store's file in the data directory.
+const STORE: &str = "api.db";
 /// How long requests under way may take when the server stops.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 /// How long the listener waits after an error, such as too many open files.
@@ -55,6 +58,8 @@ pub struct Config {
     pub profile: Profile,
     pub gates: GateSet,
     pub history: HistoryLimits,
+    /// Begin with an empty store, whatever was there; that is put aside.
+    pub new_store: bool,
     /// Where changes and refusals are recorded; `None` if they are not.
     pub audit_log: Option<PathBuf>,
 }
@@ -68,6 +73,7 @@ impl Config {
             profile: Profile::default(),
             gates: GateSet::default(),
             history: HistoryLimits::default(),
+            new_store: false,
             audit_log: None,
         }
     }
@@ -83,6 +89,8 @@ pub enum ServeError {
     Lock { path: PathBuf, source: io::Error },
     #[error("another server uses the data directory {path}")]
     Locked { path: PathBuf },
+    #[error("cannot put {path} aside: {source}")]
+    PutAside { path: PathBuf, source: io::Error },
     #[error("cannot open the audit log {path}: {source}")]
     OpenAuditLog { path: PathBuf, source: io::Error },
     #[error("cannot listen on {address}: {source}")]
@@ -145,7 +153,13 @@ impl Server {
     pub async fn bind(config: Config) -> Result<Self, ServeError> {
         let data_dir = config.data_dir;
         let lock = data_dir::claim(&data_dir)?;
-        let store = SqliteStore::open(&data_dir.join("api.db"), config.history)?;
+        let path = data_dir.join(STORE);
+        if config.new_store {
+            begin_anew(&path)?;
+        }
+        let store = SqliteStore::open(&path, config.history)?;
+        // Nobody has to wait for it: it changes nothing.
+        tokio::task::spawn_blocking(move || warn_of_damage(&path));
         let rules = Rules {
             profile: config.profile,
             gates: config.gates,
@@ -175,9 +189,10 @@ impl Server {
             group: ADMIN_GROUP,
         };
         let authenticator = Arc::new(authenticator);
-        admin.write(&url(address), &authority, |kept| {
+        let written = admin.write(&url(address), &authority, |kept| {
             proves(&authenticator, kept, ADMIN)
-        })?;
+        });
+        unless_usable(written, &kubeconfig, &url(address))?;
         Ok(Self {
             listener,
             acceptor: TlsAcceptorDebug(acceptor),
@@ -221,9 +236,10 @@ impl Server {
             user: format!("{}{node}", crate::access::NODE_USER_PREFIX),
             group: crate::access::NODE_GROUP,
         };
-        issued.write(&url(self.address), &self.authority, |kept| {
+        let written = issued.write(&url(self.address), &self.authority, |kept| {
             proves(&self.authenticator, kept, &issued.user)
-        })?;
+        });
+        unless_usable(written, &path, &url(self.address))?;
         self.issued
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -300,7 +316,72 @@ impl Server {
         })
         .await;
         connections.shutdown().await;
+        self.registry.settle().await;
     }
+}
+
+/// A kubeconfig that cannot be written, on a full disk, is as good as the one that is there, if that leads here.
+fn unless_usable(written: Result<(), PkiError>, path: &Path, server: &str) -> Result<(), PkiError> {
+    let Err(error) = written else { return Ok(()) };
+    let line = format!("server: {server}");
+    let leads_here = std::fs::read_to_string(path).is_ok_and(|text| text.lines().any(|it| it.trim() == line));
+    if !leads_here {
+        return Err(error);
+    }
+    tracing::error!(%error, "a kubeconfig cannot be renewed; the one that is there is used: make room on the disk");
+    Ok(())
+}
+
+/// Copies the store of a data directory into a new file, also while a server uses it. Blocks.
+pub fn backup_store(data_dir: &Path, to: &Path) -> Result<(), ServeError> {
+    Ok(store::backup(&data_dir.join(STORE), to)?)
+}
+
+/// Puts a backup in the place of the store of a data directory that no server uses. Returns where the old one was put.
+/// Blocks.
+pub fn restore_store(data_dir: &Path, backup: &Path) -> Result<Option<PathBuf>, ServeError> {
+    let _lock = data_dir::claim(data_dir)?;
+    Ok(store::restore(backup, &data_dir.join(STORE))?)
+}
+
+/// Looks at every page and every object of the store of a data directory, also while a server uses it. Blocks.
+pub fn check_store(data_dir: &Path) -> Result<CheckReport, ServeError> {
+    Ok(store::check(&data_dir.join(STORE), is_whole)?)
+}
+
+/// Says at the start what is damaged; everything else is served.
+fn warn_of_damage(path: &Path) {
+    match store::check(path, is_whole) {
+        Ok(report) if report.is_whole() => {}
+        Ok(report) => {
+            let (pages, objects) = (report.file.len(), report.damaged.join(", "));
+            tracing::error!(
+                pages,
+                objects,
+                "the store is damaged; restore a backup, or delete the objects"
+            );
+        }
+        Err(error) => tracing::error!(%error, "the store cannot be checked"),
+    }
+}
+
+/// Puts aside what is known of the store before, so that another one may be begun.
+fn begin_anew(path: &Path) -> Result<(), ServeError> {
+    let stamp = jiff::Timestamp::now().as_millisecond();
+    for extension in ["db", "db-wal", "db-shm", "identity"] {
+        let from = path.with_extension(extension);
+        let to = path.with_extension(format!("{extension}.before-{stamp}"));
+        match std::fs::rename(&from, &to) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(ServeError::PutAside {
+                    path: from,
+                    source: error,
+                });
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(())
 }
 
 /// Whether a certificate that was issued before still counts, for this user.

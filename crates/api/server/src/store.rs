@@ -6,6 +6,7 @@
 //!
 //! The store does not look into values. Kinds, names and rules are the registry's.
 
+mod identity;
 mod sqlite;
 mod window;
 
@@ -15,7 +16,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-pub use sqlite::{HistoryLimits, SqliteStore};
+pub use identity::StoreIdentity;
+pub use sqlite::{CheckReport, HistoryLimits, SqliteStore, backup, check, restore};
 
 /// A point in the order of all changes. Zero is before the first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,6 +44,8 @@ pub struct Range {
     /// Only keys after this one.
     pub after: Option<String>,
     pub limit: Option<usize>,
+    /// Read no more once this many bytes of values were read.
+    pub max_bytes: Option<usize>,
     /// Read the state after this change; `None` for the newest state.
     pub at: Option<Revision>,
 }
@@ -99,6 +103,14 @@ pub struct Change {
     pub previous: Option<StoredObject>,
 }
 
+impl Change {
+    /// Bytes of its values, and of its key.
+    pub(crate) fn bytes(&self) -> usize {
+        let previous = self.previous.as_ref().map_or(0, |entry| entry.value.len());
+        self.key.len() + self.value.as_ref().map_or(0, Bytes::len) + previous
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("cannot open the store at {path}: {source}")]
@@ -113,6 +125,15 @@ pub enum StoreError {
     Read { source: rusqlite::Error },
     #[error("cannot write to the store: {message}")]
     Write { message: String },
+    /// The file is not the one that was there, or not all of it.
+    #[error(
+        "the store at {path} does not know its own past: {why}; it would end every pod that it has forgotten"
+    )]
+    Forgetful { path: String, why: String },
+    #[error("cannot write down which store is at {path}: {source}")]
+    Identify { path: String, source: std::io::Error },
+    #[error("cannot copy the store to {path}: {message}")]
+    Copy { path: String, message: String },
     #[error("the store is closed")]
     Closed,
     #[error("revision {asked} is gone; the oldest that can still be read is {oldest}")]
@@ -131,6 +152,15 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Makes a change if the expectations hold. Durable once it returns.
     async fn swap(&self, swap: Swap) -> Result<Swapped, StoreError>;
+
+    /// Which store this is: the same for as long as it knows what it was told.
+    fn identity(&self) -> &str;
+
+    /// Why changes cannot be written now; `None` if they can, as far as is known.
+    fn trouble(&self) -> Option<String>;
+
+    /// Brings everything into the one file, so that a copy of it is a backup.
+    async fn settle(&self) -> Result<(), StoreError>;
 
     /// Every change after `after` of keys that begin with `prefix`.
     async fn watch(&self, prefix: String, after: Revision) -> Result<Box<dyn Watch>, StoreError>;

@@ -2,8 +2,12 @@
 //!
 //! A watch starts with what is there, if asked, and goes on with every change. With a selector, an object that begins
 //! to match is ADDED and one that ceases to is DELETED. Bookmarks show a client how far it has seen, also when nothing
-//! concerned it. A client that is too slow costs a position in the history, no memory.
+//! concerned it. A client that is too slow costs a position in the history, and no more memory than [`FRAME_BYTES`] and
+//! one batch of the history; if all of them together cost too much, the next to ask for more is told to list anew.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -17,7 +21,7 @@ use crate::registry::selector::Selector;
 use crate::rest::accept::View;
 use crate::rest::query::{ListOptions, VersionMatch};
 use crate::rest::render::render_one;
-use crate::rest::status::ApiError;
+use crate::rest::status::{ApiError, StatusReason};
 use crate::store::{Change, Revision, StoredObject, Watch};
 
 /// The time between bookmarks, as upstream has it.
@@ -30,6 +34,47 @@ const MAX_LIFETIME: Duration = Duration::from_hours(24);
 
 /// Objects held at once of those that a watch begins with. The rest is read as the client takes them.
 const INITIAL_PAGE: usize = 250;
+/// Bytes of them: objects may be large.
+const INITIAL_BYTES: usize = 1 << 20;
+/// Bytes that are rendered before they are sent, and one object more.
+const FRAME_BYTES: usize = 256 * 1024;
+/// Bytes that all watches together may hold of changes which their clients have not taken.
+const HELD_BYTES: usize = 64 << 20;
+
+/// Bytes that all watches hold now.
+static HELD: AtomicUsize = AtomicUsize::new(0);
+
+/// Changes that a client has not taken yet, counted in [`HELD`].
+#[derive(Debug, Default)]
+struct Backlog {
+    changes: VecDeque<Arc<Change>>,
+    bytes: usize,
+}
+
+impl Backlog {
+    /// Takes changes in; false if all watches together hold too much already.
+    fn fill(&mut self, changes: Vec<Arc<Change>>) -> bool {
+        let bytes: usize = changes.iter().map(|change| change.bytes()).sum();
+        let before = HELD.fetch_add(bytes, Ordering::Relaxed);
+        self.bytes += bytes;
+        self.changes.extend(changes);
+        before <= HELD_BYTES
+    }
+
+    fn next(&mut self) -> Option<Arc<Change>> {
+        let change = self.changes.pop_front()?;
+        let bytes = change.bytes().min(self.bytes);
+        self.bytes -= bytes;
+        HELD.fetch_sub(bytes, Ordering::Relaxed);
+        Some(change)
+    }
+}
+
+impl Drop for Backlog {
+    fn drop(&mut self) {
+        HELD.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
 
 /// A running watch of one client.
 #[derive(Debug)]
@@ -39,6 +84,7 @@ pub(crate) struct Session {
     view: View,
     selector: Selector,
     watch: Box<dyn Watch>,
+    backlog: Backlog,
     /// A page of what was there at the start and is not sent yet.
     initial: std::vec::IntoIter<StoredObject>,
     /// How to read the next page, if there is one.
@@ -71,6 +117,7 @@ impl Session {
         let (initial, next_page, revision) = if with_initial {
             let list = ListOptions {
                 limit: Some(INITIAL_PAGE),
+                max_bytes: Some(INITIAL_BYTES),
                 continue_token: None,
                 version_match: None,
                 ..options.clone()
@@ -102,6 +149,7 @@ impl Session {
             view,
             selector: options.selector,
             watch,
+            backlog: Backlog::default(),
             initial: initial.into_iter(),
             next_page,
             initial_end: (options.send_initial_events == Some(true)).then_some(revision),
@@ -134,6 +182,10 @@ impl Session {
             return self.bookmark(revision, true);
         }
         loop {
+            let frames = self.backlog_frames()?;
+            if !frames.is_empty() {
+                return Ok(frames);
+            }
             let wake = if self.bookmarks {
                 self.next_bookmark.min(self.ends)
             } else {
@@ -141,12 +193,11 @@ impl Session {
             };
             tokio::select! {
                 changes = self.watch.next() => {
-                    let mut out = BytesMut::new();
-                    for change in changes? {
-                        self.append(&change, &mut out)?;
-                    }
-                    if !out.is_empty() {
-                        return Ok(out.freeze());
+                    if !self.backlog.fill(changes?) {
+                        return Err(ApiError::new(
+                            StatusReason::Expired,
+                            "too many changes wait for slow clients; list anew",
+                        ));
                     }
                 }
                 () = tokio::time::sleep_until(wake) => {
@@ -163,6 +214,17 @@ impl Session {
                 }
             }
         }
+    }
+
+    /// As many of the changes that wait as go into one frame.
+    fn backlog_frames(&mut self) -> Result<Bytes, ApiError> {
+        let mut out = BytesMut::new();
+        while out.len() < FRAME_BYTES
+            && let Some(change) = self.backlog.next()
+        {
+            self.append(&change, &mut out)?;
+        }
+        Ok(out.freeze())
     }
 
     /// The next object of those that were there at the start.

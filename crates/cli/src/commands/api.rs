@@ -3,25 +3,33 @@
 use std::io::Write;
 use std::path::Path;
 
-use pulselet_apiserver::{Config, PkiError, ServeError, Server, node_kubeconfig};
+use pulselet_apiserver::store::StoreError;
+use pulselet_apiserver::{
+    Config, PkiError, ServeError, Server, backup_store, check_store, node_kubeconfig, restore_store,
+};
 use pulselet_controllers::{ControllerOptions, Controllers};
 
 use crate::agent;
-use crate::cli::{ApiArgs, ApiCommand, ApiKubeconfigArgs};
+use crate::cli::{ApiArgs, ApiBackupArgs, ApiCheckArgs, ApiCommand, ApiKubeconfigArgs, ApiRestoreArgs};
 use crate::exit::{Exit, Failure};
 use crate::interrupt::Interrupts;
 use crate::logging::{self, Quietness};
 use crate::output;
 
 pub(crate) fn run(args: &ApiArgs, verbose: u8) -> Result<Exit, Failure> {
-    if let Some(ApiCommand::Kubeconfig(args)) = &args.command {
-        return kubeconfig(args);
+    match &args.command {
+        Some(ApiCommand::Kubeconfig(args)) => return kubeconfig(args),
+        Some(ApiCommand::Backup(args)) => return backup(args),
+        Some(ApiCommand::Restore(args)) => return restore(args),
+        Some(ApiCommand::Check(args)) => return check(args),
+        None => {}
     }
     let args = &args.serve;
     let mut config = Config::new(args.listen, args.data_dir.resolve()?);
     config.profile = args.profile.into();
     config.gates = args.gates.feature_gates;
     config.audit_log.clone_from(&args.audit_log);
+    config.new_store = args.new_store;
     let options = ControllerOptions {
         bind_pods: args.bind_pods,
     };
@@ -65,12 +73,63 @@ fn not_started(error: &ServeError) -> Failure {
             failure.with_hint("name a file that you can write to with --audit-log")
         }
         ServeError::Listen { .. } => failure.with_hint("name another address with --listen"),
-        ServeError::Tls { .. }
+        ServeError::Store(StoreError::Forgetful { .. }) => failure.with_hint(
+            "put the files back that belong to it, or restore a backup with `pulselet api restore FILE`, or begin anew \
+             with --new-store, which ends every pod",
+        ),
+        ServeError::PutAside { .. } | ServeError::Tls { .. }
         | ServeError::Bootstrap { .. }
         | ServeError::Store(_)
         | ServeError::Pki(_)
         | ServeError::Access(_) => failure,
     }
+}
+
+/// Copies the store. The server may run.
+fn backup(args: &ApiBackupArgs) -> Result<Exit, Failure> {
+    let data_dir = args.data_dir.resolve()?;
+    backup_store(&data_dir, &args.file).map_err(|error| not_started(&error))?;
+    say(format_args!("copied to {}", args.file.display()))?;
+    Ok(Exit::Done)
+}
+
+/// Puts a backup in the place of the store. The server must not run.
+fn restore(args: &ApiRestoreArgs) -> Result<Exit, Failure> {
+    let data_dir = args.data_dir.resolve()?;
+    let aside = restore_store(&data_dir, &args.file).map_err(|error| not_started(&error))?;
+    say(format_args!("restored {}", args.file.display()))?;
+    if let Some(aside) = aside {
+        say(format_args!(
+            "the store that was there is kept as {}",
+            aside.display()
+        ))?;
+    }
+    Ok(Exit::Done)
+}
+
+/// Looks whether the store is whole. The server may run.
+fn check(args: &ApiCheckArgs) -> Result<Exit, Failure> {
+    let data_dir = args.data_dir.resolve()?;
+    let report = check_store(&data_dir).map_err(|error| not_started(&error))?;
+    for problem in &report.file {
+        say(format_args!("the file: {problem}"))?;
+    }
+    for key in &report.damaged {
+        say(format_args!("damaged: {key}"))?;
+    }
+    if report.is_whole() {
+        let (objects, revision) = (report.objects, report.revision);
+        say(format_args!(
+            "{objects} objects at revision {revision}, all whole"
+        ))?;
+        return Ok(Exit::Done);
+    }
+    Ok(Exit::No)
+}
+
+fn say(line: std::fmt::Arguments<'_>) -> Result<(), Failure> {
+    let mut stdout = output::stdout();
+    output::written(writeln!(stdout, "{line}").and_then(|()| stdout.flush()))
 }
 
 /// Prints a kubeconfig for a node. The server need not run.

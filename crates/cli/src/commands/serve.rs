@@ -1,7 +1,10 @@
 //! `pulselet serve`: the API and a node in one process. The node is a client of the API like any other.
 
+use std::path::Path;
+
 use pulselet_agent::{LineHub, Shutdown};
 use pulselet_apiserver::{Config, Server};
+use pulselet_cluster::STORE_MEMORY;
 use pulselet_controllers::{ControllerOptions, Controllers};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -23,6 +26,11 @@ pub(crate) fn run(args: &ServeArgs, verbose: u8) -> Result<Exit, Failure> {
     let mut config = Config::new(args.listen, args.agent.data.resolve()?);
     config.profile = args.profile.into();
     config.audit_log.clone_from(&args.audit_log);
+    config.new_store = args.new_store;
+    if args.new_store {
+        // The node of this directory follows it too.
+        forget_store(&config.data_dir)?;
+    }
     for gates in [&args.agent.node.feature_gates, &args.api_feature_gates]
         .into_iter()
         .flatten()
@@ -72,6 +80,14 @@ async fn serve(args: &ServeArgs, config: Config, mut setting: Setting) -> Result
     drop(started.membership);
     end(stop, api).await;
     Ok(Exit::Done)
+}
+
+/// Lets the node follow whatever store the API has.
+fn forget_store(data_dir: &Path) -> Result<(), Failure> {
+    match std::fs::remove_file(data_dir.join(STORE_MEMORY)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Failure::environment(error)),
+        Ok(()) | Err(_) => Ok(()),
+    }
 }
 
 /// Runs the server and its controllers until the sender is used or dropped.

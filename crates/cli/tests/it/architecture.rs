@@ -301,3 +301,24 @@ fn the_way_of_a_probe_is_as_written() {
     }
     assert!(hops > 30, "only {hops} functions were found in the table");
 }
+
+/// The rows of docs/reliability.md are `what happens | what holds | file | test`.
+#[test]
+fn every_promise_has_its_test() {
+    let page = document("docs/reliability.md");
+    let mut promises = 0;
+    for row in page.lines().filter(|line| line.contains("| `crates/")) {
+        let cells: Vec<&str> = row.split('|').collect();
+        let [_, _, _, file, test, _] = cells[..] else {
+            panic!("not four cells: {row}");
+        };
+        let source = document(quoted(file).next().expect("a row names its file"));
+        let test = quoted(test).next().expect("a row names its test");
+        promises += 1;
+        assert!(
+            source.contains(&format!("fn {test}(")),
+            "there is no test {test} in{file}"
+        );
+    }
+    assert!(promises > 30, "only {promises} promises were found");
+}

@@ -23,6 +23,7 @@ mod pods;
 mod registration;
 mod services;
 mod status;
+mod store_memory;
 mod watch;
 
 use pulselet_agent::{Feed, NodeHandle};
@@ -33,10 +34,12 @@ pub use client::{ApiClient, ApiClientError};
 pub use kubeconfig::{Kubeconfig, KubeconfigError};
 pub use machine::Machine;
 pub use objects::ApiObjects;
+pub use store_memory::STORE_MEMORY;
 
 use self::events::Poster;
 use self::pods::Pods;
 use self::registration::Registration;
+use self::store_memory::StoreMemory;
 use self::watch::Followed;
 
 /// A node that is joined to an API, until this is dropped.
@@ -56,13 +59,18 @@ pub fn join(
 ) -> Joined {
     let name = machine.facts.name.clone();
     let (known, registered) = value::channel(None);
+    let memory = StoreMemory::new(&machine.data_dir);
     let (seen, changes) = mpsc::channel(watch::BACKLOG);
     let (posts, events) = mpsc::channel(events::QUEUE);
     let pods = Pods::new(client.clone(), node, feed, registered.clone(), posts);
     let mut tasks = JoinSet::new();
     tasks.spawn(Registration::new(client.clone(), machine, known).run());
     tasks.spawn(lease::renew(client.clone(), registered));
-    tasks.spawn(watch::follow(client.clone(), Followed::pods_of(&name), seen));
+    tasks.spawn(watch::follow(
+        client.clone(),
+        Followed::pods_of(&name, memory),
+        seen,
+    ));
     let (seen, services) = mpsc::channel(watch::BACKLOG);
     tasks.spawn(watch::follow(client.clone(), Followed::services(), seen));
     tasks.spawn(objects.services.clone().follow(services));

@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 
 use crate::backoff::Backoff;
 use crate::client::{ApiClient, ApiClientError, Call};
+use crate::store_memory::{StoreMemory, StoreMemoryError};
 
 /// Objects in one page of a list: a megabyte or two.
 const PAGE: usize = 500;
@@ -49,16 +50,19 @@ pub(crate) struct Followed {
     path: String,
     /// An API that does not have the kind has none of them.
     optional: bool,
+    /// Whose they are, where that matters because something ends when they are missing.
+    memory: Option<StoreMemory>,
 }
 
 impl Followed {
     /// The pods of one node.
-    pub(crate) fn pods_of(node: &str) -> Self {
+    pub(crate) fn pods_of(node: &str, memory: StoreMemory) -> Self {
         let node = utf8_percent_encode(node, NON_ALPHANUMERIC);
         Self {
             what: "the node's pods",
             path: format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}"),
             optional: false,
+            memory: Some(memory),
         }
     }
 
@@ -68,6 +72,7 @@ impl Followed {
             what: "services",
             path: "/api/v1/services?".to_owned(),
             optional: true,
+            memory: None,
         }
     }
 }
@@ -105,6 +110,8 @@ struct Positioned {
 enum WatchError {
     #[error(transparent)]
     Client(#[from] ApiClientError),
+    #[error(transparent)]
+    Memory(#[from] StoreMemoryError),
     #[error("the watch broke off: {0}")]
     Broken(hyper::Error),
     #[error("an event has more than {MAX_EVENT_BYTES} bytes")]
@@ -146,6 +153,8 @@ pub(crate) async fn follow<T: DeserializeOwned>(
         let mut pause = backoff.next();
         if let WatchError::Expired(_) = error {
             tracing::info!(%error, what, "listing anew");
+        } else if let WatchError::Memory(_) = error {
+            tracing::error!(%error, what, ?pause, "the node runs on as it is");
         } else if followed.optional && error.is_not_served() {
             tracing::debug!(what, "the API does not have them");
             if sink.send(Seen::Listed(Vec::new())).await.is_err() {
@@ -167,6 +176,9 @@ struct Follower<'a, T> {
 
 impl<T: DeserializeOwned> Follower<'_, T> {
     async fn list_and_watch(&self, backoff: &mut Backoff) -> Result<std::convert::Infallible, WatchError> {
+        if let Some(memory) = &self.followed.memory {
+            memory.check(self.client).await?;
+        }
         let (objects, mut position) = self.list().await?;
         self.send(Seen::Listed(objects)).await?;
         backoff.reset();

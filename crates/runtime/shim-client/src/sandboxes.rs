@@ -85,11 +85,14 @@ impl Shims {
     pub async fn stop_sandbox(&self, id: &SandboxId) -> Result<()> {
         let (shims, id) = (self.clone(), id.clone());
         detached(Operation::StopSandbox, async move {
-            let found = shims
-                .update_sandbox(Operation::StopSandbox, &id, |record| {
-                    record.state = SandboxState::NotReady;
-                })
-                .await?;
+            let not_ready = |record: &mut SandboxRecord| record.state = SandboxState::NotReady;
+            let updated = shims.update_sandbox(Operation::StopSandbox, &id, not_ready).await;
+            let found = updated.unwrap_or_else(|error| {
+                // A disk that is full must not keep a pod alive whose files fill it. A later agent that finds the old
+                // record stops the sandbox again.
+                tracing::warn!(sandbox = %id, %error, "cannot record that the sandbox is stopped; stopping it all the same");
+                true
+            });
             if found {
                 shims.kill_containers(&id).await
             } else {

@@ -180,18 +180,29 @@ impl Store {
         prepare: impl FnOnce(&Path) -> Result<(), BoxError>,
     ) -> Result<(), StoreError> {
         let dir = self.container_dir(&record.id);
-        make_private_directory(&dir)?;
-        prepare(&dir).map_err(|source| StoreError::Prepare {
-            path: dir.clone(),
-            source,
-        })?;
-        Ok(record::write(&dir, CONTAINER_FILE, record, Durability::Disk)?)
+        let made = make_private_directory(&dir).and_then(|()| {
+            prepare(&dir).map_err(|source| StoreError::Prepare {
+                path: dir.clone(),
+                source,
+            })?;
+            Ok(record::write(&dir, CONTAINER_FILE, record, Durability::Disk)?)
+        });
+        if made.is_err() {
+            // On a full disk it would stay, and take room, until the next start.
+            let _ = fs::remove_dir_all(&dir);
+        }
+        made
     }
 
     pub(crate) fn put_sandbox(&self, record: &SandboxRecord) -> Result<(), StoreError> {
         let dir = self.sandbox_dir(&record.id);
-        make_private_directory(&dir)?;
-        Ok(record::write(&dir, SANDBOX_FILE, record, Durability::Disk)?)
+        let is_new = !dir.exists();
+        let made = make_private_directory(&dir)
+            .and_then(|()| Ok(record::write(&dir, SANDBOX_FILE, record, Durability::Disk)?));
+        if made.is_err() && is_new {
+            let _ = fs::remove_dir_all(&dir);
+        }
+        made
     }
 
     pub(crate) fn containers(&self) -> Result<Vec<Found<ContainerRecord>>, StoreError> {
@@ -450,6 +461,26 @@ mod tests {
         store.put_container(&record, |_| Ok(())).expect("writes");
         assert_eq!(container_records(root.path()).expect("reads"), [record]);
         assert!(store.containers.join("half").exists(), "nothing is changed");
+    }
+
+    #[test]
+    fn what_cannot_be_made_leaves_nothing() {
+        let root = tempfile::tempdir().expect("a directory");
+        let store = Store::open(root.path()).expect("opens");
+        let record = ContainerRecord {
+            id: ContainerId::new("half"),
+            sandbox: SandboxId::new("a"),
+            boot_id: store.boot_id.clone(),
+            created_at: Timestamp::UNIX_EPOCH,
+            stop_signal: Signal::TERM,
+            config: ContainerConfig::default(),
+        };
+        let full = store.put_container(&record, |dir| {
+            fs::write(dir.join("spec.json"), b"{").expect("writes");
+            Err("the disk is full".into())
+        });
+        full.expect_err("it is not made");
+        assert_eq!(fs::read_dir(&store.containers).expect("lists").count(), 0);
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(crate) struct Access<'a> {
 /// Whether a caller may see something that is not an object.
 pub(crate) fn authorize_route(identity: &Identity, route: &Route, path: &str) -> Result<(), ApiError> {
     let open = match route {
-        Route::Health | Route::Version => true,
+        Route::Health | Route::Readiness | Route::Version => true,
         Route::OpenApiV2
         | Route::OpenApiV3Index
         | Route::OpenApiV3(_)

@@ -4,10 +4,10 @@
 //! of the server are made anew at every start; those of clients are handed out in kubeconfig files and not kept. Those files
 //! that the server writes itself get a new certificate when two thirds of the old one's time are over.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use base64::Engine;
@@ -34,6 +34,11 @@ pub enum PkiError {
     Read { path: PathBuf, source: io::Error },
     #[error("cannot write {path}: {source}")]
     Write { path: PathBuf, source: io::Error },
+    #[error(
+        "{key} is missing while {certificate} is there; put the key back, or remove the certificate too to begin with a \
+         new authority, whose kubeconfigs then have to be handed out again"
+    )]
+    LostKey { key: PathBuf, certificate: PathBuf },
     #[error("the key in {path} cannot be used: {source}")]
     ParseKey { path: PathBuf, source: rcgen::Error },
     #[error("cannot make a certificate for {subject}: {source}")]
@@ -77,6 +82,13 @@ impl Authority {
                 path: key_path,
                 source,
             })?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && certificate_path.exists() => {
+                // A new key would not fit the certificate that clients trust.
+                return Err(PkiError::LostKey {
+                    key: key_path,
+                    certificate: certificate_path,
+                });
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let key = KeyPair::generate().map_err(issue_failed(AUTHORITY_NAME))?;
                 write_private(&key_path, key.serialize_pem().as_bytes())?;
@@ -305,25 +317,7 @@ pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> Result<(), PkiError> {
         path: path.to_owned(),
         source,
     };
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    let temporary = PathBuf::from(name);
-    let write = || {
-        // A leftover of a crash may have another mode.
-        match fs::remove_file(&temporary) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&temporary)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)
-    };
-    write().map_err(failed)
+    pulselet_durable::replace(path, bytes, 0o600).map_err(failed)
 }
 
 #[cfg(test)]

@@ -134,17 +134,20 @@ impl Registry {
         }
         for _ in 0..MAX_ATTEMPTS {
             let entry = self.entry(path).await?;
-            let object = Object::from_entry(&entry)?;
+            let (object, grace) = match Object::from_entry(&entry) {
+                Ok(object) => (object, options.grace_period_seconds),
+                // Nobody can do anything else with it. What it was is not known, so nothing is waited for.
+                Err(error) if options.node.is_none() => {
+                    tracing::warn!(%error, "a damaged object is deleted at once");
+                    (stand_in(path), Some(0))
+                }
+                Err(error) => return Err(error.into()),
+            };
             if let Some(node) = &options.node {
                 restriction::check_delete(node, path, &object)?;
             }
             check_preconditions(endpoint, &object, options)?;
-            let end = plan(
-                endpoint.kind,
-                &object,
-                options.grace_period_seconds,
-                Timestamp::now(),
-            );
+            let end = plan(endpoint.kind, &object, grace, Timestamp::now());
             if let Some(deleted) = self.carry_out(&entry, object, end, options.dry_run).await? {
                 return Ok(deleted);
             }
@@ -220,6 +223,12 @@ impl Registry {
         }
         Ok(listed)
     }
+}
+
+/// What is known of a damaged object: what its key says.
+fn stand_in(path: &ObjectPath) -> Object {
+    let metadata = json!({"name": path.name, "namespace": path.namespace});
+    Object::new(json!({"metadata": metadata})).expect("it is an object")
 }
 
 fn check_preconditions(endpoint: Endpoint, object: &Object, options: &DeleteOptions) -> Result<(), ApiError> {

@@ -186,7 +186,12 @@ fn write_json(out: &mut BytesMut, value: &Value) {
     serde_json::to_writer(out.writer(), value).expect("a JSON value can be written to memory");
 }
 
-/// Appends a stored value with its resourceVersion, without parsing it.
+/// Whether a stored value is one that was written: JSON, in the form that can be spliced.
+pub(crate) fn is_whole(value: &[u8]) -> bool {
+    value.starts_with(HEAD) && serde_json::from_slice::<serde::de::IgnoredAny>(value).is_ok()
+}
+
+/// Appends a stored value with its resourceVersion. It must be whole.
 pub(crate) fn splice(out: &mut BytesMut, value: &[u8], revision: Revision) {
     debug_assert!(value.starts_with(HEAD));
     out.reserve(value.len() + 48);

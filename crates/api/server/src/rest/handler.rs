@@ -144,7 +144,7 @@ impl Handler {
                     return Err(ApiError::method_not_allowed());
                 }
                 // Whether the server is healthy can be asked however busy it is.
-                let is_open = matches!(route, Route::Health | Route::Version);
+                let is_open = matches!(route, Route::Health | Route::Readiness | Route::Version);
                 let permit = (!is_open).then(|| self.room.take(&identity, Load::Reading));
                 let _permit = permit.transpose()?;
                 self.document(&route, request.headers()).await
@@ -178,8 +178,14 @@ impl Handler {
         };
         match route {
             Route::Health => self.health().await,
+            Route::Readiness => self.readiness().await,
+            Route::Version => {
+                let mut version = discovery::version();
+                // Nodes remember whose pods they run.
+                version["pulseletStore"] = json!(self.registry.store_identity());
+                plain(&version)
+            }
             Route::Metrics => Ok(self.metrics_page()),
-            Route::Version => plain(&discovery::version()),
             Route::CoreVersions => aggregated(true, discovery::core_versions),
             Route::Groups => aggregated(false, discovery::groups),
             Route::Group(group) => plain(&discovery::group(*group)),
@@ -224,6 +230,16 @@ impl Handler {
         let text = HeaderValue::from_static("text/plain; charset=utf-8");
         answer.headers_mut().insert(CONTENT_TYPE, text);
         Ok(answer)
+    }
+
+    async fn readiness(&self) -> Result<Response<Body>, ApiError> {
+        match self.registry.trouble() {
+            None => self.health().await,
+            Some(trouble) => Err(ApiError::new(
+                crate::rest::status::StatusReason::ServiceUnavailable,
+                format!("the store cannot be written: {trouble}; make room on the disk"),
+            )),
+        }
     }
 
     async fn objects(
@@ -296,8 +312,20 @@ impl Handler {
         let (view, endpoint) = (call.view()?, call.path.endpoint);
         let namespace = call.path.namespace.as_deref();
         let listed = self.registry.list(endpoint.kind, namespace, options).await?;
+        let damaged = listed.damaged.join(", ");
+        if !damaged.is_empty() && call.identity.node().is_some() {
+            // A node ends pods that a list does not have.
+            return Err(ApiError::internal(format!(
+                "stored objects are damaged: {damaged}; restore a backup, or delete them"
+            )));
+        }
         let list = render_list(&self.registry, endpoint, view, &listed)?;
-        Ok(bytes_answer(StatusCode::OK, list))
+        let mut answer = bytes_answer(StatusCode::OK, list);
+        if !damaged.is_empty() {
+            let warning = format!("damaged objects are left out, restore a backup or delete them: {damaged}");
+            add_warnings(&mut answer, &[warning]);
+        }
+        Ok(answer)
     }
 
     async fn watch(&self, call: &Call<'_>, permit: Permit) -> Result<Response<Body>, ApiError> {

@@ -84,6 +84,8 @@ pub(crate) enum VersionMatch {
 pub(crate) struct ListOptions {
     pub selector: Selector,
     pub limit: Option<usize>,
+    /// Bytes after which a page is full; `None` for what clients ask.
+    pub max_bytes: Option<usize>,
     pub continue_token: Option<String>,
     /// `None` if the client leaves it open.
     pub resource_version: Option<Revision>,
@@ -107,6 +109,7 @@ impl ListOptions {
         };
         let limit = query.number("limit")?.unwrap_or(0);
         Ok(Self {
+            max_bytes: None,
             selector: Selector::parse(kind, query.text("labelSelector"), query.text("fieldSelector"))?,
             limit: usize::try_from(limit).ok().filter(|limit| *limit > 0),
             continue_token: query

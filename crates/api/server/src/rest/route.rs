@@ -14,6 +14,8 @@ use crate::rest::status::ApiError;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Route {
     Health,
+    /// Whether requests can be served, writes among them.
+    Readiness,
     Metrics,
     Version,
     OpenApiV2,
@@ -111,7 +113,8 @@ pub(crate) fn parse(path: &str) -> Result<Route, ApiError> {
     let segments: Vec<&str> = segments.iter().map(AsRef::as_ref).collect();
     let found = match segments.as_slice() {
         [] => Some(Route::Paths),
-        ["healthz" | "livez" | "readyz", ..] => Some(Route::Health),
+        ["healthz" | "livez", ..] => Some(Route::Health),
+        ["readyz", ..] => Some(Route::Readiness),
         ["metrics"] => Some(Route::Metrics),
         ["version"] => Some(Route::Version),
         ["openapi", "v2"] => Some(Route::OpenApiV2),

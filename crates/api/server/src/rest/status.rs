@@ -298,6 +298,9 @@ impl From<StoreError> for ApiError {
             | StoreError::StartWriter { .. }
             | StoreError::Read { .. }
             | StoreError::Write { .. }
+            | StoreError::Forgetful { .. }
+            | StoreError::Identify { .. }
+            | StoreError::Copy { .. }
             | StoreError::Closed => {
                 tracing::error!(%error, "the store failed a request");
                 Self::internal(error)

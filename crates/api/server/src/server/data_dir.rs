@@ -20,7 +20,15 @@ const SHARED: u32 = 0o1000;
 
 const LOCK: &str = "api.lock";
 /// The files of the server, apart from kubeconfigs and what is in `pki`.
-const FILES: [&str; 5] = [LOCK, "api.db", "api.db-shm", "api.db-wal", "tokens.csv"];
+const FILES: [&str; 7] = [
+    LOCK,
+    "api.db",
+    "api.db-shm",
+    "api.db-wal",
+    "api.identity",
+    "api.reserve",
+    "tokens.csv",
+];
 
 /// Creates the directory or makes it private, and locks it, so that only one server uses it.
 pub(super) fn claim(path: &Path) -> Result<File, ServeError> {

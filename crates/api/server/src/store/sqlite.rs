@@ -7,6 +7,7 @@
 //! ask for. A row of `history` carries the value before the change, so a past state is the present one with newer
 //! changes undone.
 
+mod copies;
 mod reader;
 mod schema;
 mod writer;
@@ -15,11 +16,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
+use pulselet_durable::Reserve;
 use rusqlite::Connection;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use super::window::{Lookup, Window};
-use super::{Change, ListPage, Range, Revision, Store, StoreError, StoredObject, Swap, Swapped, Watch};
+use super::{
+    Change, ListPage, Range, Revision, Store, StoreError, StoreIdentity, StoredObject, Swap, Swapped, Watch,
+};
+pub use copies::{CheckReport, backup, check, restore};
 pub use writer::HistoryLimits;
 use writer::{Request, Writer};
 
@@ -29,6 +34,8 @@ const WRITE_QUEUE: usize = 1024;
 const MAX_READERS: usize = 4;
 /// Changes read from the database at once for a watch that lags.
 const HISTORY_BATCH: usize = 256;
+/// Bytes of values read at once for it: what a watch that lags costs, and one object more.
+const HISTORY_BYTES: usize = 1 << 20;
 
 /// See the module. Clones share one store.
 #[derive(Debug, Clone)]
@@ -46,12 +53,27 @@ struct Shared {
     reading: Semaphore,
     window: Mutex<Window>,
     latest: watch::Sender<Revision>,
+    identity: String,
+    /// Why the last commit failed; `None` if it did not.
+    trouble: Mutex<Option<String>>,
 }
 
 impl SqliteStore {
-    /// Opens the file, creating it when there is none, and starts the writer.
+    /// Opens the file, creating it when there is none, and starts the writer. A file that is not what was there before is
+    /// refused.
     pub fn open(path: &Path, limits: HistoryLimits) -> Result<Self, StoreError> {
-        let connection = schema::open_writer(path)?;
+        let mut reserve = Reserve::take(path.with_extension("reserve"));
+        let known = StoreIdentity::read(path)?;
+        let log_bytes = log_bytes(path);
+        if known.is_some() && is_missing(path) {
+            return Err(forgetful(path, "there is no file".to_owned()));
+        }
+        let connection = match schema::open_writer(path) {
+            // On a full disk there is room for a log now.
+            Err(StoreError::Open { .. }) if reserve.give_up() => schema::open_writer(path)?,
+            opened => opened?,
+        };
+        let identity = identify(path, &connection, known.as_ref(), log_bytes)?;
         let latest = reader::latest(&connection).map_err(|source| StoreError::Read { source })?;
         let shared = Arc::new(Shared {
             path: path.to_owned(),
@@ -59,9 +81,11 @@ impl SqliteStore {
             reading: Semaphore::new(MAX_READERS),
             window: Mutex::new(Window::new(latest)),
             latest: watch::Sender::new(latest),
+            identity,
+            trouble: Mutex::default(),
         });
         let (requests, queue) = mpsc::channel(WRITE_QUEUE);
-        let writer = Writer::new(connection, Arc::clone(&shared), latest, limits)
+        let writer = Writer::new(connection, Arc::clone(&shared), latest, limits, reserve)
             .map_err(|source| StoreError::Read { source })?;
         std::thread::Builder::new()
             .name("store-writer".to_owned())
@@ -69,6 +93,62 @@ impl SqliteStore {
             .map_err(|source| StoreError::StartWriter { source })?;
         Ok(Self { requests, shared })
     }
+}
+
+/// Bytes of the log beside a file.
+fn log_bytes(path: &Path) -> u64 {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    std::fs::metadata(log).map_or(0, |metadata| metadata.len())
+}
+
+fn is_missing(path: &Path) -> bool {
+    std::fs::metadata(path).map_or(true, |metadata| metadata.len() == 0)
+}
+
+fn forgetful(path: &Path, why: String) -> StoreError {
+    StoreError::Forgetful {
+        path: path.display().to_string(),
+        why,
+    }
+}
+
+/// Compares the file with what is known of it, and marks it as in use.
+fn identify(
+    path: &Path,
+    connection: &Connection,
+    known: Option<&StoreIdentity>,
+    log_bytes: u64,
+) -> Result<String, StoreError> {
+    let failed = |source| StoreError::Read { source };
+    let found = schema::identity(connection).map_err(failed)?;
+    let revision = reader::latest(connection).map_err(failed)?.0;
+    if let Some(known) = known {
+        known
+            .check(found.as_deref(), revision, log_bytes)
+            .map_err(|why| forgetful(path, why))?;
+    }
+    let identity = match found {
+        Some(identity) => identity,
+        None => schema::new_identity(connection).map_err(failed)?,
+    };
+    // Written in any case: from now on there is a log.
+    let marked = schema::set_identity(connection, &identity).map_err(|source| StoreError::Write {
+        message: source.to_string(),
+    });
+    let in_use = StoreIdentity {
+        identity: identity.clone(),
+        open: true,
+        revision,
+    };
+    // On a full disk a store that is known is used as it is.
+    match marked.and_then(|()| in_use.write(path)) {
+        Err(error) if known.is_some() => {
+            tracing::error!(%error, "the store cannot be marked as in use: make room on the disk");
+        }
+        marked => marked?,
+    }
+    Ok(identity)
 }
 
 impl Shared {
@@ -131,7 +211,26 @@ impl Store for SqliteStore {
     async fn swap(&self, swap: Swap) -> Result<Swapped, StoreError> {
         let (answer, answered) = oneshot::channel();
         self.requests
-            .send(Request { swap, answer })
+            .send(Request::Swap { swap, answer })
+            .await
+            .map_err(|_| StoreError::Closed)?;
+        answered.await.map_err(|_| StoreError::Closed)?
+    }
+
+    fn identity(&self) -> &str {
+        &self.shared.identity
+    }
+
+    fn trouble(&self) -> Option<String> {
+        lock(&self.shared.trouble).clone()
+    }
+
+    async fn settle(&self) -> Result<(), StoreError> {
+        // Connections that only read keep the log in use.
+        lock(&self.shared.readers).clear();
+        let (answer, answered) = oneshot::channel();
+        self.requests
+            .send(Request::Settle { answer })
             .await
             .map_err(|_| StoreError::Closed)?;
         answered.await.map_err(|_| StoreError::Closed)?
@@ -174,7 +273,9 @@ impl Watch for Cursor {
                 Lookup::TooOld => {
                     let (prefix, after) = (self.prefix.clone(), self.position);
                     self.shared
-                        .read(move |connection| reader::history(connection, &prefix, after, HISTORY_BATCH))
+                        .read(move |connection| {
+                            reader::history(connection, &prefix, after, HISTORY_BATCH, HISTORY_BYTES)
+                        })
                         .await?
                 }
             };

@@ -43,13 +43,13 @@ impl Window {
 
     pub(super) fn push(&mut self, change: Arc<Change>) {
         debug_assert_eq!(change.revision.0, self.first + self.changes.len() as u64);
-        self.bytes += size(&change);
+        self.bytes += change.bytes();
         self.changes.push_back(change);
         while self.changes.len() > MAX_CHANGES || self.bytes > MAX_BYTES {
             let Some(oldest) = self.changes.pop_front() else {
                 break;
             };
-            self.bytes -= size(&oldest);
+            self.bytes -= oldest.bytes();
             self.first += 1;
         }
     }
@@ -73,11 +73,6 @@ impl Window {
         }
         Lookup::Found(found, reached)
     }
-}
-
-fn size(change: &Change) -> usize {
-    let previous = change.previous.as_ref().map_or(0, |entry| entry.value.len());
-    change.key.len() + change.value.as_ref().map_or(0, bytes::Bytes::len) + previous
 }
 
 #[cfg(test)]

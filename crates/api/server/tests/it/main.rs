@@ -3,11 +3,13 @@
 mod audit;
 mod client;
 mod crowding;
+mod faults;
 mod harness;
 mod hostile_node;
 mod kubectl;
 mod modes;
 mod nodes;
+mod power_cut;
 mod restriction;
 mod revocation;
 mod store;

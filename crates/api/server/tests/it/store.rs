@@ -92,6 +92,7 @@ async fn a_past_state_can_be_read_and_paged() {
         limit: Some(2),
         at: Some(past),
         after: None,
+        max_bytes: None,
     };
     let page = store.range(first.clone()).await.unwrap();
     assert_eq!((page.entries.len(), page.remaining, page.revision), (2, 1, past));

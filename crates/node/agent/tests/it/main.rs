@@ -10,6 +10,7 @@ mod manifests;
 mod objects;
 mod observed;
 mod owned;
+mod power_cut;
 mod refusals;
 mod security_fields;
 mod socket;

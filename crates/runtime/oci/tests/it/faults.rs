@@ -262,6 +262,26 @@ async fn an_empty_record_of_a_life_or_an_exit_stops_no_start() {
 }
 
 #[tokio::test]
+async fn a_sandbox_whose_record_cannot_be_written_can_be_stopped() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let (_, init) = sleeper(&world).await;
+    // As on a full disk: the new record has no place.
+    let in_the_way = sandbox_dir(&world).join(".sandbox.json.new");
+    fs::create_dir(&in_the_way).expect("makes");
+    world
+        .runtime
+        .stop_sandbox(&world.sandbox)
+        .await
+        .expect("it is stopped all the same");
+    assert!(!is_alive(&init));
+    fs::remove_dir(in_the_way).expect("removes");
+    world.finish().await;
+}
+
+#[tokio::test]
 async fn an_empty_record_of_a_sandbox_costs_that_pod_alone() {
     if !can_run() {
         return;

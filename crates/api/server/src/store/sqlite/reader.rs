@@ -95,14 +95,18 @@ fn select(
     let end = String::from_utf8_lossy(&prefix_end(&range.prefix)).into_owned();
     let mut rows = statement.query(params![after, end, to_sql(revision)])?;
     let limit = range.limit.unwrap_or(usize::MAX);
+    let max_bytes = range.max_bytes.unwrap_or(usize::MAX);
+    let mut bytes = 0;
     let mut page = ListPage {
         entries: Vec::new(),
         revision,
         remaining: 0,
     };
     while let Some(row) = rows.next()? {
-        if page.entries.len() < limit {
-            page.entries.push(entry(row)?);
+        if page.entries.len() < limit && bytes < max_bytes {
+            let entry = entry(row)?;
+            bytes += entry.value.len();
+            page.entries.push(entry);
         } else {
             page.remaining += 1;
         }
@@ -130,12 +134,14 @@ fn check_window(connection: &Connection, asked: Revision, newest: Revision) -> R
     Ok(())
 }
 
-/// At most `limit` changes of the history after a position, those that match, and the position after them.
+/// At most `limit` changes of the history after a position, those that match, and the position after them. Fewer once they
+/// have more than `max_bytes` of values.
 pub(super) fn history(
     connection: &mut Connection,
     prefix: &str,
     after: Revision,
     limit: usize,
+    max_bytes: usize,
 ) -> Result<(Vec<Arc<Change>>, Revision), StoreError> {
     let transaction = connection.transaction().map_err(failed)?;
     let oldest = compacted(&transaction).map_err(failed)?;
@@ -150,12 +156,16 @@ pub(super) fn history(
         .map_err(failed)?;
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut rows = statement.query(params![to_sql(after), limit]).map_err(failed)?;
-    let (mut changes, mut position) = (Vec::new(), after);
+    let (mut changes, mut position, mut bytes) = (Vec::new(), after, 0);
     while let Some(row) = rows.next().map_err(failed)? {
         let change = change(row).map_err(failed)?;
         position = change.revision;
         if change.key.starts_with(prefix) {
+            bytes += change.bytes();
             changes.push(Arc::new(change));
+        }
+        if bytes > max_bytes {
+            break;
         }
     }
     Ok((changes, position))

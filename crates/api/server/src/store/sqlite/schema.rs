@@ -5,7 +5,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _};
 
 use crate::store::StoreError;
 
@@ -13,6 +14,10 @@ use crate::store::StoreError;
 const FORMAT: i64 = 1;
 /// How long a connection waits for a lock. Only a checkpoint ever holds one against a reader.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Pages of cache of a connection that reads, in KiB (negative: `SQLite`'s way to say KiB). The kernel caches the file
+/// for all of them.
+const READER_CACHE: &str = "-512";
 
 const TABLES: &str = "
 CREATE TABLE current (
@@ -64,6 +69,38 @@ pub(super) fn open_writer(path: &Path) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
+/// Beside the tables, in files of every format.
+const IDENTITY: &str =
+    "CREATE TABLE IF NOT EXISTS identity (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL)";
+
+/// Which store a file is; `None` if it is none yet, or one of an earlier build.
+pub(super) fn identity(connection: &Connection) -> rusqlite::Result<Option<String>> {
+    let is_there: bool = connection.query_row(
+        "SELECT COUNT(*) > 0 FROM sqlite_schema WHERE name = 'identity'",
+        [],
+        |row| row.get(0),
+    )?;
+    if !is_there {
+        return Ok(None);
+    }
+    connection
+        .query_row("SELECT id FROM identity", [], |row| row.get(0))
+        .optional()
+}
+
+pub(super) fn set_identity(connection: &Connection, id: &str) -> rusqlite::Result<()> {
+    connection.execute_batch(IDENTITY)?;
+    // In one statement: there must be no moment without an identity.
+    connection
+        .execute("INSERT OR REPLACE INTO identity (one, id) VALUES (1, ?1)", [id])
+        .map(drop)
+}
+
+/// A random identity.
+pub(super) fn new_identity(connection: &Connection) -> rusqlite::Result<String> {
+    connection.query_row("SELECT lower(hex(randomblob(16)))", [], |row| row.get(0))
+}
+
 fn format_error(path: &Path, found: i64) -> StoreError {
     StoreError::Format {
         path: path.display().to_string(),
@@ -86,7 +123,11 @@ fn refuse_newer(path: &Path) -> Result<(), StoreError> {
 }
 
 pub(super) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
-    open(path, OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(|source| StoreError::Open {
+    let opened = open(path, OpenFlags::SQLITE_OPEN_READ_ONLY).and_then(|connection| {
+        connection.pragma_update(None, "cache_size", READER_CACHE)?;
+        Ok(connection)
+    });
+    opened.map_err(|source| StoreError::Open {
         path: path.display().to_string(),
         source,
     })
@@ -96,6 +137,8 @@ fn open(path: &Path, mode: OpenFlags) -> rusqlite::Result<Connection> {
     // Each connection stays on one thread at a time, so SQLite need not lock it.
     let connection = Connection::open_with_flags(path, mode | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
+    // The log stays when the last connection is closed: that it is missing must mean that somebody took it.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     Ok(connection)
 }
 

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use pulselet_durable::Reserve;
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use tokio::sync::{mpsc, oneshot};
 
-use super::super::{Change, Expect, Revision, StoreError, Swap, Swapped};
+use super::super::{Change, Expect, Revision, StoreError, StoreIdentity, Swap, Swapped};
 use super::Shared;
 use super::reader::{self, to_sql};
 
@@ -31,9 +32,35 @@ impl Default for HistoryLimits {
 }
 
 #[derive(Debug)]
-pub(super) struct Request {
-    pub(super) swap: Swap,
-    pub(super) answer: oneshot::Sender<Result<Swapped, StoreError>>,
+pub(super) enum Request {
+    Swap {
+        swap: Swap,
+        answer: oneshot::Sender<Result<Swapped, StoreError>>,
+    },
+    /// Bring everything into the one file.
+    Settle {
+        answer: oneshot::Sender<Result<(), StoreError>>,
+    },
+}
+
+/// Requests that are answered together.
+#[derive(Debug, Default)]
+struct Batch {
+    swaps: Vec<Swap>,
+    answers: Vec<oneshot::Sender<Result<Swapped, StoreError>>>,
+    settlers: Vec<oneshot::Sender<Result<(), StoreError>>>,
+}
+
+impl Batch {
+    fn add(&mut self, request: Request) {
+        match request {
+            Request::Swap { swap, answer } => {
+                self.swaps.push(swap);
+                self.answers.push(answer);
+            }
+            Request::Settle { answer } => self.settlers.push(answer),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -45,6 +72,8 @@ pub(super) struct Writer {
     /// What `history` holds now.
     changes: u64,
     bytes: u64,
+    /// Given up when the disk is full.
+    reserve: Reserve,
 }
 
 impl Writer {
@@ -53,6 +82,7 @@ impl Writer {
         shared: Arc<Shared>,
         latest: Revision,
         limits: HistoryLimits,
+        reserve: Reserve,
     ) -> rusqlite::Result<Self> {
         let (changes, bytes) = connection.query_row(
             "SELECT COUNT(*), COALESCE(SUM(COALESCE(length(value), 0) + COALESCE(length(previous), 0)), 0) \
@@ -67,33 +97,48 @@ impl Writer {
             limits,
             changes: changes.unsigned_abs(),
             bytes: bytes.unsigned_abs(),
+            reserve,
         })
     }
 
     /// Serves the queue until every sender is gone.
     pub(super) fn run(mut self, mut queue: mpsc::Receiver<Request>) {
         while let Some(first) = queue.blocking_recv() {
-            let mut batch = vec![first];
-            while batch.len() < MAX_BATCH {
+            let mut batch = Batch::default();
+            batch.add(first);
+            while batch.swaps.len() < MAX_BATCH {
                 match queue.try_recv() {
-                    Ok(request) => batch.push(request),
+                    Ok(request) => batch.add(request),
                     Err(_) => break,
                 }
             }
-            self.serve(batch);
+            self.serve(batch.swaps, batch.answers);
+            for answer in batch.settlers {
+                // Whoever asked may have stopped waiting.
+                let _ = answer.send(self.settle());
+            }
             if let Err(error) = self.compact() {
                 tracing::warn!(%error, "the store could not shorten its history");
             }
         }
     }
 
-    fn serve(&mut self, batch: Vec<Request>) {
-        let (swaps, answers): (Vec<Swap>, Vec<_>) = batch
-            .into_iter()
-            .map(|request| (request.swap, request.answer))
-            .unzip();
-        match self.commit(swaps) {
+    fn serve(&mut self, swaps: Vec<Swap>, answers: Vec<oneshot::Sender<Result<Swapped, StoreError>>>) {
+        if swaps.is_empty() {
+            return;
+        }
+        let mut result = self.commit(swaps.clone());
+        if result.is_err() && self.reserve.give_up() {
+            tracing::error!(
+                "the disk is full; the store takes the room that was kept for it: make room on the disk"
+            );
+            result = self.commit(swaps);
+        }
+        let trouble = result.as_ref().err().map(ToString::to_string);
+        *super::lock(&self.shared.trouble) = trouble;
+        match result {
             Ok((outcomes, changes)) => {
+                self.reserve.refill();
                 for change in &changes {
                     self.changes += 1;
                     self.bytes += stored_bytes(change);
@@ -107,13 +152,34 @@ impl Writer {
             }
             Err(error) => {
                 tracing::error!(%error, "the store could not commit a transaction");
-                let message = error.to_string();
+                let message = format!("{error}; make room on the disk of the API server");
                 for answer in answers {
                     let _ = answer.send(Err(StoreError::Write {
                         message: message.clone(),
                     }));
                 }
             }
+        }
+    }
+
+    /// Empties the log into the file. From then on the file alone is the store, until the next change.
+    fn settle(&mut self) -> Result<(), StoreError> {
+        let settled = StoreIdentity {
+            identity: self.shared.identity.clone(),
+            open: false,
+            revision: self.latest.0,
+        };
+        // First: a log that is there although it need not be is no harm.
+        settled.write(&self.shared.path)?;
+        let failed = |message: String| StoreError::Write { message };
+        let busy: i64 = self
+            .connection
+            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))
+            .map_err(|source| failed(source.to_string()))?;
+        if busy == 0 {
+            Ok(())
+        } else {
+            Err(failed("the log is still being read".to_owned()))
         }
     }
 
