@@ -332,6 +332,7 @@ containers:
 /// The node's grace period is for probe kills of pods that name none, where it is shorter.
 #[test]
 fn a_node_can_shorten_the_grace_of_probe_kills() {
+    use GraceFrom::{Deletion, NodeDefault, Pod, Probe};
     let graces = |spec: &str, scenario: &str| {
         let mut stage = Stage::new(spec, scenario);
         stage.settings.probe_grace = Some(Span::from_secs(9));
