@@ -129,6 +129,8 @@ pub enum KillReason {
     SandboxChanged,
     /// The manifest names another image.
     ImageChanged,
+    /// Somebody asked for another life.
+    Restarted,
     PostStartHook,
     /// All main containers have finished for good, so the sidecars may go.
     Completed,

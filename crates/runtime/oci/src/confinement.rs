@@ -53,7 +53,7 @@ use crate::{
     init_process::InitProcess,
     program::Program,
     rootfs,
-    shim::Container,
+    shim::{self, Container},
     spec::{Confinement, ContainerSpec, NamespaceSpec, PidNamespaceSource},
     start_report::{self, ReportWriter, StartFailure, Succession},
     user::{self, User},
@@ -64,6 +64,9 @@ pub(crate) const FIRST_INHERITED: RawFd = 3;
 
 /// Capabilities the kernel could ever have.
 const MAX_CAPABILITIES: u32 = 64;
+
+/// Also those that this build does not know by name.
+pub(crate) const ALL_CAPABILITIES: CapabilitySet = CapabilitySet::from_bits_retain(u64::MAX);
 
 /// Major number of /dev/null and its kind, whose owner must not change.
 const MEMORY_DEVICES: u32 = 1;
@@ -196,7 +199,7 @@ fn run_confined(
         sole,
     } = process;
     let take_on = StartFailure::machine("take on the container's identity");
-    take_identity(&user, &spec.confinement).map_err(take_on)?;
+    take_identity(&user, &spec.confinement, shim::bound(spec)).map_err(take_on)?;
     enter_working_dir(spec)?;
     let take_on = StartFailure::machine("take on the container's identity");
     give_up_privileges(&spec.confinement).map_err(take_on)?;
@@ -350,9 +353,9 @@ fn environment(spec: &ContainerSpec, user: &User) -> Vec<(String, String)> {
 }
 
 /// Becomes the user, for good, with no more capabilities than the confinement gives.
-fn take_identity(user: &User, confinement: &Confinement) -> io::Result<()> {
+fn take_identity(user: &User, confinement: &Confinement, bound: CapabilitySet) -> io::Result<()> {
     let allowed = CapabilitySet::from_bits_retain(confinement.capabilities);
-    bound_capabilities(allowed)?;
+    bound_capabilities(bound, allowed)?;
     // While there is still the right to; with no_new_privs none is needed, and the last moment is best.
     if !confinement.no_new_privs {
         filter_system_calls(confinement)?;
@@ -391,11 +394,12 @@ fn filter_system_calls(confinement: &Confinement) -> io::Result<()> {
         .map_or(Ok(()), |filter| install_filter(&filter.0))
 }
 
-/// Takes away the capabilities that no program run by this process may ever have again.
-pub(crate) fn bound_capabilities(allowed: CapabilitySet) -> io::Result<()> {
+/// Takes away the capabilities that no program run by this process may ever have again. `bound` are those that it may
+/// have now.
+pub(crate) fn bound_capabilities(bound: CapabilitySet, allowed: CapabilitySet) -> io::Result<()> {
     for number in 0..MAX_CAPABILITIES {
         let one = CapabilitySet::from_bits_retain(1 << number);
-        if allowed.contains(one) {
+        if allowed.contains(one) || !bound.contains(one) {
             continue;
         }
         match remove_capability_from_bounding_set(one) {

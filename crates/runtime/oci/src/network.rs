@@ -212,18 +212,16 @@ impl Network {
         let mut state = self.state.lock().expect("no holder panics");
         state.users.insert(id.clone(), forwards);
         // Earlier builds let pods send under any address.
-        if let Ok(netlink) = Netlink::open() {
-            self.guard_source(&netlink, &link_name(id), addresses);
+        if let Ok(netlink) = Netlink::open()
+            && let Ok(Some(index)) = netlink.link(&link_name(id))
+        {
+            self.guard_source(&netlink, index, addresses);
         }
     }
 
     /// Lets a pod send under its own addresses only. A kernel that cannot is said once; the pods run without.
-    fn guard_source(&self, netlink: &Netlink, link: &str, addresses: PodAddresses) {
-        let guard = || match netlink.link(link)? {
-            Some(index) => netlink.filter_frames(index, &source_guard::program(addresses)),
-            None => Ok(()),
-        };
-        if let Err(error) = guard() {
+    fn guard_source(&self, netlink: &Netlink, link: u32, addresses: PodAddresses) {
+        if let Err(error) = netlink.filter_frames(link, &source_guard::program(addresses)) {
             self.unguarded.get_or_init(|| {
                 tracing::warn!(
                     %error,
@@ -252,8 +250,11 @@ impl Network {
         let link = link_name(id);
         let pair = host.0.add_pair(&link, bridge, &peer);
         pair.map_err(NetworkError::Pair)?;
-        // Nothing comes through before the pod's end is up.
-        self.guard_source(&host.0, &link, addresses);
+        // Nothing comes through before both ends are up.
+        let index = host.0.link(&link).map_err(NetworkError::Pair)?;
+        let index = index.ok_or_else(|| NetworkError::Pair(io::ErrorKind::NotFound.into()))?;
+        self.guard_source(&host.0, index, addresses);
+        host.0.set_up(index).map_err(NetworkError::Pair)?;
         link_settings::protect_pod(POD_LINK)?;
         configure_pod(self.subnet, addresses)?;
         host.0.settle(&link).map_err(NetworkError::Pair)?;
@@ -636,6 +637,7 @@ mod tests {
             netlink.add_bridge("lan", mac_of(address)).expect("is made");
             let lan = netlink.link("lan").expect("asks").expect("is there");
             netlink.add_pair("cable", lan, &peer).expect("is made");
+            run("link set cable up".to_owned());
             run(format!("address add {address}/24 dev lan"));
             run(format!("route add default via 192.0.{number}.1"));
             Self::enter(&machine);

@@ -35,7 +35,7 @@ use rustix::{
 
 use crate::{
     cgroup::{Cgroup, Hierarchies},
-    confinement::{self, FIRST_INHERITED, bound_capabilities},
+    confinement::{self, ALL_CAPABILITIES, FIRST_INHERITED, bound_capabilities},
     sandbox::{IPC, NETWORK, PROC, PROCESSES, USERS, UTS},
     seccomp,
 };
@@ -172,7 +172,7 @@ fn enter_empty_root(sandbox_dir: &Path) -> io::Result<()> {
 
 fn drop_rights() -> io::Result<()> {
     let filter = seccomp::default_filter(0).map_err(io::Error::other)?;
-    bound_capabilities(CapabilitySet::empty())?;
+    bound_capabilities(ALL_CAPABILITIES, CapabilitySet::empty())?;
     become_user(&ProcessCredentials {
         uid: NOBODY,
         gid: NOBODY,

@@ -16,7 +16,7 @@ use pulselet_shim::{
     record::{self, RecordError},
 };
 use pulselet_shim_client::{CONTAINER_FILE, ContainerRecord};
-use pulselet_sys::Pid;
+use pulselet_sys::{Pid, find_arguments};
 use rustix::{
     process::{DumpableBehavior, Signal, pidfd_send_signal, set_dumpable_behavior},
     thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_name, set_no_new_privs},
@@ -25,7 +25,7 @@ use rustix::{
 use crate::{
     capability,
     cgroup::{Cgroup, CgroupError, Hierarchies, device_rules},
-    confinement::bound_capabilities,
+    confinement::{ALL_CAPABILITIES, bound_capabilities},
     exec_process,
     init_process::{self, InitProcess},
     oom_score, pause_process,
@@ -66,6 +66,8 @@ pub fn shim_main(args: impl Iterator<Item = OsString>) -> ExitCode {
     // It was started by way of a descriptor, whose number would be its name.
     let _ = set_name(PROCESS_NAME);
     oom_score::protect_shim();
+    // Its forks find out by themselves if this fails.
+    let _ = find_arguments();
     match args.as_slice() {
         [dir] => match load(dir.clone()).and_then(|(config, container)| {
             drop_rights(&container.spec.confinement).map_err(LoadError::DropRights)?;
@@ -90,9 +92,9 @@ pub fn shim_main(args: impl Iterator<Item = OsString>) -> ExitCode {
 /// its memory.
 fn drop_rights(confinement: &Confinement) -> io::Result<()> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    let kept = CapabilitySet::from_bits_retain(capability::of_shim(confinement.capabilities));
     if !confinement.privileged {
-        bound_capabilities(kept)?;
+        let kept = CapabilitySet::from_bits_retain(capability::of_shim(confinement.capabilities));
+        bound_capabilities(ALL_CAPABILITIES, kept)?;
         let held = capabilities(None)?.permitted & kept;
         let sets = CapabilitySets {
             effective: held,
@@ -105,6 +107,15 @@ fn drop_rights(confinement: &Confinement) -> io::Result<()> {
         set_no_new_privs(true)?;
     }
     Ok(())
+}
+
+/// Capabilities that a process of the shim's may still have when it is about to take on the container's identity. Who
+/// enters a user namespace has all of them again, in there.
+pub(crate) fn bound(spec: &ContainerSpec) -> CapabilitySet {
+    if spec.confinement.privileged || spec.namespaces.users.is_some() {
+        return ALL_CAPABILITIES;
+    }
+    CapabilitySet::from_bits_retain(capability::of_shim(spec.confinement.capabilities))
 }
 
 /// Reads what the agent has written about the container.

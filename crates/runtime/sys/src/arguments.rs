@@ -1,6 +1,6 @@
 //! The arguments and the environment that a process was started with, as others see them.
 
-use std::{fs, io, ptr};
+use std::{fs, io, ptr, sync::OnceLock};
 
 use crate::SoleThread;
 
@@ -10,14 +10,32 @@ const RANGES: [(usize, usize); 2] = [(45, 46), (47, 48)];
 /// Bytes of either; the kernel takes less from whoever runs a program.
 const MAX_LENGTH: usize = 8 << 20;
 
+/// Where this process and its forks have them, once somebody has looked.
+static FOUND: OnceLock<[(usize, usize); 2]> = OnceLock::new();
+
+/// Finds out where the arguments and the environment are, for this process and all its forks: they need not look again.
+pub fn find_arguments() -> io::Result<()> {
+    ranges().map(drop)
+}
+
+fn ranges() -> io::Result<[(usize, usize); 2]> {
+    if let Some(found) = FOUND.get() {
+        return Ok(*found);
+    }
+    let line = fs::read("/proc/self/stat")?;
+    let mut found = [(0, 0); 2];
+    for (place, range) in found.iter_mut().zip(RANGES) {
+        *place = parse_range(&line, range).ok_or(io::ErrorKind::InvalidData)?;
+    }
+    Ok(*FOUND.get_or_init(|| found))
+}
+
 /// Overwrites with zeroes what this process was started with, so that /proc shows nothing of it. From then on the
 /// process has neither arguments nor variables. It needs the /proc of the process's own namespace, or of one above it.
 pub fn erase_arguments(_sole: &SoleThread) -> io::Result<()> {
-    let line = fs::read("/proc/self/stat")?;
-    for range in RANGES {
-        let (start, length) = parse_range(&line, range).ok_or(io::ErrorKind::InvalidData)?;
+    for (start, length) in ranges()? {
         let memory = ptr::with_exposed_provenance_mut::<u8>(start);
-        // SAFETY: the kernel put the texts there when it ran this program and has just said where. They are bytes on
+        // SAFETY: the kernel put the texts there when it ran this program and has said where. They are bytes on
         // the first thread's stack above all of its frames, no reference to them exists (the standard library copies
         // them whenever it is asked), and no other thread could be reading: there is none. The lists of pointers to the
         // texts stay as they are and now lead to empty ones.

@@ -22,7 +22,7 @@ mod signal;
 mod spawn;
 mod user_namespace;
 
-pub use arguments::erase_arguments;
+pub use arguments::{erase_arguments, find_arguments};
 pub use bpf::{BpfInstruction, attach_device_filter};
 pub use descriptors::{close_on_exec_from, work_with_one_descriptor, work_without_descriptors};
 pub use exec::{exit_at_once, replace_process, reset_signals};

@@ -169,6 +169,7 @@ pub const fn reason(reason: KillReason) -> &'static str {
         KillReason::Deadline => "pod past its deadline",
         KillReason::SandboxChanged => "sandbox changed",
         KillReason::ImageChanged => "image changed",
+        KillReason::Restarted => "restart asked for",
         KillReason::PostStartHook => "postStart hook failed",
         KillReason::Completed => "pod completed",
     }

@@ -104,11 +104,11 @@ impl Netlink {
         unless_there(self.exchange(message))
     }
 
-    /// Makes a pair of links: `name`, up and in the bridge, here, and `peer` in the other network namespace. Both appear
+    /// Makes a pair of links: `name`, in the bridge and still down, here, and `peer` in the other network namespace. Both appear
     /// together or not at all, and vanish together.
     pub(crate) fn add_pair(&self, name: &str, bridge: u32, peer: &Peer<'_>) -> io::Result<()> {
         let mut message = Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL);
-        message.link_head(0, true);
+        message.link_head(0, false);
         message.text(IFLA_IFNAME, name);
         message.bytes(IFLA_MASTER, &bridge.to_ne_bytes());
         message.nested(IFLA_LINKINFO, |info| {
@@ -204,6 +204,7 @@ impl Netlink {
     }
 
     /// Lets a program of the packet filter decide about every frame that comes in by a link. One that is there is replaced.
+    /// For a link that is up the kernel waits until all that is under way has passed, which takes long.
     pub(crate) fn filter_frames(&self, link: u32, program: &[FilterInstruction]) -> io::Result<()> {
         let mut message = Message::new(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL);
         message.traffic_head(link, CLSACT_HANDLE, CLSACT, 0);
