@@ -355,7 +355,6 @@ fn a_node_can_shorten_the_grace_of_probe_kills() {
     };
     let sick = "{containers: {app: {lives: [{failsAt: 5s}, {}]}}, deleteAt: 60s}";
     let named = ", terminationGracePeriodSeconds: 20";
-    use GraceFrom::{Deletion, NodeDefault, Pod, Probe};
     assert_eq!(
         graces(&spec(30, ""), sick),
         [(9.0, NodeDefault), (30.0, Deletion)]
