@@ -105,8 +105,21 @@ pub(crate) enum Command {
     )]
     Node(NodeCommandArgs),
     /// List the containers of the local agent
-    #[command(after_help = "Example:\n  pulselet ps")]
+    #[command(after_help = "Examples:\n  pulselet ps\n  pulselet ps -o wide")]
     Ps(PsArgs),
+    /// End all pods of a data directory and remove everything that was put on this machine for it
+    #[command(
+        after_help = "Examples:\n  pulselet reset\n  pulselet reset --data-dir ./data --yes\n\nIt lists what goes and asks \
+                            first. It works without an agent, and refuses while one runs: stop that first, such as with \
+                            `systemctl stop pulselet`."
+    )]
+    Reset(ResetArgs),
+    /// Give containers of the local agent another life, in the pod they are in
+    #[command(
+        after_help = "Examples:\n  pulselet restart web\n  pulselet restart kube-system/dns -c cache\n\nThey \
+                            are stopped with the pod's grace period, and start again at once."
+    )]
+    Restart(RestartArgs),
     /// Run pods in the foreground, and stop them at the end
     #[command(
         after_help = "Examples:\n  pulselet run pod.yaml\n  pulselet run pod.yaml --wait ready --timeout 30s\n  \
@@ -131,9 +144,19 @@ pub(crate) enum Command {
                             pulselet simulate pod.yaml --scenario deadlock.yaml -o html > timeline.html"
     )]
     Simulate(SimulateArgs),
-    /// Stop pods of the local agent and wait until they are gone
-    #[command(after_help = "Examples:\n  pulselet stop web\n  pulselet stop --all --grace-period 5")]
+    /// Run pods again that were stopped
+    #[command(after_help = "Example:\n  pulselet start web")]
+    Start(StartArgs),
+    /// Stop pods of the local agent until `pulselet start`, and wait until nothing of them runs
+    #[command(
+        after_help = "Examples:\n  pulselet stop web\n  pulselet stop --all --grace-period 5\n\nA stopped pod stays \
+                            listed, and stopped, whatever becomes of the agent or the machine. Those of a `run` are \
+                            gone, which ends the run. Those of an API are refused: kubectl deletes them."
+    )]
     Stop(StopArgs),
+    /// Show what the containers of the local agent use
+    #[command(after_help = "Examples:\n  pulselet top\n  pulselet top web -o json")]
+    Top(TopArgs),
     /// Print the version
     #[command(after_help = "Example:\n  pulselet version -o json")]
     Version(VersionArgs),
@@ -528,6 +551,59 @@ pub(crate) struct ServeArgs {
 pub(crate) struct PsArgs {
     #[command(flatten)]
     pub(crate) data: DataDirArgs,
+    /// Output format
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    pub(crate) output: PsFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PsFormat {
+    Text,
+    /// With address, ports, image and message
+    Wide,
+    Json,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ResetArgs {
+    /// Do not ask
+    #[arg(long)]
+    pub(crate) yes: bool,
+    /// The CRI server that has pods of the directory, where it is not at a usual place: `unix:///PATH`
+    #[arg(long, value_name = "RUNTIME", default_value = "auto")]
+    pub(crate) runtime: RuntimeChoice,
+    #[command(flatten)]
+    pub(crate) data: DataDirArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RestartArgs {
+    /// The pod: NAME or NAMESPACE/NAME
+    #[arg(value_name = "POD")]
+    pub(crate) pod: PodName,
+    /// Only this container
+    #[arg(short, long, value_name = "NAME")]
+    pub(crate) container: Option<String>,
+    #[command(flatten)]
+    pub(crate) data: DataDirArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StartArgs {
+    /// The pods: NAME or NAMESPACE/NAME
+    #[arg(value_name = "POD", required = true)]
+    pub(crate) pods: Vec<PodName>,
+    #[command(flatten)]
+    pub(crate) data: DataDirArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// Only this pod: NAME or NAMESPACE/NAME
+    #[arg(value_name = "POD")]
+    pub(crate) pod: Option<PodName>,
+    #[command(flatten)]
+    pub(crate) data: DataDirArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -628,6 +704,9 @@ pub(crate) struct StopArgs {
     /// All pods
     #[arg(long)]
     pub(crate) all: bool,
+    /// Forget them too; one whose file is still in the agent's --manifests directory comes back with it
+    #[arg(long)]
+    pub(crate) remove: bool,
     /// Seconds until they are killed; without it each pod's own
     #[arg(long, value_name = "SECONDS")]
     pub(crate) grace_period: Option<u64>,

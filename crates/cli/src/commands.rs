@@ -10,10 +10,15 @@ mod image;
 mod logs;
 mod node;
 mod ps;
+mod reset;
+mod restart;
 mod run;
 mod serve;
 mod simulate;
+mod start;
 mod stop;
+mod table;
+mod top;
 mod version;
 
 use crate::cli::{Cli, Command};
@@ -35,10 +40,14 @@ pub(crate) fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Logs(args) => logs::run(&args),
         Command::Node(args) => node::run(&args, cli.global.verbose),
         Command::Ps(args) => ps::run(&args),
+        Command::Reset(args) => reset::run(&args),
+        Command::Restart(args) => restart::run(&args),
         Command::Run(args) => run::run(&args, cli.global.verbose),
         Command::Serve(args) => serve::run(&args, cli.global.verbose),
         Command::Simulate(args) => simulate::run(&args),
+        Command::Start(args) => start::run(&args),
         Command::Stop(args) => stop::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Version(args) => version::run(&args),
     }
 }

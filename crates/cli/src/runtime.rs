@@ -69,6 +69,21 @@ impl RuntimeChoice {
     }
 }
 
+/// The runtimes that have, or may have, something of a data directory. `cri` is where to look for a CRI server.
+pub(crate) fn used_in(data_dir: &Path, cri: &RuntimeChoice) -> Vec<RuntimeChoice> {
+    let is_root = rustix::process::geteuid().is_root();
+    // The names of what containers leave on the machine follow from the directory: its files are not needed.
+    let built_in = BuiltIn::ALL.into_iter().filter(|choice| match choice {
+        BuiltIn::Oci => is_root,
+        BuiltIn::Process => choice.root(data_dir).is_dir(),
+    });
+    let mut used: Vec<_> = built_in.map(RuntimeChoice::BuiltIn).collect();
+    if CriRuntime::was_used(&data_dir.join(CRI)) {
+        used.push(cri.clone());
+    }
+    used
+}
+
 async fn open_cri(socket: &Path, root: &Path) -> Result<Arc<dyn Runtime>, Failure> {
     match connect(socket, root).await {
         Ok(runtime) => Ok(runtime),

@@ -6,23 +6,28 @@ use jiff::Timestamp;
 use pulselet_agent::PodView;
 use pulselet_model::status::ContainerStatusFields;
 
-use super::run::age;
+use super::run::{age, printable};
+use super::table;
 use crate::agent;
-use crate::cli::PsArgs;
+use crate::cli::{PsArgs, PsFormat};
 use crate::exit::{Exit, Failure};
-use crate::output::{self, BOLD, Format, RESET};
+use crate::output;
 
 const HEADINGS: [&str; 7] = ["POD", "CONTAINER", "STATE", "STARTED", "READY", "RESTARTS", "AGE"];
-
-type Row = [String; HEADINGS.len()];
+const WIDE_HEADINGS: [&str; 4] = ["ADDRESS", "PORTS", "IMAGE", "MESSAGE"];
+/// A cell of which nothing is known.
+const NOTHING: &str = "-";
+/// Characters of a message that are shown.
+const MAX_MESSAGE: usize = 120;
 
 pub(crate) fn run(args: &PsArgs) -> Result<Exit, Failure> {
     let client = args.data.client()?;
     let pods = agent::small_executor()?.block_on(client.pods())?;
     let mut out = output::stdout();
-    output::written(match args.output.output {
-        Format::Text => print_table(&mut out, &pods),
-        Format::Json => print_json(&mut out, &pods),
+    output::written(match args.output {
+        PsFormat::Text => print_table(&mut out, &pods, false),
+        PsFormat::Wide => print_table(&mut out, &pods, true),
+        PsFormat::Json => print_json(&mut out, &pods),
     })?;
     Ok(Exit::Done)
 }
@@ -35,38 +40,46 @@ fn print_json(out: &mut impl Write, pods: &[PodView]) -> io::Result<()> {
     out.flush()
 }
 
-fn print_table(out: &mut impl Write, pods: &[PodView]) -> io::Result<()> {
+fn print_table(out: &mut impl Write, pods: &[PodView], wide: bool) -> io::Result<()> {
     let now = Timestamp::now();
-    let rows: Vec<Row> = pods.iter().flat_map(|pod| rows(pod, now)).collect();
-    let widths: [usize; HEADINGS.len()] = std::array::from_fn(|column| {
-        let cells = rows.iter().map(|row| row[column].chars().count());
-        cells.chain([HEADINGS[column].len()]).max().unwrap_or_default()
-    });
-    let line = |cells: &[&str]| {
-        let cells = cells
-            .iter()
-            .zip(widths)
-            .map(|(cell, width)| format!("{cell:width$}"));
-        let line: Vec<String> = cells.collect();
-        line.join("  ").trim_end().to_owned()
-    };
-    writeln!(out, "{BOLD}{}{RESET}", line(&HEADINGS))?;
-    for row in &rows {
-        let cells: Vec<&str> = row.iter().map(String::as_str).collect();
-        writeln!(out, "{}", line(&cells))?;
+    let mut headings = HEADINGS.to_vec();
+    if wide {
+        headings.extend(WIDE_HEADINGS);
     }
-    out.flush()
+    let rows: Vec<Vec<String>> = pods.iter().flat_map(|pod| rows(pod, now, wide)).collect();
+    table::print(out, &headings, &rows)
 }
 
-fn rows(pod: &PodView, now: Timestamp) -> Vec<Row> {
+fn rows(pod: &PodView, now: Timestamp, wide: bool) -> Vec<Vec<String>> {
+    if pod.stopped {
+        return vec![stopped_row(pod, wide)];
+    }
     let statuses = pod.status.init_container_statuses.iter();
     statuses
         .chain(&pod.status.container_statuses)
-        .map(|status| row(pod, status, now))
+        .map(|status| {
+            let mut row = row(pod, status, now);
+            if wide {
+                row.extend(wide_cells(pod, status));
+            }
+            row
+        })
         .collect()
 }
 
-fn row(pod: &PodView, status: &ContainerStatusFields, now: Timestamp) -> Row {
+/// A pod that is stopped has no containers to list.
+fn stopped_row(pod: &PodView, wide: bool) -> Vec<String> {
+    let cells = [NOTHING, "Stopped", "no", "no", NOTHING, NOTHING];
+    let mut row = vec![pod.pod_name().to_string()];
+    row.extend(cells.map(str::to_owned));
+    if wide {
+        let cells = [NOTHING, NOTHING, NOTHING, "`pulselet start` runs it again"];
+        row.extend(cells.map(str::to_owned));
+    }
+    row
+}
+
+fn row(pod: &PodView, status: &ContainerStatusFields, now: Timestamp) -> Vec<String> {
     let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
     let since = status
         .state
@@ -74,15 +87,47 @@ fn row(pod: &PodView, status: &ContainerStatusFields, now: Timestamp) -> Row {
         .as_ref()
         .and_then(|it| it.started_at.as_ref());
     let lived = since.map(|since| age(now.as_second() - since.0.as_second()));
-    [
+    vec![
         pod.pod_name().to_string(),
         status.name.clone(),
         state(pod, status),
         yes(status.started.unwrap_or_default()),
         yes(status.ready),
         status.restart_count.to_string(),
-        lived.unwrap_or_else(|| "-".to_owned()),
+        lived.unwrap_or_else(|| NOTHING.to_owned()),
     ]
+}
+
+fn wide_cells(pod: &PodView, status: &ContainerStatusFields) -> [String; WIDE_HEADINGS.len()] {
+    let or_nothing = |text: String| if text.is_empty() { NOTHING.to_owned() } else { text };
+    let ports = pod.ports.get(&status.name).map(|ports| ports.join(","));
+    [
+        or_nothing(pod.status.pod_ip.clone()),
+        or_nothing(ports.unwrap_or_default()),
+        or_nothing(status.image.clone()),
+        or_nothing(message(status)),
+    ]
+}
+
+/// What keeps it from running, or how its last life ended, in one line.
+fn message(status: &ContainerStatusFields) -> String {
+    let waiting = status
+        .state
+        .waiting
+        .as_ref()
+        .and_then(|waiting| waiting.message.clone());
+    let ends = [&status.state.terminated, &status.last_state.terminated];
+    let ended = ends.into_iter().flatten().next().map(|ended| {
+        let reason = ended.reason.as_deref().unwrap_or_default();
+        let message = ended.message.as_deref().filter(|message| !message.is_empty());
+        let message = message.map(|message| format!(": {message}")).unwrap_or_default();
+        format!("exited with {} ({reason}){message}", ended.exit_code)
+    });
+    let text = waiting
+        .filter(|text| !text.is_empty())
+        .or(ended)
+        .unwrap_or_default();
+    printable(&text).chars().take(MAX_MESSAGE).collect()
 }
 
 /// The state in the words of `kubectl`.

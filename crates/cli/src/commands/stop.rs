@@ -1,4 +1,5 @@
-//! `pulselet stop`: deletes pods of the local agent and waits until they are gone.
+//! `pulselet stop`: stops pods of the local agent and waits until nothing of them runs. They stay known, and stopped, until
+//! `pulselet start`; those of a run are gone.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -72,19 +73,21 @@ async fn a_deletion(lines: &mut LineStream) {
 
 async fn delete(args: &StopArgs, client: &ControlClient, pod: &PodName) -> Result<(), ControlClientError> {
     let grace = args.grace_period.map(Duration::from_secs);
-    client.delete(pod, grace).await
+    client.stop(pod, grace, args.remove).await
 }
 
 async fn pods(args: &StopArgs, client: &ControlClient) -> Result<BTreeSet<PodName>, Failure> {
     if args.all {
         let views = client.pods().await?;
-        return Ok(views.iter().map(PodView::pod_name).collect());
+        let wanted = views.iter().filter(|view| args.remove || !view.stopped);
+        return Ok(wanted.map(PodView::pod_name).collect());
     }
     Ok(args.pods.iter().cloned().collect())
 }
 
-/// The pods the agent has now; none where there is no agent.
+/// The pods of which something runs; none where there is no agent.
 async fn names(client: &ControlClient) -> BTreeSet<PodName> {
     let views = client.pods().await.unwrap_or_default();
-    views.iter().map(PodView::pod_name).collect()
+    let running = views.iter().filter(|view| !view.stopped);
+    running.map(PodView::pod_name).collect()
 }

@@ -163,25 +163,39 @@ fn names_of_tests() -> BTreeSet<String> {
     names
 }
 
+/// What the names of tests come after.
+enum Awaited {
+    Nothing,
+    /// Attributes may stand between the mark of a test and its function.
+    Function,
+    /// Comments may stand between the opening of a macro and the name it is given.
+    Name,
+}
+
 /// The names of the tests in a source.
 fn tests_in(text: &str) -> Vec<String> {
     let mut names = Vec::new();
-    // Between the mark of a test and its name are attributes, comments and the opening of a macro.
-    let mut is_awaited = false;
+    let mut awaited = Awaited::Nothing;
     for line in text.lines().map(str::trim) {
-        let begins = line.starts_with("#[test]") || line.starts_with("#[tokio::test");
         let of_macro = ["scenario!(", "e2e!("]
             .iter()
             .find_map(|open| line.strip_prefix(open));
-        is_awaited |= begins || of_macro.is_some();
-        let rest = of_macro
-            .unwrap_or(line)
-            .trim_start_matches("async ")
-            .trim_start_matches("fn ");
-        if is_awaited && !rest.is_empty() && !rest.starts_with(['#', '/']) {
+        if line.starts_with("#[test]") || line.starts_with("#[tokio::test") {
+            awaited = Awaited::Function;
+        } else if of_macro.is_some() {
+            awaited = Awaited::Name;
+        }
+        let rest = match awaited {
+            Awaited::Nothing => None,
+            Awaited::Function => line.trim_start_matches("async ").strip_prefix("fn "),
+            Awaited::Name => {
+                Some(of_macro.unwrap_or(line)).filter(|rest| !rest.is_empty() && !rest.starts_with('/'))
+            }
+        };
+        if let Some(rest) = rest {
             let name = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next();
             names.extend(name.map(str::to_owned));
-            is_awaited = false;
+            awaited = Awaited::Nothing;
         }
     }
     names

@@ -5,6 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+mod acting;
 mod bad_input;
 mod commands;
 mod cri;
@@ -19,6 +20,7 @@ mod node;
 mod paths;
 mod probing;
 mod proposals;
+mod reset;
 mod restarting;
 mod signals;
 mod simulated;

@@ -110,6 +110,11 @@ pub enum Input {
         grace: Option<Span>,
         message: String,
     },
+    /// Somebody wants another life of a container, now: a running one is stopped with the pod's grace period first, one that
+    /// waits for its next start waits no longer.
+    Restart {
+        container: ContainerIx,
+    },
     /// The agent was away: every unanswered action is asked for again. The driver reports what it finds in the
     /// runtime before it says this.
     AgentRestarted,

@@ -129,6 +129,8 @@ pub enum KillReason {
     SandboxChanged,
     /// The manifest names another image.
     ImageChanged,
+    /// Somebody asked for another life.
+    Restarted,
     PostStartHook,
     /// All main containers have finished for good, so the sidecars may go.
     Completed,
@@ -141,6 +143,8 @@ pub enum GraceFrom {
     Override,
     Deletion,
     Probe,
+    /// The node's setting for kills by probes.
+    NodeDefault,
     Pod,
     Minimum,
 }

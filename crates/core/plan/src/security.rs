@@ -172,6 +172,20 @@ const NO_SELINUX: &str =
     "this node sets no SELinux labels; leave the field out, or run the pod on a node that does";
 const NO_WINDOWS: &str = "the node runs Linux, where Windows options mean nothing; leave the field out";
 
+/// Whether a label would separate the pod from anything. The lowest level without a category, `s0`, is what everything has
+/// where nobody sets labels.
+fn wants_a_label(options: &core::SELinuxOptions) -> bool {
+    let core::SELinuxOptions {
+        level,
+        role,
+        type_,
+        user,
+    } = options;
+    let is_set = |text: &Option<String>| text.as_deref().is_some_and(|text| !text.is_empty());
+    let is_lowest = matches!(level.as_deref(), None | Some("" | "s0"));
+    !is_lowest || is_set(role) || is_set(type_) || is_set(user)
+}
+
 fn impossible_of_pod(spec: &PodSpec) -> Option<PodRefusal> {
     if spec.host_users == Some(false) {
         let of_host = [
@@ -186,7 +200,7 @@ fn impossible_of_pod(spec: &PodSpec) -> Option<PodRefusal> {
     }
     let security = spec.security_context.as_ref()?;
     let path = |field: &str| format!("spec.securityContext.{field}");
-    if security.se_linux_options.is_some() {
+    if security.se_linux_options.as_ref().is_some_and(wants_a_label) {
         return Some(unsupported(path("seLinuxOptions"), NO_SELINUX));
     }
     if security.se_linux_change_policy.is_some() {
@@ -201,7 +215,7 @@ fn impossible_of_pod(spec: &PodSpec) -> Option<PodRefusal> {
 fn impossible_of_container(spec: &PodSpec, owner: &str, container: &Container) -> Option<PodRefusal> {
     let security = container.security_context.as_ref()?;
     let path = |field: &str| format!("{owner}.securityContext.{field}");
-    if security.se_linux_options.is_some() {
+    if security.se_linux_options.as_ref().is_some_and(wants_a_label) {
         return Some(unsupported(path("seLinuxOptions"), NO_SELINUX));
     }
     if security.windows_options.is_some() {
@@ -362,6 +376,20 @@ mod tests {
             },
         }))
         .expect("a pod")
+    }
+
+    #[test]
+    fn a_label_that_separates_nothing_is_not_refused() {
+        let refused = |options: &Value| {
+            let context = json!({"seLinuxOptions": options});
+            let of_pod = impossible_of_pod(&pod(&json!({}), &context, &json!({})).spec).is_some();
+            let pod = pod(&json!({}), &json!({}), &context);
+            let of_container = impossible_of_container(&pod.spec, "c", &pod.spec.containers[0]).is_some();
+            assert_eq!(of_pod, of_container, "{options}");
+            of_pod
+        };
+        assert!(!refused(&json!({"level": "s0"})) && !refused(&json!({})));
+        assert!(refused(&json!({"level": "s0:c1"})) && refused(&json!({"level": "s0", "type": "t"})));
     }
 
     #[test]

@@ -298,6 +298,7 @@ impl Oracles {
             | KillReason::Deadline
             | KillReason::SandboxChanged
             | KillReason::ImageChanged
+            | KillReason::Restarted
             | KillReason::PostStartHook
             | KillReason::Completed => return Ok(()),
         };
@@ -532,6 +533,7 @@ const fn pod_wide(reason: KillReason) -> bool {
         | KillReason::LivenessProbe
         | KillReason::SandboxChanged
         | KillReason::ImageChanged
+        | KillReason::Restarted
         | KillReason::PostStartHook => false,
     }
 }

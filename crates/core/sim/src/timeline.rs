@@ -369,6 +369,7 @@ impl Lane {
             | KillReason::Deadline
             | KillReason::SandboxChanged
             | KillReason::ImageChanged
+            | KillReason::Restarted
             | KillReason::PostStartHook
             | KillReason::Completed => return format!("kill: {}, grace {grace}", wording::reason(reason)),
         };

@@ -33,6 +33,7 @@ use tokio::time::{Instant, Sleep};
 
 pub use adopt::AdoptError;
 pub(crate) use adopt::Findings;
+pub(crate) use pods::ports;
 pub use requests::{
     AddError, Added, How, Located, LogError, LogPlace, NoSuchPod, PodView, ProbeView, Shutdown, StreamError,
     UpdateError,

@@ -16,15 +16,40 @@ use crate::agent::{
     UpdateError,
 };
 use crate::endpoints::health::{Health, MonitoringPage};
-use crate::pod::identity::Origin;
+use crate::pod::identity::{Origin, pod_name_of};
 use crate::publish::lines::LineHub;
 use crate::state::layout::Layout;
+use crate::state::stopped::{SaveStoppedError, StoppedPod, StoppedPods};
 use crate::state::store::{EventRow, NodeStoreError, Reader};
 
 /// The node has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the node has shut down")]
 pub struct Gone;
+
+/// Why a pod was not stopped.
+#[derive(Debug, Error)]
+pub enum StopError {
+    #[error(transparent)]
+    Pod(#[from] NoSuchPod),
+    #[error("pod {0} is stopped already; `pulselet start` starts it")]
+    Stopped(PodName),
+    #[error(transparent)]
+    Save(#[from] SaveStoppedError),
+}
+
+/// Why a pod was not started.
+#[derive(Debug, Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Pod(#[from] NoSuchPod),
+    #[error("pod {0} is not stopped; `pulselet restart` gives its containers another life")]
+    NotStopped(PodName),
+    #[error(transparent)]
+    Add(#[from] AddError),
+    #[error(transparent)]
+    Save(#[from] SaveStoppedError),
+}
 
 /// Asks things of a node. Clones ask the same node, which runs until it is shut down.
 #[derive(Clone, Debug)]
@@ -33,6 +58,7 @@ pub struct NodeHandle {
     pub(crate) lines: LineHub,
     pub(crate) reader: Arc<Reader>,
     pub(crate) health: Arc<Health>,
+    pub(crate) stopped: Arc<StoppedPods>,
     pub(crate) ended: watch::Receiver<bool>,
 }
 
@@ -54,6 +80,101 @@ impl NodeHandle {
             pod,
             uid,
             grace,
+            reply,
+        })
+        .await
+    }
+
+    /// Stops a pod until [`NodeHandle::start_pod`]: it stays known. One of a run is deleted, which ends the run.
+    pub async fn stop_pod(
+        &self,
+        pod: &PodName,
+        grace: Option<Duration>,
+    ) -> Result<Result<(), StopError>, Gone> {
+        let view = self.pod(pod).await?;
+        let origin = match view.map(|view| view.origin) {
+            None if self.stopped.has(pod) => return Ok(Err(StopError::Stopped(pod.clone()))),
+            None => return Ok(Err(NoSuchPod { pod: pod.clone() }.into())),
+            Some(origin) => origin,
+        };
+        if let (Origin::Manifest { .. } | Origin::Detached, Some(spec)) = (&origin, self.manifest(pod).await?)
+        {
+            let pod = Arc::unwrap_or_clone(spec);
+            if let Err(error) = self
+                .with_stopped(|all| all.keep(StoppedPod { pod, origin }))
+                .await
+            {
+                return Ok(Err(error.into()));
+            }
+        }
+        Ok(self.delete_pod(pod, grace).await?.map_err(StopError::from))
+    }
+
+    /// Runs a pod again that was stopped.
+    pub async fn start_pod(&self, pod: &PodName) -> Result<Result<Added, StartError>, Gone> {
+        let name = pod.clone();
+        let taken = match self.with_stopped(move |all| all.take(&name)).await {
+            Ok(Some(taken)) => taken,
+            Ok(None) => {
+                let pod = pod.clone();
+                return Ok(Err(match self.pod(&pod).await? {
+                    Some(_) => StartError::NotStopped(pod),
+                    None => NoSuchPod { pod }.into(),
+                }));
+            }
+            Err(error) => return Ok(Err(error.into())),
+        };
+        Ok(self
+            .add_pod(taken.pod, taken.origin)
+            .await?
+            .map_err(StartError::from))
+    }
+
+    /// Forgets that a pod is stopped; it is not started by that.
+    pub(crate) async fn forget_stopped(&self, pod: &PodName) -> Result<(), SaveStoppedError> {
+        let pod = pod.clone();
+        self.with_stopped(move |all| all.take(&pod)).await.map(drop)
+    }
+
+    /// Keeps another manifest for a pod that is stopped; false if it is not.
+    pub(crate) async fn replace_stopped(&self, pod: &Pod, origin: &Origin) -> Result<bool, SaveStoppedError> {
+        if !self.stopped.has(&pod_name_of(pod)) {
+            return Ok(false);
+        }
+        let (pod, origin) = (pod.clone(), origin.clone());
+        self.with_stopped(|all| all.keep(StoppedPod { pod, origin }))
+            .await?;
+        Ok(true)
+    }
+
+    async fn with_stopped<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&StoppedPods) -> T + Send + 'static,
+    ) -> T {
+        let stopped = Arc::clone(&self.stopped);
+        tokio::task::spawn_blocking(move || work(&stopped))
+            .await
+            .expect("writing does not panic")
+    }
+
+    /// Deletes what an agent that died after writing it down had no time to stop.
+    pub(crate) async fn end_stopped(self) {
+        for stopped in self.stopped.all() {
+            // One that is gone already is as it should be.
+            let _ = self.delete_pod(&pod_name_of(&stopped.pod), None).await;
+        }
+    }
+
+    /// Gives a container another life, or every container of the pod that runs or waits for one; their number.
+    pub async fn restart(
+        &self,
+        pod: &PodName,
+        container: Option<String>,
+    ) -> Result<Result<usize, StreamError>, Gone> {
+        let pod = pod.clone();
+        self.ask(|reply| Request::Restart {
+            pod,
+            container,
             reply,
         })
         .await

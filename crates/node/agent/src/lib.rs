@@ -38,7 +38,7 @@ pub use agent::{
 };
 pub use endpoints::control;
 pub use endpoints::health::MonitoringPage;
-pub use handle::{Gone, NodeHandle, kept_history};
+pub use handle::{Gone, NodeHandle, StartError, StopError, kept_history};
 pub use kept_logs::{KeptLog, kept_logs};
 pub use log_file::LogFile;
 pub use manifests::WatchError;
@@ -52,4 +52,5 @@ pub use pulselet_volume::{
     SourceError, Token, TokenRequest,
 };
 pub use state::layout::{DataDir, Layout, LayoutError};
+pub use state::stopped::SaveStoppedError;
 pub use state::store::{EventRow, NodeStoreError};

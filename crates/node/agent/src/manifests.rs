@@ -21,10 +21,11 @@ use pulselet_volume::{LocalObject, LocalObjects};
 use thiserror::Error;
 use tokio::sync::mpsc;
 
-use crate::agent::{AddError, PodView};
+use crate::agent::AddError;
 use crate::handle::{Gone, NodeHandle};
 use crate::pod::identity::{Origin, pod_name_of};
 use crate::spans;
+use crate::state::stopped::SaveStoppedError;
 
 /// How long a file must be left alone before it is read, so that one that is being written is read once.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -72,6 +73,8 @@ enum FileError {
     Duplicate { pod: PodName, other: PathBuf },
     #[error("pod \"{pod}\": {source}")]
     Add { pod: PodName, source: AddError },
+    #[error("has pods that are stopped: {0}")]
+    Stopped(SaveStoppedError),
 }
 
 /// What distinguishes two versions of a file.
@@ -147,8 +150,10 @@ impl Directory {
     async fn follow(mut self, watcher: Option<notify::RecommendedWatcher>, mut wakes: mpsc::Receiver<()>) {
         // The pods of the last agent that came from files: those whose file is gone must go too.
         if let Ok(pods) = self.node.pods().await {
-            self.remember(&pods);
+            self.remember(pods.iter().map(|pod| (pod.pod_name(), &pod.origin)));
         }
+        let stopped = self.node.stopped.all();
+        self.remember(stopped.iter().map(|it| (pod_name_of(&it.pod), &it.origin)));
         loop {
             if self.look().await.is_err() {
                 return;
@@ -160,9 +165,9 @@ impl Directory {
         }
     }
 
-    fn remember(&mut self, pods: &[PodView]) {
-        for pod in pods {
-            if let Origin::Manifest { path } = &pod.origin {
+    fn remember<'a>(&mut self, pods: impl Iterator<Item = (PodName, &'a Origin)>) {
+        for (name, origin) in pods {
+            if let Origin::Manifest { path } = origin {
                 let never_read = Stamp {
                     modified: None,
                     size: u64::MAX,
@@ -172,7 +177,9 @@ impl Directory {
                     stamp: never_read,
                     pods: Vec::new(),
                 });
-                known.pods.push(pod.pod_name());
+                if !known.pods.contains(&name) {
+                    known.pods.push(name);
+                }
             }
         }
     }
@@ -241,6 +248,15 @@ impl Directory {
             let origin = Origin::Manifest {
                 path: path.to_string_lossy().into_owned(),
             };
+            match self.node.replace_stopped(&pod, &origin).await {
+                // It stays stopped until somebody starts it, with this manifest then.
+                Ok(true) => {
+                    names.push(name);
+                    continue;
+                }
+                Ok(false) => {}
+                Err(error) => return Ok(Err(FileError::Stopped(error))),
+            }
             if let Err(source) = self.node.add_pod(pod, origin).await? {
                 return Ok(Err(FileError::Add { pod: name, source }));
             }
@@ -310,6 +326,9 @@ impl Directory {
     async fn stop(&self, pods: &[PodName]) -> Result<(), Gone> {
         for pod in pods {
             spans::pod(pod).in_scope(|| tracing::info!("the pod's manifest is gone"));
+            if let Err(error) = self.node.forget_stopped(pod).await {
+                tracing::error!(%error, "the pod's manifest is gone, but it stays listed as stopped");
+            }
             // Someone else may have stopped it before.
             let _ = self.node.delete_pod(pod, None).await?;
         }

@@ -26,6 +26,7 @@ use crate::publish::lines::LineHub;
 use crate::publish::notify::ServiceManager;
 use crate::state::clock::Continuity;
 use crate::state::layout::{DataDir, Layout};
+use crate::state::stopped::StoppedPods;
 use crate::state::store::{self, NodeStoreError, Opened, Reader};
 
 /// What a node is made of.
@@ -129,6 +130,7 @@ impl Node {
         }
         let (requests, receiver) = mpsc::channel(REQUESTS);
         let (over, ended) = watch::channel(false);
+        let mut services = Services::default();
         let health = Arc::new(Health {
             metrics,
             runtime: options.runtime,
@@ -140,9 +142,10 @@ impl Node {
             lines: options.lines,
             reader: Arc::new(Reader::new(&layout)),
             health: Arc::clone(&health),
+            stopped: Arc::new(StoppedPods::load(layout.stopped())),
             ended,
         };
-        let mut services = Services::default();
+        services.spawn(handle.clone().end_stopped());
         services.control(&layout, &handle, options.joined)?;
         services.spawn(jobs.keep_volumes());
         if let Some(listener) = options.metrics {

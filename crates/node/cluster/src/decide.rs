@@ -129,6 +129,8 @@ mod tests {
             uid: uid.to_owned(),
             origin,
             accepted_at: jiff::Timestamp::UNIX_EPOCH,
+            stopped: false,
+            ports: std::collections::BTreeMap::new(),
             deleting: false,
             status: PodStatus::default(),
             probes: Vec::new(),

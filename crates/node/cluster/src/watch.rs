@@ -231,10 +231,9 @@ impl<T: DeserializeOwned> Follower<'_, T> {
             return Err(WatchError::Expired(event.object.get().to_owned()));
         }
         let at: Positioned = serde_json::from_str(event.object.get()).map_err(WatchError::Decode)?;
-        if let Some(object) = Some(event.kind)
-            .filter(|kind| *kind != "BOOKMARK")
-            .and(self.read(event.object))
-        {
+        // A bookmark says only how far the watch has come; what else is in it is no object.
+        let object = (event.kind != "BOOKMARK").then(|| self.read(event.object));
+        if let Some(object) = object.flatten() {
             let object = Box::new(object);
             let seen = match event.kind {
                 "DELETED" => Seen::Gone(object),

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use pulselet_runtime::{ImageErrorKind, ImageSummary, Mount, Propagation, RuntimeImageError};
 
 use crate::image::Template;
-pub use secrets::announce_data_dir;
+pub use secrets::{announce_data_dir, forget_data_dir};
 
 /// The name of the built-in image.
 pub const HOST_IMAGE: &str = "pulselet.local/host";

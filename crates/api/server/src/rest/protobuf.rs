@@ -4,6 +4,8 @@
 //! the server works on, by a table of field numbers. Kinds without a table are not understood (415). Lengths are
 //! checked against what is there, and nesting is bounded by the tables, which have no cycles.
 
+mod pod;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
@@ -41,6 +43,13 @@ enum Field {
     Messages(&'static Message),
     TextMap,
     BytesMap,
+    Integers,
+    /// A message whose fields are those of the object itself.
+    Inline(&'static Message),
+    /// A number with its unit, as text in a message.
+    Quantity,
+    QuantityMap,
+    IntOrString,
 }
 
 /// Field numbers, names and types.
@@ -156,6 +165,7 @@ static EVICTION: Message = Message(&[
 
 fn message(api_version: &str, kind: &str) -> Option<&'static Message> {
     match (api_version, kind) {
+        ("v1", "Pod") => Some(&pod::POD),
         ("v1", "Namespace") => Some(&NAMESPACE),
         ("v1", "ConfigMap") => Some(&CONFIG_MAP),
         ("v1", "Secret") => Some(&SECRET),
@@ -293,11 +303,16 @@ fn add(
             let item = Value::Object(decode_message(message, bytes)?);
             push(object, name, item);
         }
+        (Field::Inline(message), Wire::Bytes(bytes)) => object.extend(decode_message(message, bytes)?),
+        (Field::Quantity, Wire::Bytes(bytes)) => set(json!(quantity(bytes)?)),
+        (Field::IntOrString, Wire::Bytes(bytes)) => set(int_or_string(bytes)?),
+        (Field::Integers, Wire::Number(number)) => push(object, name, json!(number.cast_signed())),
         (Field::Texts, Wire::Bytes(bytes)) => push(object, name, json!(text(bytes)?)),
-        (Field::TextMap | Field::BytesMap, Wire::Bytes(entry)) => {
+        (Field::TextMap | Field::BytesMap | Field::QuantityMap, Wire::Bytes(entry)) => {
             let (key, value) = map_entry(entry)?;
             let value = match field {
                 Field::BytesMap => json!(STANDARD.encode(value)),
+                Field::QuantityMap => json!(quantity(value)?),
                 _ => json!(text(value)?),
             };
             let map = object.entry(name).or_insert_with(|| json!({}));
@@ -325,6 +340,31 @@ fn map_entry(mut rest: &[u8]) -> Result<(&str, &[u8]), ProtobufError> {
         }
     }
     Ok((key, value))
+}
+
+fn quantity(mut rest: &[u8]) -> Result<&str, ProtobufError> {
+    let mut found = "";
+    while let Some((number, wire)) = next_field(&mut rest)? {
+        match (number, wire) {
+            (1, Wire::Bytes(bytes)) => found = text(bytes)?,
+            _ => return Err(ProtobufError::ReadField),
+        }
+    }
+    Ok(found)
+}
+
+/// The first field says which of the other two counts.
+fn int_or_string(mut rest: &[u8]) -> Result<Value, ProtobufError> {
+    let (mut is_text, mut number, mut word) = (false, 0, "");
+    while let Some((field, wire)) = next_field(&mut rest)? {
+        match (field, wire) {
+            (1, Wire::Number(kind)) => is_text = kind == 1,
+            (2, Wire::Number(value)) => number = value.cast_signed(),
+            (3, Wire::Bytes(bytes)) => word = text(bytes)?,
+            _ => return Err(ProtobufError::ReadField),
+        }
+    }
+    Ok(if is_text { json!(word) } else { json!(number) })
 }
 
 /// A point in time; `None` if it is the zero time, which stands for "not set".
@@ -381,6 +421,75 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_becomes_json() {
+        let port = [vec![1 << 3, 1], field(3, b"web")].concat();
+        let probe = field(1, &field(2, &field(2, &port)));
+        let limit = [field(1, b"cpu"), field(2, &field(1, b"100m"))].concat();
+        let container = [field(1, b"app"), field(8, &field(1, &limit)), field(11, &probe)].concat();
+        let volume = [field(1, b"tmp"), field(2, &field(2, &field(1, b"Memory")))].concat();
+        let groups = [vec![4 << 3, 7], vec![4 << 3, 8]].concat();
+        let spec = [
+            field(1, &volume),
+            field(2, &container),
+            vec![4 << 3, 0],
+            field(14, &groups),
+        ]
+        .concat();
+        let pod = decode(&envelope("v1", "Pod", &field(2, &spec))).unwrap();
+        let expected = json!({
+            "volumes": [{"name": "tmp", "emptyDir": {"medium": "Memory"}}],
+            "containers": [{
+                "name": "app",
+                "resources": {"limits": {"cpu": "100m"}},
+                "readinessProbe": {"httpGet": {"port": "web"}},
+            }],
+            "terminationGracePeriodSeconds": 0,
+            "securityContext": {"supplementalGroups": [7, 8]},
+        });
+        assert_eq!(pod["spec"], expected);
+    }
+
+    /// An object with every field that the tables have.
+    fn sample(message: &Message) -> Map<String, Value> {
+        let mut object = Map::new();
+        for (_, name, field) in message.0 {
+            let value = match field {
+                Field::Text | Field::Quantity => json!("1"),
+                Field::Texts => json!(["1"]),
+                Field::Bool => json!(true),
+                Field::Integer | Field::OptionalInteger | Field::IntOrString => json!(1),
+                Field::Time | Field::MicroTime => json!("2026-01-01T00:00:00Z"),
+                Field::Message(message) => Value::Object(sample(message)),
+                Field::Messages(message) => json!([sample(message)]),
+                Field::TextMap | Field::QuantityMap => json!({"a": "1"}),
+                Field::BytesMap => json!({"a": ""}),
+                Field::Integers => json!([1]),
+                Field::Inline(message) => {
+                    object.extend(sample(message));
+                    continue;
+                }
+            };
+            object.insert((*name).to_owned(), value);
+        }
+        object
+    }
+
+    #[test]
+    fn every_field_of_a_pod_is_called_as_in_json() {
+        let mut whole = sample(&pod::POD);
+        whole.extend([
+            ("apiVersion".to_owned(), json!("v1")),
+            ("kind".to_owned(), json!("Pod")),
+        ]);
+        let text = Value::Object(whole).to_string();
+        let documents = pulselet_model::decode_documents(text.as_bytes());
+        for document in documents {
+            let decoded = document.unwrap().decode(pulselet_model::Profile::Kubernetes);
+            assert!(decoded.pod.is_ok(), "{:?}", decoded.pod);
+        }
+    }
+
+    #[test]
     fn a_lease_keeps_its_microseconds() {
         let renew = [vec![1 << 3, 10], vec![2 << 3, 0x80, 0xca, 0xb5, 0xee, 0x01]].concat();
         let spec = [field(1, b"n1"), vec![2 << 3, 40], field(4, &renew)].concat();
@@ -400,7 +509,7 @@ mod tests {
             assert_ne!(decode(&whole[..end]).ok(), decode(&whole).ok());
         }
         assert!(matches!(
-            decode(&envelope("v1", "Pod", b"")),
+            decode(&envelope("v1", "Endpoints", b"")),
             Err(ProtobufError::UnknownKind { .. })
         ));
         assert_eq!(decode(b"{}"), Err(ProtobufError::ReadMagic));

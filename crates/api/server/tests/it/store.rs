@@ -9,6 +9,9 @@ use pulselet_apiserver::store::{
 };
 use tempfile::TempDir;
 
+use crate::client::Client;
+use crate::harness::TestServer;
+
 fn open(directory: &Path) -> SqliteStore {
     SqliteStore::open(&directory.join("store.db"), HistoryLimits::default()).expect("the store opens")
 }
@@ -186,4 +189,57 @@ async fn the_file_is_the_owners_alone() {
         let mode = file.metadata().unwrap().permissions().mode() & 0o777;
         assert_eq!(mode, 0o600, "{:?}", file.path());
     }
+}
+
+/// A data directory with the store that the program wrote when it had its first format.
+fn first_format() -> TempDir {
+    let directory = TempDir::new().expect("a directory");
+    let from = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../testing/data/first-format/api.db"
+    );
+    std::fs::copy(from, directory.path().join("api.db")).expect("a copy");
+    directory
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_of_the_first_format_is_gone_on_with() {
+    let server = TestServer::start_in(first_format(), |_| {});
+    let mut client = Client::admin(&server).await;
+    let (code, map) = client.get("/api/v1/namespaces/default/configmaps/kept").await;
+    assert_eq!((code, &map["data"]["a"]), (200, &serde_json::json!("b")));
+    let (code, pod) = client.get("/api/v1/namespaces/default/pods/asked").await;
+    assert_eq!(code, 200);
+    let app = &pod["spec"]["containers"][0];
+    assert_eq!(app["lifecycle"]["stopSignal"], "SIGUSR1");
+    assert_eq!(app["livenessProbe"]["terminationGracePeriodSeconds"], 3);
+    let labels = serde_json::json!({"metadata": {"labels": {"read": "again"}}});
+    let asked = "/api/v1/namespaces/default/pods/asked";
+    let content_type = "application/merge-patch+json";
+    let answer = client
+        .send(http::Method::PATCH, asked, content_type, labels.to_string())
+        .await;
+    assert_eq!(answer.status(), 200);
+}
+
+#[test]
+fn a_store_of_a_newer_format_is_refused_and_left_alone() {
+    let directory = first_format();
+    let path = directory.path().join("api.db");
+    let database = rusqlite::Connection::open(&path).expect("a database");
+    database.pragma_update(None, "user_version", 9).expect("written");
+    drop(database);
+    let before = std::fs::read(&path).expect("reads");
+    let refused = SqliteStore::open(&path, HistoryLimits::default());
+    let error = refused.expect_err("it is newer").to_string();
+    assert!(
+        error.contains("api.db has format 9, this program knows 1"),
+        "{error}"
+    );
+    assert_eq!(std::fs::read(&path).expect("reads"), before);
+    let files: Vec<_> = std::fs::read_dir(directory.path())
+        .expect("lists")
+        .flatten()
+        .collect();
+    assert_eq!(files.len(), 1, "{files:?}");
 }

@@ -294,6 +294,8 @@ fn why(reason: &str) -> &str {
         "evicted" => "pod evicted",
         "deadline" => "pod past its deadline",
         "sandboxChanged" => "sandbox changed",
+        "imageChanged" => "image changed",
+        "restarted" => "restart asked for",
         "postStartHook" => "postStart hook failed",
         "completed" => "pod completed",
         other => other,

@@ -255,6 +255,8 @@ mod tests {
             origin: Origin::Run,
             accepted_at: jiff::Timestamp::UNIX_EPOCH,
             deleting: false,
+            stopped: false,
+            ports: std::collections::BTreeMap::new(),
             status: serde_json::from_value(status).unwrap(),
             probes: Vec::new(),
         }

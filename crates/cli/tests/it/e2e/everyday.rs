@@ -160,6 +160,14 @@ e2e!(
         eventually("greeting", || {
             (log_of(world) == "hello world today\n").then_some(())
         });
+        // What a life began with it keeps; the next one has the new value.
+        write("good day");
+        eventually("new greeting", || {
+            // Until the change of the file was noticed.
+            let restarted = out(world.command("restart").arg("web"));
+            assert_eq!(restarted.status.code(), Some(0), "{restarted:?}");
+            (log_of(world) == "good day world today\n").then_some(())
+        });
         let stopped = out(world.command("stop").arg("web"));
         assert!(stopped.status.success(), "{stopped:?}");
         node.interrupt();

@@ -136,6 +136,10 @@ impl Container {
         let Some(newest) = self.newest.as_ref().map(|ended| ended.terminated.finished_at) else {
             return;
         };
+        if ended.cause == Some(KillReason::Restarted) {
+            // Whoever asks for another life does not want to wait for it.
+            return self.begin(scope, false);
+        }
         let decided_on = match ended.cause {
             Some(KillReason::LivenessProbe | KillReason::StartupProbe | KillReason::ImageChanged) => self
                 .earlier
@@ -146,6 +150,7 @@ impl Container {
                 | KillReason::Evicted
                 | KillReason::Deadline
                 | KillReason::SandboxChanged
+                | KillReason::Restarted
                 | KillReason::PostStartHook
                 | KillReason::Completed,
             )
@@ -173,8 +178,11 @@ impl Container {
     }
 
     pub(super) fn restarts_after(&self, ended: EndedBy) -> bool {
-        // Whoever changes an image wants it to run, whatever the policy says about exits.
-        if ended.cause == Some(KillReason::ImageChanged) {
+        // Whoever changes an image or asks for a restart wants it to run, whatever the policy says about exits.
+        if matches!(
+            ended.cause,
+            Some(KillReason::ImageChanged | KillReason::Restarted)
+        ) {
             return true;
         }
         if self
@@ -212,6 +220,13 @@ impl Container {
             Role::Sidecar => true,
             Role::Ephemeral => false,
             Role::Init | Role::Main => self.plan.restart != RestartPolicy::Never,
+        }
+    }
+
+    /// Ends the wait for the next life, if there is one.
+    pub(crate) fn start_without_waiting(&mut self, scope: &mut Scope<'_>) {
+        if matches!(self.stage, Stage::BackOff { .. }) {
+            self.begin(scope, false);
         }
     }
 

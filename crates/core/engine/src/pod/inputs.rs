@@ -96,6 +96,7 @@ impl PodMachine {
             }
             Input::Delete { grace } => self.delete(now, grace, out),
             Input::Evict { grace, message } => self.evict(now, grace, message, out),
+            Input::Restart { container } => self.restart(now, container, out),
             Input::AgentRestarted => self.resume(now, out),
             Input::Replan {
                 plan,
@@ -253,6 +254,7 @@ impl PodMachine {
         };
         let sources = GraceSources {
             probe: container.probe_grace(kind),
+            node: self.settings.probe_grace,
             pod: self.plan.grace,
             ..GraceSources::default()
         };
@@ -304,6 +306,28 @@ impl PodMachine {
             in_turn: false,
         };
         self.with(now, ix, out, |it, scope| it.kill(scope, order));
+    }
+
+    fn restart(&mut self, now: Time, ix: ContainerIx, out: &mut Outbox) {
+        let Some(container) = self.containers.get(ix).filter(|_| self.end.is_none()) else {
+            return;
+        };
+        let grace = GraceSources {
+            pod: self.plan.grace,
+            ..GraceSources::default()
+        }
+        .choose();
+        let order = KillOrder {
+            reason: KillReason::Restarted,
+            grace,
+            message: format!("Stopping container {}", container.plan().name),
+            in_turn: false,
+        };
+        self.with(now, ix, out, |it, scope| {
+            if !it.kill(scope, order) {
+                it.start_without_waiting(scope);
+            }
+        });
     }
 
     pub(super) fn delete(&mut self, now: Time, grace: Option<Span>, out: &mut Outbox) {

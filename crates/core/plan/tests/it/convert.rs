@@ -47,6 +47,13 @@ fn an_empty_probe_gets_the_defaults() {
             grace: None,
         }
     );
+    let zeros = json!({"httpGet": {"port": 80}, "initialDelaySeconds": 0, "periodSeconds": 0, "timeoutSeconds": 0,
+        "successThreshold": 0, "failureThreshold": 0});
+    assert_eq!(
+        probe_of(ProbeKind::Liveness, &zeros, GateSet::ALL),
+        probe,
+        "zero counts as unset"
+    );
 }
 
 #[test]

@@ -180,6 +180,7 @@ impl Record {
             | KillReason::Deadline
             | KillReason::SandboxChanged
             | KillReason::ImageChanged
+            | KillReason::Restarted
             | KillReason::PostStartHook
             | KillReason::Completed => None,
         };

@@ -169,6 +169,7 @@ pub const fn reason(reason: KillReason) -> &'static str {
         KillReason::Deadline => "pod past its deadline",
         KillReason::SandboxChanged => "sandbox changed",
         KillReason::ImageChanged => "image changed",
+        KillReason::Restarted => "restart asked for",
         KillReason::PostStartHook => "postStart hook failed",
         KillReason::Completed => "pod completed",
     }
@@ -180,6 +181,7 @@ pub const fn grace_source(from: GraceFrom) -> &'static str {
         GraceFrom::Override => "eviction or shutdown",
         GraceFrom::Deletion => "deletion",
         GraceFrom::Probe => "of the probe",
+        GraceFrom::NodeDefault => "of the node's settings",
         GraceFrom::Pod => "of the pod",
         GraceFrom::Minimum => "minimum",
     }

@@ -1,6 +1,6 @@
 //! What the agent knows about a pod besides the engine's state: its manifest, where its sandbox is, its lives.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -32,6 +32,8 @@ pub(super) struct PodEntry {
     /// What the next life is made from.
     pub(super) spec: Manifest,
     pub(super) qos_class: String,
+    /// Per container, the ports that the manifest names.
+    pub(super) ports: BTreeMap<String, Vec<String>>,
     pub(super) annotation: AcceptedAnnotation,
     pub(super) generation: u32,
     /// What was made of the manifest, once.
@@ -170,6 +172,7 @@ impl PodEntry {
             accepted_at,
             spec,
             qos_class,
+            ports: super::pods::ports(pod),
             annotation: AcceptedAnnotation::new(pod),
             generation: 0,
             blueprint,

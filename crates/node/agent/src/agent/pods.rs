@@ -1,5 +1,6 @@
 //! Pods as they come and go: taking, replacing, deleting, cleaning up; and what requests ask about them.
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,6 +53,13 @@ impl Agent {
             Request::Spec { pod, reply } => {
                 let entry = self.names.get(&pod).and_then(|key| self.entries.get(key));
                 let _ = reply.send(entry.map(|entry| entry.spec.read()));
+            }
+            Request::Restart {
+                pod,
+                container,
+                reply,
+            } => {
+                let _ = reply.send(self.restart(&pod, container));
             }
             Request::List { reply } => {
                 let _ = reply.send(self.entries.keys().filter_map(|key| self.view(*key)).collect());
@@ -357,6 +365,8 @@ impl Agent {
             origin: entry.origin.clone(),
             accepted_at: clock.wall(entry.accepted_at),
             deleting: pod.is_deleting(),
+            stopped: false,
+            ports: entry.ports.clone(),
             status: pod_status(&pod.status(), &around),
             probes: pod.probes().map(ProbeView::from).collect(),
         })
@@ -387,6 +397,44 @@ impl Agent {
             tty: life.container().is_some_and(|it| it.tty),
             stdin: life.container().is_some_and(|it| it.stdin),
         })
+    }
+
+    /// Asks for another life of a container, or of all that have one or wait for one.
+    fn restart(&mut self, pod: &PodName, container: Option<String>) -> Result<usize, StreamError> {
+        let key = self.find(pod)?;
+        let entry = self.entries.get(&key).expect("a name leads to an entry");
+        let report = self.pods.get(key).map(pulselet_engine::PodMachine::status);
+        let alive = |index: &usize| {
+            let status = report.as_ref().and_then(|report| report.containers.get(*index));
+            status.is_some_and(|status| match status.state {
+                ReportedState::Running { .. } | ReportedState::Waiting { .. } => status.id.is_some(),
+                ReportedState::Terminated(_) => false,
+            })
+        };
+        let pod = pod.clone();
+        let chosen: Vec<usize> = match &container {
+            None => (0..entry.plan().containers.len()).filter(alive).collect(),
+            Some(name) => {
+                let container = name.clone();
+                let missing = StreamError::NoSuchContainer {
+                    pod: pod.clone(),
+                    container,
+                };
+                let index = entry.index_of(name).ok_or(missing)?;
+                Some(index).filter(alive).into_iter().collect()
+            }
+        };
+        if chosen.is_empty() {
+            return Err(match container {
+                Some(container) => StreamError::NotRunning { pod, container },
+                None => StreamError::NoSandbox { pod },
+            });
+        }
+        for container in &chosen {
+            let container = *container;
+            self.feed(key, Input::Restart { container });
+        }
+        Ok(chosen.len())
     }
 
     fn sandbox(&self, pod: &PodName) -> Result<SandboxId, StreamError> {
@@ -458,6 +506,26 @@ impl Agent {
             last: !life.is_running() && self.has_finished(key, index),
         })
     }
+}
+
+/// Per container, the ports that its manifest names.
+pub(crate) fn ports(pod: &Pod) -> BTreeMap<String, Vec<String>> {
+    let containers = pod.spec.init_containers.iter().chain(&pod.spec.containers);
+    let of = |container: &pulselet_model::Container| {
+        let ports = container.ports.iter().map(|port| {
+            let (number, protocol) = (port.container_port, port.protocol.as_str());
+            let protocol = if protocol.is_empty() { "TCP" } else { protocol };
+            match port.host_port {
+                0 => format!("{number}/{protocol}"),
+                host => format!("{host}->{number}/{protocol}"),
+            }
+        });
+        (container.name.clone(), ports.collect::<Vec<_>>())
+    };
+    containers
+        .map(of)
+        .filter(|(_, ports)| !ports.is_empty())
+        .collect()
 }
 
 /// An API decides over its own pods only, and nobody else over those.

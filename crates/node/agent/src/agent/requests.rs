@@ -1,5 +1,6 @@
 //! What others ask of the agent.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,6 +43,11 @@ pub(crate) enum Request {
         uid: Option<String>,
         grace: Option<Duration>,
         reply: Reply<Result<(), NoSuchPod>>,
+    },
+    Restart {
+        pod: PodName,
+        container: Option<String>,
+        reply: Reply<Result<usize, StreamError>>,
     },
     List {
         reply: Reply<Vec<PodView>>,
@@ -203,6 +209,12 @@ pub struct PodView {
     pub accepted_at: Timestamp,
     /// It is being deleted.
     pub deleting: bool,
+    /// Somebody has stopped it; it has no containers until it is started.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stopped: bool,
+    /// Per container, its ports as `80/TCP` or `8080->80/TCP`.
+    #[serde(default)]
+    pub ports: BTreeMap<String, Vec<String>>,
     pub status: PodStatus,
     /// How its probes work now.
     #[serde(default)]

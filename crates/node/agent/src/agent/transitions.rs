@@ -88,6 +88,7 @@ const fn ends_pod(reason: KillReason) -> bool {
         | KillReason::LivenessProbe
         | KillReason::SandboxChanged
         | KillReason::ImageChanged
+        | KillReason::Restarted
         | KillReason::PostStartHook => false,
     }
 }

@@ -4,7 +4,10 @@
 //! |---|---|
 //! | `GET /v1/pods` | [`PodView`]s as a JSON array |
 //! | `POST /v1/pods` | a Pod that was admitted; [`Added`] |
-//! | `DELETE /v1/pods/NAMESPACE/NAME?gracePeriodSeconds=N` | 202, nothing |
+//! | `DELETE /v1/pods/NAMESPACE/NAME?gracePeriodSeconds=N&forget=true` | 202, nothing; stopped until `start` unless it is forgotten |
+//! | `POST /v1/pods/NAMESPACE/NAME/start` | [`Added`] |
+//! | `POST /v1/pods/NAMESPACE/NAME/restart?container=C` | the number of containers |
+//! | `GET /v1/usage` | a kubelet's summary of what containers use |
 //! | `GET /v1/pods/NAMESPACE/NAME/log?container=C&previous=true` | [`LogPlace`] |
 //! | `GET /v1/events/UID` | [`EventRow`]s as a JSON array |
 //! | `GET /v1/history?pod=NAMESPACE/NAME&container=C` | event lines, one a line |

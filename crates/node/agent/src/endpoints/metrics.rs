@@ -341,6 +341,7 @@ const fn reason_label(reason: KillReason) -> &'static str {
         KillReason::Deadline => "deadline",
         KillReason::SandboxChanged => "sandboxChanged",
         KillReason::ImageChanged => "imageChanged",
+        KillReason::Restarted => "restarted",
         KillReason::PostStartHook => "postStartHook",
         KillReason::Completed => "completed",
     }

@@ -245,6 +245,7 @@ impl History {
             | KillReason::Deadline
             | KillReason::SandboxChanged
             | KillReason::ImageChanged
+            | KillReason::Restarted
             | KillReason::PostStartHook
             | KillReason::Completed => None,
         };

@@ -60,6 +60,10 @@ impl Layout {
         self.root.join("logs")
     }
 
+    pub(crate) fn stopped(&self) -> PathBuf {
+        self.root.join("stopped.json")
+    }
+
     fn lock(&self) -> PathBuf {
         self.root.join("agent.lock")
     }

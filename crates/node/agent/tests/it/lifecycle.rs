@@ -38,6 +38,12 @@ async fn a_signal_that_is_ignored_is_named_when_the_grace_period_is_over() {
     let uid = bench.node.pods().await.unwrap()[0].uid.clone();
     bench.delete("web").await;
     bench.until_type("graceExceeded").await;
+    let node = bench.node.clone();
+    eventually("the kill is written down", || async {
+        let events = node.events(&uid).await.unwrap();
+        events.iter().any(|event| event.reason == "ExceededGracePeriod")
+    })
+    .await;
     let events = bench.node.events(&uid).await.unwrap();
     let told = |reason: &str| events.iter().find(|event| event.reason == reason);
     let unhandled = told("StopSignalNotHandled").expect("it was read when the stop began");

@@ -38,7 +38,7 @@ async fn the_socket_is_its_owners_and_does_what_the_commands_need() {
     let events = client.events(&added.uid).await.unwrap();
     assert!(events.iter().any(|event| event.reason == "Started"));
     client
-        .delete(&PodName::new("default", "web"), Some(Duration::ZERO))
+        .stop(&PodName::new("default", "web"), Some(Duration::ZERO), true)
         .await
         .unwrap();
     bench.until_type("deleted").await;
@@ -64,7 +64,7 @@ async fn refusals_say_why() {
         ControlClientError::Refused { status, error } => (status, error),
         other => panic!("{other}"),
     };
-    let (status, error) = refused(client.delete(&PodName::new("default", "none"), None).await);
+    let (status, error) = refused(client.stop(&PodName::new("default", "none"), None, false).await);
     assert_eq!(
         (status, error.as_str()),
         (404, "there is no pod default/none on this node")

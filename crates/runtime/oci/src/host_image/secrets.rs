@@ -69,6 +69,19 @@ pub fn announce_data_dir(data_dir: &Path) -> io::Result<()> {
     fs::write(Path::new(ANNOUNCED).join(name), path.as_os_str().as_bytes())
 }
 
+/// Takes a data directory back that is gone, or about to go. Nothing is left of agents that are all gone.
+pub fn forget_data_dir(data_dir: &Path) {
+    let path = data_dir.canonicalize().unwrap_or_else(|_| data_dir.to_owned());
+    let name = format!("{:016x}", crate::runtime::tag(&path));
+    // What is not there needs no removing, and what others use stays.
+    let _ = fs::remove_file(Path::new(ANNOUNCED).join(name));
+    if announced(Path::new(ANNOUNCED)).is_empty()
+        && let Some(shared) = Path::new(ANNOUNCED).parent()
+    {
+        let _ = fs::remove_dir_all(shared);
+    }
+}
+
 /// Everything that is there and must not be seen, by its real path.
 pub(super) fn hidden_paths(data_dir: &Path) -> Vec<PathBuf> {
     let root = Path::new("/");

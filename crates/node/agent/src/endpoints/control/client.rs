@@ -78,13 +78,36 @@ impl ControlClient {
         decode(response).await
     }
 
-    /// Deletes a pod; without a grace period its own counts.
-    pub async fn delete(&self, pod: &PodName, grace: Option<Duration>) -> Result<(), ControlClientError> {
-        let grace = grace.map(|grace| format!("?gracePeriodSeconds={}", grace.as_secs()));
+    /// Stops a pod; without a grace period its own counts. It stays known, and stopped, unless it is forgotten.
+    pub async fn stop(
+        &self,
+        pod: &PodName,
+        grace: Option<Duration>,
+        forgets: bool,
+    ) -> Result<(), ControlClientError> {
+        let grace = grace.map(|grace| format!("&gracePeriodSeconds={}", grace.as_secs()));
         let grace = grace.unwrap_or_default();
-        let path = format!("/v1/pods/{}/{}{grace}", encode(&pod.namespace), encode(&pod.name));
+        let path = format!("{}?forget={forgets}{grace}", path_of(pod));
         let response = self.send(Method::DELETE, &path, Bytes::new()).await?;
         read(response).await.map(drop)
+    }
+
+    /// Runs a pod again that was stopped.
+    pub async fn start(&self, pod: &PodName) -> Result<Added, ControlClientError> {
+        let path = format!("{}/start", path_of(pod));
+        decode(self.send(Method::POST, &path, Bytes::new()).await?).await
+    }
+
+    /// Gives a container another life, or all containers of the pod; their number.
+    pub async fn restart(&self, pod: &PodName, container: Option<&str>) -> Result<usize, ControlClientError> {
+        let container = container.map(|name| format!("?container={}", encode(name)));
+        let path = format!("{}/restart{}", path_of(pod), container.unwrap_or_default());
+        decode(self.send(Method::POST, &path, Bytes::new()).await?).await
+    }
+
+    /// What containers use, in the form of a kubelet's summary.
+    pub async fn usage<T: DeserializeOwned>(&self) -> Result<T, ControlClientError> {
+        self.get("/v1/usage").await
     }
 
     /// Where a container's log is; without a name the pod's only container is meant.
@@ -173,6 +196,10 @@ impl ControlClient {
             error: refusal.error,
         })
     }
+}
+
+fn path_of(pod: &PodName) -> String {
+    format!("/v1/pods/{}/{}", encode(&pod.namespace), encode(&pod.name))
 }
 
 async fn read(response: Response<Incoming>) -> Result<Bytes, ControlClientError> {

@@ -13,11 +13,12 @@ use pulselet_vocabulary::{ParsePodNameError, PodName};
 use serde::Serialize;
 
 use super::{ControlRefusal, query};
-use crate::agent::{AddError, LogError};
+use crate::agent::{AddError, LogError, PodView, StreamError, ports};
 use crate::endpoints::http::{Answering, Body, full};
-use crate::handle::{Gone, NodeHandle};
+use crate::handle::{Gone, NodeHandle, StartError, StopError};
 use crate::pod::identity::Origin;
 use crate::publish::lines::GUEST_BACKLOG;
+use crate::state::stopped::{SaveStoppedError, StoppedPod};
 use crate::state::store::NodeStoreError;
 
 /// Bytes of a pod that are read: twice what a manifest may have, since defaults are filled in.
@@ -49,8 +50,20 @@ enum ControlError {
     Add(#[from] AddError),
     #[error(transparent)]
     Pod(#[from] crate::NoSuchPod),
-    #[error("pod {0} belongs to the API, which would run it again: delete it there")]
-    OfApi(PodName),
+    #[error(
+        "pod {pod} belongs to the API, which would run it again: kubectl delete pod --namespace {} {}",
+        pod.namespace,
+        pod.name
+    )]
+    OfApi { pod: PodName },
+    #[error(transparent)]
+    Stop(#[from] StopError),
+    #[error(transparent)]
+    Start(#[from] StartError),
+    #[error(transparent)]
+    Restart(#[from] StreamError),
+    #[error(transparent)]
+    Stopped(#[from] SaveStoppedError),
     #[error(transparent)]
     Log(#[from] LogError),
     #[error(transparent)]
@@ -62,18 +75,30 @@ enum ControlError {
 impl ControlError {
     fn status(&self) -> StatusCode {
         match self {
-            Self::NoSuchPath(_) | Self::Pod(_) | Self::Log(LogError::Pod(_)) => StatusCode::NOT_FOUND,
+            Self::NoSuchPath(_)
+            | Self::Pod(_)
+            | Self::Log(LogError::Pod(_))
+            | Self::Stop(StopError::Pod(_))
+            | Self::Start(StartError::Pod(_))
+            | Self::Restart(StreamError::Pod(_)) => StatusCode::NOT_FOUND,
             Self::ReadBody(_)
             | Self::DecodePod(_)
             | Self::ReadSeconds { .. }
             | Self::ReadPodName(_)
             | Self::Log(_) => StatusCode::BAD_REQUEST,
             Self::Add(AddError::Plan(_)) => StatusCode::UNPROCESSABLE_ENTITY,
-            Self::OfApi(_) | Self::Add(AddError::NameTaken { .. }) => StatusCode::CONFLICT,
+            Self::OfApi { .. }
+            | Self::Stop(StopError::Stopped(_))
+            | Self::Start(StartError::NotStopped(_) | StartError::Add(_))
+            | Self::Restart(_)
+            | Self::Add(AddError::NameTaken { .. }) => StatusCode::CONFLICT,
             Self::Add(AddError::Full | AddError::ShuttingDown) | Self::Gone(_) => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
-            Self::Store(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Store(_)
+            | Self::Stopped(_)
+            | Self::Stop(StopError::Save(_))
+            | Self::Start(StartError::Save(_)) => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
 }
@@ -95,11 +120,26 @@ impl Control {
         let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
         let ask = |key| query(request.uri().query(), key);
         match (request.method().clone(), parts.as_slice()) {
-            (Method::GET, ["v1", "pods"]) => Ok(json(StatusCode::OK, &self.node.pods().await?)),
+            (Method::GET, ["v1", "pods"]) => Ok(json(StatusCode::OK, &self.list().await?)),
             (Method::POST, ["v1", "pods"]) => self.add(request).await,
             (Method::DELETE, ["v1", "pods", namespace, name]) => {
                 let grace = ask("gracePeriodSeconds").map(seconds).transpose()?;
-                self.delete(&PodName::new(*namespace, *name), grace).await
+                let forgets = ask("forget").as_deref() == Some("true");
+                self.delete(&PodName::new(*namespace, *name), grace, forgets)
+                    .await
+            }
+            (Method::POST, ["v1", "pods", namespace, name, "start"]) => {
+                let added = self.node.start_pod(&PodName::new(*namespace, *name)).await??;
+                Ok(json(StatusCode::OK, &added))
+            }
+            (Method::POST, ["v1", "pods", namespace, name, "restart"]) => {
+                let pod = PodName::new(*namespace, *name);
+                let restarted = self.node.restart(&pod, ask("container")).await??;
+                Ok(json(StatusCode::OK, &restarted))
+            }
+            (Method::GET, ["v1", "usage"]) => {
+                let page = self.node.page("/stats/summary").await;
+                Ok(full(page.status, page.content_type, page.text))
             }
             (Method::GET, ["v1", "pods", namespace, name, "log"]) => {
                 let previous = ask("previous").as_deref() == Some("true");
@@ -122,15 +162,53 @@ impl Control {
         let body = Limited::new(request.into_body(), MAX_POD);
         let body = body.collect().await.map_err(ControlError::ReadBody)?.to_bytes();
         let pod = serde_json::from_slice(&body).map_err(ControlError::DecodePod)?;
+        self.node.forget_stopped(&crate::pod_name_of(&pod)).await?;
         let added = self.node.add_pod(pod, Origin::Detached).await??;
         Ok(json(StatusCode::CREATED, &added))
     }
 
-    async fn delete(&self, pod: &PodName, grace: Option<Duration>) -> Result<Response<Body>, ControlError> {
-        if self.joined && self.node.pod(pod).await?.is_some_and(|view| view.origin.is_api()) {
-            return Err(ControlError::OfApi(pod.clone()));
+    /// The pods that the agent has, and those that are stopped.
+    async fn list(&self) -> Result<Vec<PodView>, ControlError> {
+        let mut pods = self.node.pods().await?;
+        for StoppedPod { pod, origin } in self.node.stopped.all() {
+            let there = |view: &PodView| view.namespace == pod.namespace() && view.name == pod.name();
+            if !pods.iter().any(there) {
+                pods.push(PodView {
+                    namespace: pod.namespace().to_owned(),
+                    name: pod.name().to_owned(),
+                    uid: crate::uid_of(&pod),
+                    origin,
+                    accepted_at: jiff::Timestamp::now(),
+                    deleting: false,
+                    stopped: true,
+                    ports: ports(&pod),
+                    probes: Vec::new(),
+                    status: pulselet_model::PodStatus::default(),
+                });
+            }
         }
-        self.node.delete_pod(pod, grace).await??;
+        Ok(pods)
+    }
+
+    async fn delete(
+        &self,
+        pod: &PodName,
+        grace: Option<Duration>,
+        forgets: bool,
+    ) -> Result<Response<Body>, ControlError> {
+        if self.joined && self.node.pod(pod).await?.is_some_and(|view| view.origin.is_api()) {
+            return Err(ControlError::OfApi { pod: pod.clone() });
+        }
+        if forgets {
+            let was_stopped = self.node.stopped.has(pod);
+            self.node.forget_stopped(pod).await?;
+            let deleted = self.node.delete_pod(pod, grace).await?;
+            if !was_stopped {
+                deleted?;
+            }
+        } else {
+            self.node.stop_pod(pod, grace).await??;
+        }
         Ok(full(StatusCode::ACCEPTED, JSON, Bytes::new()))
     }
 

@@ -1,0 +1,178 @@
+//! Acting on the pods of a node: restart, stop and start; and looking at them: `ps -o wide`, `top`.
+
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::{Value, json};
+
+use super::harness::eventually;
+use super::world::{Runtime, World, e2e, with};
+
+/// A running node that is killed when dropped.
+struct Node(Child);
+
+impl Node {
+    fn start(world: &World) -> Self {
+        let mut command = world.command("node");
+        command.arg("--manifests").arg(world.path("manifests"));
+        command.args(["--config", &world.config("hostImage: true\n")]);
+        command.args(["--runtime", &world.runtime_flag(), "--metrics", "127.0.0.1:0"]);
+        Self(command.stderr(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn write(world: &World, container: &Value) {
+    let _ = std::fs::create_dir(world.path("manifests"));
+    let written = world.manifest("web", &json!({"containers": [container]}));
+    std::fs::rename(written, world.path("manifests/web.json")).unwrap();
+}
+
+fn out(command: &mut Command) -> Output {
+    command.output().expect("pulselet runs")
+}
+
+/// The output of a command that must succeed.
+fn said(world: &World, command: &str, args: &[&str]) -> String {
+    let output = out(world.command(command).args(args));
+    assert!(output.status.success(), "{command} {args:?}: {output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Waits for the only pod to be as it should.
+fn wait_for(world: &World, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
+    eventually(what, || {
+        let mut pods = world.pods()?;
+        let pod = pods.pop().filter(|_| pods.is_empty())?;
+        fits(&pod).then_some(pod)
+    })
+}
+
+fn app(pod: &Value) -> &Value {
+    &pod["status"]["containerStatuses"][0]
+}
+
+fn is_ready(pod: &Value) -> bool {
+    app(pod)["ready"] == true
+}
+
+e2e!(a_container_is_restarted_in_its_pod, |world| {
+    write(world, &world.ready_demo("app", &[]));
+    let node = Node::start(world);
+    let before = wait_for(world, "pod", is_ready);
+    assert_eq!(
+        said(world, "restart", &["web"]),
+        "pod default/web: 1 container restarting\n"
+    );
+    let after = wait_for(world, "another life", |pod| {
+        is_ready(pod) && app(pod)["restartCount"] == 1
+    });
+    assert_eq!(after["uid"], before["uid"]);
+    assert_eq!(after["status"]["podIP"], before["status"]["podIP"]);
+    let history = said(world, "history", &["web"]);
+    assert!(history.contains("restart asked for"), "{history}");
+    for (args, says) in [
+        (&["nobody"][..], "there is no pod default/nobody"),
+        (&["web", "-c", "other"], "has no container"),
+    ] {
+        let refused = out(world.command("restart").args(args));
+        assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+        assert!(
+            String::from_utf8_lossy(&refused.stderr).contains(says),
+            "{refused:?}"
+        );
+    }
+    said(world, "stop", &["web"]);
+    drop(node);
+    assert!(world.processes().is_empty());
+});
+
+e2e!(
+    a_stopped_pod_stays_known_and_stopped_until_it_is_started,
+    [Process, Oci],
+    |world| {
+        write(world, &world.ready_demo("app", &[]));
+        let node = Node::start(world);
+        wait_for(world, "pod", is_ready);
+        assert_eq!(said(world, "stop", &["web"]), "pod default/web stopped\n");
+        assert!(
+            world
+                .processes()
+                .iter()
+                .all(|pid| u32::try_from(*pid) == Ok(node.0.id()))
+        );
+        let listed = said(world, "ps", &[]);
+        assert!(
+            listed.contains("default/web") && listed.contains("Stopped"),
+            "{listed}"
+        );
+        let twice = out(world.command("stop").arg("web"));
+        assert_eq!(twice.status.code(), Some(1), "{twice:?}");
+        // Neither another agent nor another manifest starts it.
+        drop(node);
+        let node = Node::start(world);
+        wait_for(world, "answer", |pod| pod["stopped"] == true);
+        write(world, &world.ready_demo("app", &["--stop-in", "1ms"]));
+        said(world, "start", &["web"]);
+        wait_for(world, "pod again", |pod| {
+            is_ready(pod) && pod["stopped"].is_null()
+        });
+        let running = out(world.command("start").arg("web"));
+        assert_eq!(running.status.code(), Some(1), "{running:?}");
+        // Without its file it is forgotten, stopped or not.
+        said(world, "stop", &["web"]);
+        std::fs::remove_file(world.path("manifests/web.json")).unwrap();
+        eventually("end", || world.pods()?.is_empty().then_some(()));
+        drop(node);
+        assert!(world.processes().is_empty());
+    }
+);
+
+e2e!(
+    addresses_ports_images_and_messages_are_listed,
+    [Process, Oci],
+    |world| {
+        let ports = json!({"ports": [{"containerPort": 8080}, {"containerPort": 53, "protocol": "UDP"}]});
+        write(
+            world,
+            &with(world.container("app", &["sh", "-c", "exit 3"]), ports),
+        );
+        let node = Node::start(world);
+        wait_for(world, "end of a life", |pod| {
+            app(pod)["lastState"]["terminated"].is_object()
+        });
+        let wide = said(world, "ps", &["-o", "wide"]);
+        for part in ["ADDRESS", "8080/TCP,53/UDP", "pulselet.local/host", "exit"] {
+            assert!(wide.contains(part), "no {part:?} in {wide}");
+        }
+        said(world, "stop", &["web"]);
+        drop(node);
+    }
+);
+
+e2e!(what_containers_use_is_shown, [Oci], |world| {
+    write(world, &world.ready_demo("app", &[]));
+    let node = Node::start(world);
+    wait_for(world, "pod", is_ready);
+    let top = said(world, "top", &[]);
+    let row = top
+        .lines()
+        .find(|line| line.starts_with("default/web"))
+        .unwrap_or_else(|| panic!("{top}"));
+    assert!(row.contains("app") && row.ends_with("Mi"), "{top}");
+    let json: Value = serde_json::from_str(&said(world, "top", &["web", "-o", "json"])).unwrap();
+    assert!(
+        json["memoryBytes"].as_u64().is_some_and(|bytes| bytes > 0),
+        "{json}"
+    );
+    let nobody = out(world.command("top").arg("nobody"));
+    assert_eq!(nobody.status.code(), Some(1), "{nobody:?}");
+    assert_eq!(world.runtime, Runtime::Oci);
+    said(world, "stop", &["web"]);
+    drop(node);
+});
