@@ -242,6 +242,7 @@ fn grace(stop: &StopTiming, signal: Option<Signal>) -> String {
     }
     let from = match stop.from {
         GraceFrom::Probe => "the probe's",
+        GraceFrom::NodeDefault => "the node's",
         GraceFrom::Pod => "the pod's",
         GraceFrom::Minimum => "the least",
         GraceFrom::Override => "the override's",

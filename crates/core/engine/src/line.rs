@@ -143,6 +143,8 @@ pub enum GraceFrom {
     Override,
     Deletion,
     Probe,
+    /// The node's setting for kills by probes.
+    NodeDefault,
     Pod,
     Minimum,
 }

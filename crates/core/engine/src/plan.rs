@@ -217,6 +217,10 @@ pub struct Settings {
     pub overload_guard: bool,
     pub backoff_initial: Span,
     pub backoff_max: Span,
+    /// How long a container may take to stop that a probe condemned and whose probe names nothing, where that is shorter
+    /// than the pod's grace period.
+    #[serde(default)]
+    pub probe_grace: Option<Span>,
 }
 
 impl Default for Settings {
@@ -228,6 +232,7 @@ impl Default for Settings {
             overload_guard: false,
             backoff_initial: Span::from_secs(10),
             backoff_max: Span::from_secs(300),
+            probe_grace: None,
         }
     }
 }

@@ -38,15 +38,19 @@ pub struct GraceSources {
     pub deletion: Option<Span>,
     /// Set by the probe that condemned the container.
     pub probe: Option<Span>,
+    /// The node's own for kills by probes; it only shortens what the pod or the minimum would give.
+    pub node: Option<Span>,
     pub pod: Option<Span>,
 }
 
 impl GraceSources {
     pub fn choose(self) -> Grace {
+        let otherwise = self.pod.unwrap_or(MINIMUM_GRACE);
         let first = [
             (self.forced, GraceFrom::Override),
             (self.deletion, GraceFrom::Deletion),
             (self.probe, GraceFrom::Probe),
+            (self.node.filter(|node| *node < otherwise), GraceFrom::NodeDefault),
             (self.pod, GraceFrom::Pod),
         ];
         first
@@ -483,22 +487,24 @@ mod tests {
 
     #[test]
     fn the_grace_period_is_the_first_that_is_there() {
-        let spans = [3600, 60, 20, 30].map(|secs| Some(Span::from_secs(secs)));
+        let spans = [3600, 60, 20, 1, 30].map(|secs| Some(Span::from_secs(secs)));
         let froms = [
             GraceFrom::Override,
             GraceFrom::Deletion,
             GraceFrom::Probe,
+            GraceFrom::NodeDefault,
             GraceFrom::Pod,
         ];
-        for present in 0..16_u8 {
+        for present in 0..32_u8 {
             let there = |place: usize| spans[place].filter(|_| present & (1 << place) != 0);
             let sources = GraceSources {
                 forced: there(0),
                 deletion: there(1),
                 probe: there(2),
-                pod: there(3),
+                node: there(3),
+                pod: there(4),
             };
-            let want = (0..4).find_map(|place| {
+            let want = (0..5).find_map(|place| {
                 there(place).map(|span| Grace {
                     span,
                     from: froms[place],
@@ -508,7 +514,24 @@ mod tests {
                 span: MINIMUM_GRACE,
                 from: GraceFrom::Minimum,
             };
-            assert_eq!(sources.choose(), want.unwrap_or(minimum), "sources {present:04b}");
+            assert_eq!(sources.choose(), want.unwrap_or(minimum), "sources {present:05b}");
         }
+    }
+
+    #[test]
+    fn the_nodes_grace_period_only_shortens() {
+        let chosen = |node, pod: Option<u64>| {
+            let sources = GraceSources {
+                node: Some(Span::from_secs(node)),
+                pod: pod.map(Span::from_secs),
+                ..GraceSources::default()
+            };
+            sources.choose().from
+        };
+        assert_eq!(chosen(10, Some(30)), GraceFrom::NodeDefault);
+        assert_eq!(chosen(30, Some(30)), GraceFrom::Pod);
+        assert_eq!(chosen(31, Some(30)), GraceFrom::Pod);
+        assert_eq!(chosen(10, None), GraceFrom::Minimum);
+        assert_eq!(chosen(0, None), GraceFrom::NodeDefault);
     }
 }

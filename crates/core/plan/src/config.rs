@@ -92,6 +92,7 @@ struct File {
     exec_error_is_failure: Option<bool>,
     overload_guard: Option<bool>,
     crash_loop_back_off: Option<BackOff>,
+    probe_grace_period_seconds: Option<Spanned<i64>>,
     host_image: Option<bool>,
 }
 
@@ -150,6 +151,11 @@ impl File {
             overload_guard: self.overload_guard.unwrap_or(defaults.overload_guard),
             backoff_initial,
             backoff_max,
+            probe_grace: self
+                .probe_grace_period_seconds
+                .as_ref()
+                .map(probe_grace)
+                .transpose()?,
         };
         Ok(NodeConfig {
             gates,
@@ -157,6 +163,17 @@ impl File {
             host_image,
         })
     }
+}
+
+fn probe_grace(seconds: &Spanned<i64>) -> Result<Span, ConfigError> {
+    let whole = u64::try_from(seconds.value).map_err(|_| {
+        let message = format!(
+            "probeGracePeriodSeconds is {}, it cannot be negative",
+            seconds.value
+        );
+        ConfigError::new(Some(seconds.referenced), message)
+    })?;
+    Ok(Span::from_secs(whole))
 }
 
 impl BackOff {
@@ -216,6 +233,7 @@ looks: false
 execErrorIsFailure: true
 overloadGuard: true
 crashLoopBackOff: {initial: 1s, max: 1m30s}
+probeGracePeriodSeconds: 15
 hostImage: true
 ";
         let gates = GateSet::ALL
@@ -228,6 +246,7 @@ hostImage: true
             overload_guard: true,
             backoff_initial: Span::from_secs(1),
             backoff_max: Span::from_secs(90),
+            probe_grace: Some(Span::from_secs(15)),
         };
         let host_image = Some(true);
         let expected = NodeConfig {
@@ -246,7 +265,7 @@ hostImage: true
 
     #[test]
     fn errors_name_their_place() {
-        insta::assert_snapshot!(error("looks: true\nlook: false\n"), @"line 2, column 1: unknown field `look`, expected one of featureGates, subSecondPolicy, looks, execErrorIsFailure, overloadGuard, crashLoopBackOff, hostImage");
+        insta::assert_snapshot!(error("looks: true\nlook: false\n"), @"line 2, column 1: unknown field `look`, expected one of featureGates, subSecondPolicy, looks, execErrorIsFailure, overloadGuard, crashLoopBackOff, probeGracePeriodSeconds, hostImage");
         insta::assert_snapshot!(error("looks: true\nlooks: false\n"), @"line 2, column 1: duplicate mapping key: looks not allowed here");
         insta::assert_snapshot!(error("looks: perhaps\n"), @"line 1, column 8: invalid boolean (true or false expected)");
         insta::assert_snapshot!(error("subSecondPolicy: sometimes\n"), @"line 1, column 18: unknown variant `sometimes`, expected one of onlyFirstTime, alwaysWhenWaitingForSuccess, always");
@@ -254,6 +273,7 @@ hostImage: true
         insta::assert_snapshot!(error("crashLoopBackOff:\n  initial: 10\n"), @r#"line 2, column 12: duration "10" has no unit; use ms, s, m or h"#);
         insta::assert_snapshot!(error("crashLoopBackOff:\n  initial: 500ms\n"), @"line 2, column 12: a crash loop back-off of 500ms is too short, the least is 1s");
         insta::assert_snapshot!(error("crashLoopBackOff:\n  initial: 10m\n"), @"line 2, column 12: crashLoopBackOff.initial is 600s, longer than crashLoopBackOff.max (300s)");
+        insta::assert_snapshot!(error("probeGracePeriodSeconds: -1\n"), @"line 1, column 26: probeGracePeriodSeconds is -1, it cannot be negative");
         insta::assert_snapshot!(error("looks: [\n"), @"line 1, column 8: expected string scalar");
         insta::assert_snapshot!(error("- looks\n"), @"line 1, column 1: expected mapping start");
         insta::assert_snapshot!(error("looks: true\n---\nlooks: false\n"), @"line 3, column 1: only single YAML document expected but multiple found");

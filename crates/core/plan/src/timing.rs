@@ -13,6 +13,7 @@ use pulselet_engine::line::GraceFrom;
 use pulselet_engine::plan::{
     ContainerPlan, HookPlan, PodPlan, ProbeKind, ProbePlan, Role, Settings, SubSecondPolicy,
 };
+use pulselet_engine::termination::{Grace, GraceSources};
 use pulselet_engine::time::{Span, Time};
 use pulselet_vocabulary::Signal;
 
@@ -90,7 +91,7 @@ pub fn probe_timing(
         ProbeKind::Liveness => container.startup.is_none(),
         ProbeKind::Readiness => false,
     };
-    let stop = stop_after_probe(pod, container, kind);
+    let stop = stop_after_probe(pod, container, kind, settings);
     Some(ProbeTiming {
         kind,
         period: probe.period,
@@ -111,20 +112,27 @@ pub fn clock_start(probe: &ProbePlan, container_start: Time, gate: Time) -> Time
 }
 
 /// The grace period of a kill that this kind of probe decides, and how long it lasts at most. None for readiness.
-pub fn stop_after_probe(pod: &PodPlan, container: &ContainerPlan, kind: ProbeKind) -> Option<StopTiming> {
+pub fn stop_after_probe(
+    pod: &PodPlan,
+    container: &ContainerPlan,
+    kind: ProbeKind,
+    settings: &Settings,
+) -> Option<StopTiming> {
     let probe_grace = match kind {
         ProbeKind::Startup | ProbeKind::Liveness => container.probe(kind)?.grace,
         ProbeKind::Readiness => return None,
     };
-    let (grace, from) = match (probe_grace, pod.grace) {
-        (Some(grace), _) => (grace, GraceFrom::Probe),
-        (None, Some(grace)) => (grace, GraceFrom::Pod),
-        (None, None) => (MINIMUM_GRACE, GraceFrom::Minimum),
+    let sources = GraceSources {
+        probe: probe_grace,
+        node: settings.probe_grace,
+        pod: pod.grace,
+        ..GraceSources::default()
     };
+    let Grace { span, from } = sources.choose();
     Some(StopTiming {
-        grace,
+        grace: span,
         from,
-        at_most: stop_at_most(grace, container.pre_stop, container.stop_signal),
+        at_most: stop_at_most(span, container.pre_stop, container.stop_signal),
     })
 }
 

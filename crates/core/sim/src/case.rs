@@ -177,6 +177,7 @@ impl Dice {
             overload_guard: self.one_in(4),
             backoff_initial: self.pick(&[defaults.backoff_initial, Span::from_secs(1)]),
             backoff_max: self.pick(&[defaults.backoff_max, Span::from_secs(20)]),
+            probe_grace: self.sometimes(4, |dice| dice.seconds(20)),
         }
     }
 

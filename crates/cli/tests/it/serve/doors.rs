@@ -20,7 +20,7 @@ for way in /proc/1/root /proc/1/cwd /proc/self/cwd/../../../../.. /proc/self/fd/
     grep -q "only the host" "$way$SECRET" 2>/dev/null && echo "ESCAPED: $way"
 done
 round=0
-while [ $round -lt 20 ]; do
+while [ $round -lt 6 ]; do
     for process in /proc/[0-9]*; do
         grep -q "only the host" "$process/root$SECRET" 2>/dev/null && echo "ESCAPED: $process"
         rights=$(grep CapEff "$process/status" 2>/dev/null | cut -f2)

@@ -254,6 +254,7 @@ impl PodMachine {
         };
         let sources = GraceSources {
             probe: container.probe_grace(kind),
+            node: self.settings.probe_grace,
             pod: self.plan.grace,
             ..GraceSources::default()
         };

@@ -181,6 +181,7 @@ pub const fn grace_source(from: GraceFrom) -> &'static str {
         GraceFrom::Override => "eviction or shutdown",
         GraceFrom::Deletion => "deletion",
         GraceFrom::Probe => "of the probe",
+        GraceFrom::NodeDefault => "of the node's settings",
         GraceFrom::Pod => "of the pod",
         GraceFrom::Minimum => "minimum",
     }

@@ -1,7 +1,7 @@
 //! What the proposals promise, case by case. Each case is a manifest, a scenario and the event lines they give; each is
 //! run again with the agent restarted at every turn, which must change nothing.
 
-use pulselet_engine::line::LineBody;
+use pulselet_engine::line::{GraceFrom, LineBody};
 use pulselet_engine::time::{Span, Time};
 use pulselet_sim::scenario::{Ending, HookScript};
 
@@ -328,6 +328,40 @@ containers:
   livenessProbe: {httpGet: {port: 80}, periodSeconds: 10, failureThreshold: 1, terminationGracePeriodSeconds: 0}",
     "containers: {app: {lives: [{failsAt: 15s, stopsIn: 5s}, {}]}}"
 );
+
+/// The node's grace period is for probe kills of pods that name none, where it is shorter.
+#[test]
+fn a_node_can_shorten_the_grace_of_probe_kills() {
+    use GraceFrom::{Deletion, NodeDefault, Pod, Probe};
+    let graces = |spec: &str, scenario: &str| {
+        let mut stage = Stage::new(spec, scenario);
+        stage.settings.probe_grace = Some(Span::from_secs(9));
+        let lines = stage.lines("3m");
+        let graces = lines.iter().filter_map(|line| match line.body {
+            LineBody::Killing {
+                grace_period_seconds,
+                grace_from,
+                ..
+            } => Some((grace_period_seconds.as_secs_f64(), grace_from)),
+            _ => None,
+        });
+        graces.collect::<Vec<_>>()
+    };
+    let spec = |pod: u32, probe: &str| {
+        format!(
+            "terminationGracePeriodSeconds: {pod}\ncontainers:\n- name: app\n  image: x\n  livenessProbe: {{httpGet: {{port: 80}}, \
+             failureThreshold: 1{probe}}}"
+        )
+    };
+    let sick = "{containers: {app: {lives: [{failsAt: 5s}, {}]}}, deleteAt: 60s}";
+    let named = ", terminationGracePeriodSeconds: 20";
+    assert_eq!(
+        graces(&spec(30, ""), sick),
+        [(9.0, NodeDefault), (30.0, Deletion)]
+    );
+    assert_eq!(graces(&spec(5, ""), sick), [(5.0, Pod), (5.0, Deletion)]);
+    assert_eq!(graces(&spec(30, named), sick), [(20.0, Probe), (30.0, Deletion)]);
+}
 
 // Hooks and signals
 

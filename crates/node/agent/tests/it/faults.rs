@@ -47,14 +47,15 @@ impl CrowdedDisk {
                 std::thread::sleep(Duration::from_millis(1));
             }
             drop(file);
-            fs::remove_file(path).expect("the filler");
+            // After a failed test its directory is gone already.
+            let _ = fs::remove_file(path);
         }));
     }
 
     fn clear(&mut self) {
         self.over.store(true, Ordering::Relaxed);
         if let Some(filler) = self.filler.take() {
-            filler.join().expect("it does not panic");
+            let _ = filler.join();
         }
     }
 }

@@ -10,6 +10,7 @@ use std::{
 use pulselet_runtime::{
     Capabilities, ContainerConfig, ContainerId, Namespaces, PidNamespace, Runtime, SandboxConfig,
 };
+use pulselet_shim::record;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde_json::{Value, json};
 
@@ -44,13 +45,9 @@ fn with_all_capabilities(world: &World, name: &str) -> ContainerConfig {
 
 /// The first of the host's users that a sandbox has, from its record.
 fn first_user(world: &World, sandbox: &str) -> u32 {
-    let path = world
-        .home
-        .path()
-        .join("root/sandboxes")
-        .join(sandbox)
-        .join("sandbox.json");
-    let record: Value = serde_json::from_slice(&fs::read(path).expect("reads")).expect("a record");
+    let dir = world.home.path().join("root/sandboxes").join(sandbox);
+    let record: Option<Value> = record::read(&dir, "sandbox.json").expect("reads");
+    let record = record.expect("is there");
     assert_eq!(record["user_ids"]["count"], json!(COUNT), "{record}");
     let first = record["user_ids"]["first"].as_u64().expect("a number");
     u32::try_from(first).expect("is one")

@@ -132,14 +132,8 @@ async fn an_image_with_very_many_groups_starts() {
     let config = json!({"Cmd": ["/bin/pwd"], "User": "web"});
     load(world.home.path(), "test/groups:1", &layers, &config);
     let config = of_image(&world, "main", "test/groups:1");
-    let started = std::time::Instant::now();
     let id = start(&world, &config).await.expect("starts");
     world.wait_for_exit(&id).await;
-    assert!(
-        started.elapsed() < std::time::Duration::from_secs(20),
-        "{:?}",
-        started.elapsed()
-    );
     world.runtime.remove_container(&id).await.expect("removes");
     world.finish().await;
 }

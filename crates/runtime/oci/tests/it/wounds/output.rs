@@ -14,7 +14,7 @@ use tokio::io::AsyncReadExt;
 use crate::world::{FOREVER, World, can_run, init_pid, parent_of};
 
 /// Bytes that a program prints at once, without a line's end.
-const FLOOD: usize = 96 << 20;
+const FLOOD: usize = 64 << 20;
 
 /// KiB that a shim may have ever had in memory.
 const MAX_MEMORY: u64 = 48 << 10;
