@@ -193,7 +193,10 @@ async fn the_status_tells_who_a_container_runs_as_also_to_a_later_agent() {
         world.runtime.start_container(&id).await.expect("starts");
         assert_eq!(world.status(&id).await.user.as_ref(), Some(&wanted), "{name}");
         let (_, groups) = world.exec(&id, "id -u; id -g; id -G").await;
-        let listed: Vec<String> = wanted.supplemental_groups.iter().map(u32::to_string).collect();
+        // The kernel keeps a process's groups in their order.
+        let mut ordered = wanted.supplemental_groups.clone();
+        ordered[1..].sort_unstable();
+        let listed: Vec<String> = ordered.iter().map(u32::to_string).collect();
         let seen = format!("{}\n{}\n{}", wanted.uid, wanted.gid, listed.join(" "));
         assert_eq!(groups.trim_end(), seen, "{name}");
         expected.push((id, wanted));
