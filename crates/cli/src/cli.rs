@@ -83,7 +83,10 @@ pub(crate) enum Command {
     )]
     Explain(ExplainArgs),
     /// Show how containers ended: exits and waits, and for a kill the probes that led to it, the grace period, the signal
-    #[command(after_help = "Examples:\n  pulselet history\n  pulselet history web -o json")]
+    #[command(
+        after_help = "Examples:\n  pulselet history\n  pulselet history web -o json\n\nAs text, it ends with how each \
+                            container that is there is probed and stopped now, if an agent runs."
+    )]
     History(HistoryArgs),
     /// Load, pull, list and remove the images of the built-in runtime
     #[command(
@@ -559,7 +562,7 @@ pub(crate) struct PsArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PsFormat {
     Text,
-    /// With address, ports, image and message
+    /// With address, ports, image, stop signal, period/timeout of every probe, and message
     Wide,
     Json,
 }

@@ -9,6 +9,7 @@ mod history;
 mod image;
 mod logs;
 mod node;
+mod probing;
 mod ps;
 mod reset;
 mod restart;

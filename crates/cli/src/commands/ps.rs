@@ -7,14 +7,23 @@ use pulselet_agent::PodView;
 use pulselet_model::status::ContainerStatusFields;
 
 use super::run::{age, printable};
-use super::table;
+use super::{probing, table};
 use crate::agent;
 use crate::cli::{PsArgs, PsFormat};
 use crate::exit::{Exit, Failure};
 use crate::output;
 
 const HEADINGS: [&str; 7] = ["POD", "CONTAINER", "STATE", "STARTED", "READY", "RESTARTS", "AGE"];
-const WIDE_HEADINGS: [&str; 4] = ["ADDRESS", "PORTS", "IMAGE", "MESSAGE"];
+const WIDE_HEADINGS: [&str; 8] = [
+    "ADDRESS",
+    "PORTS",
+    "IMAGE",
+    "SIGNAL",
+    "STARTUP",
+    "LIVENESS",
+    "READINESS",
+    "MESSAGE",
+];
 /// A cell of which nothing is known.
 const NOTHING: &str = "-";
 /// Characters of a message that are shown.
@@ -73,7 +82,8 @@ fn stopped_row(pod: &PodView, wide: bool) -> Vec<String> {
     let mut row = vec![pod.pod_name().to_string()];
     row.extend(cells.map(str::to_owned));
     if wide {
-        let cells = [NOTHING, NOTHING, NOTHING, "`pulselet start` runs it again"];
+        let mut cells = [NOTHING; WIDE_HEADINGS.len()];
+        cells[WIDE_HEADINGS.len() - 1] = "`pulselet start` runs it again";
         row.extend(cells.map(str::to_owned));
     }
     row
@@ -101,10 +111,17 @@ fn row(pod: &PodView, status: &ContainerStatusFields, now: Timestamp) -> Vec<Str
 fn wide_cells(pod: &PodView, status: &ContainerStatusFields) -> [String; WIDE_HEADINGS.len()] {
     let or_nothing = |text: String| if text.is_empty() { NOTHING.to_owned() } else { text };
     let ports = pod.ports.get(&status.name).map(|ports| ports.join(","));
+    let signal = pod.stop_signals.get(&status.name).cloned();
+    let probes = probing::cells(pod, &status.name);
+    let [startup, liveness, readiness] = probes.map(|cell| or_nothing(cell.unwrap_or_default()));
     [
         or_nothing(pod.status.pod_ip.clone()),
         or_nothing(ports.unwrap_or_default()),
         or_nothing(status.image.clone()),
+        or_nothing(signal.unwrap_or_default()),
+        startup,
+        liveness,
+        readiness,
         or_nothing(message(status)),
     ]
 }

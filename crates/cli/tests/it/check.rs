@@ -185,22 +185,37 @@ fn the_profile_decides_about_fields_of_ours() {
 
 #[test]
 fn a_gate_that_is_off_drops_its_field_with_a_warning() {
-    let run = pulselet(&[
-        "check",
-        "-o",
-        "json",
-        "--feature-gates",
-        "ContainerStopSignals=false",
-        "examples/nginx-stop-signal.yaml",
-    ]);
-    let line = json_lines(&run).remove(0);
+    let line = checked_without("SubSecondProbes", "examples/sub-second-readiness.yaml");
     assert_eq!(line["code"], 201);
     let warning = line["warnings"][0].as_str().unwrap();
     assert!(
-        warning.contains("spec.containers[0].lifecycle.stopSignal")
-            && warning.contains("ContainerStopSignals")
+        warning.contains("readinessProbe.periodMilliseconds") && warning.contains("SubSecondProbes"),
+        "{warning}"
     );
-    assert_eq!(line["pod"]["spec"]["containers"][0]["lifecycle"], Value::Null);
+    let probe = &line["pod"]["spec"]["containers"][0]["readinessProbe"];
+    assert_eq!(probe["periodMilliseconds"], Value::Null);
+}
+
+#[test]
+fn a_stop_signal_whose_gate_is_off_is_refused() {
+    let line = checked_without("ContainerStopSignals", "examples/nginx-stop-signal.yaml");
+    assert_eq!(line["code"], 422);
+    let cause = &line["causes"][0];
+    assert_eq!(cause["field"], "spec.containers[0].lifecycle.stopSignal");
+    assert!(
+        cause["message"]
+            .as_str()
+            .unwrap()
+            .contains("ContainerStopSignals"),
+        "{cause}"
+    );
+}
+
+/// What `check` says about a file while a gate is off.
+fn checked_without(gate: &str, file: &str) -> Value {
+    let gates = format!("{gate}=false");
+    let run = pulselet(&["check", "-o", "json", "--feature-gates", &gates, file]);
+    json_lines(&run).remove(0)
 }
 
 #[test]

@@ -55,7 +55,10 @@ fn kubectl_just_works() {
         assert!(described.contains(word), "{word}: {described}");
     }
     let refused = cluster.pulselet_refused(&["stop", "web"]);
-    assert!(refused.contains("delete it there"), "{refused}");
+    assert!(
+        refused.contains("kubectl delete pod --namespace default web"),
+        "{refused}"
+    );
     cluster.kubectl(&["delete", "pod", "-l", "app=web", "--wait=false"]);
     cluster.kubectl(&["wait", "--for=delete", "pod/web", "--timeout=120s"]);
     // The commands that look at the local agent see the same node.

@@ -27,13 +27,16 @@ pub struct Reserve {
 impl Reserve {
     /// Takes the room, if there is enough. On a full disk what an earlier owner took is still there.
     pub fn take(path: impl Into<PathBuf>) -> Self {
-        let mut reserve = Self {
-            path: path.into(),
-            held: false,
-        };
-        reserve.held = fs::metadata(&reserve.path).is_ok_and(|file| file.len() > 0);
+        let mut reserve = Self::found(path);
         reserve.refill();
         reserve
+    }
+
+    /// What an earlier owner took. Nothing is written, for who does not know yet whether the directory is theirs to change.
+    pub fn found(path: impl Into<PathBuf>) -> Self {
+        let path = path.into();
+        let held = fs::metadata(&path).is_ok_and(|file| file.len() > 0);
+        Self { path, held }
     }
 
     /// Gives the room up. Returns whether there was any.

@@ -134,6 +134,7 @@ mod tests {
             deleting: false,
             status: PodStatus::default(),
             probes: Vec::new(),
+            stop_signals: std::collections::BTreeMap::new(),
         }
     }
 

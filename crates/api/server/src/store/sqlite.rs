@@ -62,7 +62,7 @@ impl SqliteStore {
     /// Opens the file, creating it when there is none, and starts the writer. A file that is not what was there before is
     /// refused.
     pub fn open(path: &Path, limits: HistoryLimits) -> Result<Self, StoreError> {
-        let mut reserve = Reserve::take(path.with_extension("reserve"));
+        let mut reserve = Reserve::found(path.with_extension("reserve"));
         let known = StoreIdentity::read(path)?;
         let log_bytes = log_bytes(path);
         if known.is_some() && is_missing(path) {
@@ -74,6 +74,7 @@ impl SqliteStore {
             opened => opened?,
         };
         let identity = identify(path, &connection, known.as_ref(), log_bytes)?;
+        reserve.refill();
         let latest = reader::latest(&connection).map_err(|source| StoreError::Read { source })?;
         let shared = Arc::new(Shared {
             path: path.to_owned(),

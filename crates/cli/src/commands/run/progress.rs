@@ -259,6 +259,7 @@ mod tests {
             ports: std::collections::BTreeMap::new(),
             status: serde_json::from_value(status).unwrap(),
             probes: Vec::new(),
+            stop_signals: std::collections::BTreeMap::new(),
         }
     }
 

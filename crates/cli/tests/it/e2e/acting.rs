@@ -1,4 +1,4 @@
-//! Acting on the pods of a node: restart, stop and start; and looking at them: `ps -o wide`, `top`.
+//! Acting on the pods of a node: restart, stop and start; and looking at them: `ps -o wide`, `history`, `top`.
 
 use std::process::{Child, Command, Output, Stdio};
 
@@ -152,6 +152,58 @@ e2e!(
         }
         said(world, "stop", &["web"]);
         drop(node);
+    }
+);
+
+e2e!(
+    effective_probes_and_stop_signals_are_where_an_operator_looks,
+    [Process, Oci],
+    |world| {
+        let often = json!({"periodSeconds": 1, "periodMilliseconds": -500, "timeoutSeconds": 3});
+        let app = world.server("app", &[], |http| {
+            json!({
+                "livenessProbe": http(json!({"timeoutSeconds": 2})), "readinessProbe": http(often),
+                "lifecycle": {"stopSignal": "SIGINT"},
+            })
+        });
+        let _ = std::fs::create_dir(world.path("manifests"));
+        let spec = json!({"containers": [app], "os": {"name": "linux"}});
+        let written = world.manifest("web", &spec);
+        std::fs::rename(written, world.path("manifests/web.json")).unwrap();
+        let node = Node::start(world);
+        wait_for(world, "pod", is_ready);
+        let wide = said(world, "ps", &["-o", "wide"]);
+        let cells = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let table: Vec<_> = wide.lines().map(cells).collect();
+        let from = table[0].iter().position(|it| it == "SIGNAL").expect("a heading");
+        assert_eq!(
+            table[0][from..from + 4],
+            ["SIGNAL", "STARTUP", "LIVENESS", "READINESS"]
+        );
+        // It has succeeded: the whole seconds count.
+        assert_eq!(
+            table[1][from..from + 4],
+            ["SIGINT", "-", "10s/2s", "1s/3s"],
+            "{wide}"
+        );
+        let history = said(world, "history", &["web"]);
+        for part in [
+            "no container has ended",
+            "default/web  container app  now",
+            "liveness every 10s, timeout 2s",
+            "readiness every 1s, timeout 3s",
+            "SIGINT stops it",
+        ] {
+            assert!(history.contains(part), "no {part:?} in {history}");
+        }
+        said(world, "stop", &["web"]);
+        // What ended is told without an agent too, and nothing of what is there now.
+        drop(node);
+        let after = said(world, "history", &["web"]);
+        assert!(
+            after.contains("killed at") && !after.contains("stops it"),
+            "{after}"
+        );
     }
 );
 

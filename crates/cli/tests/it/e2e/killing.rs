@@ -106,7 +106,7 @@ e2e!(grace_zero_kills_at_once_and_is_not_exceeded, |world| {
     let spec = json!({"containers": [app], "restartPolicy": "Never", "terminationGracePeriodSeconds": 3600});
     let agent = world.run(&spec);
     let ended = agent.finish();
-    assert_eq!(ended.code, Some(1), "a pod failed");
+    assert_eq!(ended.code, Some(137), "the code of the container that failed");
     in_order(
         &ended.seen,
         &[
@@ -275,7 +275,7 @@ e2e!(
             "terminationGracePeriodSeconds": 3600,
         });
         let ended = world.run(&spec).finish();
-        assert_eq!(ended.code, Some(1));
+        assert_eq!(ended.code, Some(137));
         in_order(
             &ended.seen,
             &[

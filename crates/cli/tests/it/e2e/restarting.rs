@@ -51,7 +51,7 @@ e2e!(with_never_the_pod_ends_by_its_exit_codes, |world| {
     let ended = world
         .run(&json!({"containers": [good.clone(), bad], "restartPolicy": "Never"}))
         .finish();
-    assert_eq!(ended.code, Some(1));
+    assert_eq!(ended.code, Some(3));
     in_order(
         &ended.seen,
         &[
@@ -248,7 +248,7 @@ e2e!(
             "restartPolicy": "Never",
         });
         let ended = world.run(&spec).finish();
-        assert_eq!(ended.code, Some(1));
+        assert_eq!(ended.code, Some(7));
         in_order(&ended.seen, &[("init", "exited:7"), ("", "phase:Failed")]);
         assert_eq!(ended.all("app", "created").count(), 0);
     }

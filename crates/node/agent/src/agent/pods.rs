@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pulselet_engine::plan::{ProbeKind, Role};
-use pulselet_engine::status::ReportedState;
+use pulselet_engine::status::{PodReport, ReportedState};
 use pulselet_engine::{Identity, Input, PodKey, PodPlan};
 use pulselet_model::{PROBES_ANNOTATION, Pod, gates_in_use, keep_accepted};
 use pulselet_plan::{PodBlueprint, refusal_without};
@@ -359,6 +359,7 @@ impl Agent {
             runtime: &self.jobs.version.name,
             recursive_read_only: self.jobs.version.features.security.recursive_read_only,
         };
+        let report = pod.status();
         Some(PodView {
             namespace: entry.identity.namespace.to_string(),
             name: entry.identity.name.to_string(),
@@ -368,8 +369,9 @@ impl Agent {
             deleting: pod.is_deleting(),
             stopped: false,
             ports: entry.ports.clone(),
-            status: pod_status(&pod.status(), &around),
+            status: pod_status(&report, &around),
             probes: pod.probes().map(ProbeView::from).collect(),
+            stop_signals: stop_signals(&report),
         })
     }
 
@@ -507,6 +509,17 @@ impl Agent {
             last: !life.is_running() && self.has_finished(key, index),
         })
     }
+}
+
+/// Per container, the signal that its newest life is or was stopped with, as far as the runtime has said.
+fn stop_signals(report: &PodReport) -> BTreeMap<String, String> {
+    let known = report
+        .containers
+        .iter()
+        .filter_map(|it| it.stop_signal.map(|signal| (it, signal)));
+    known
+        .map(|(it, signal)| (it.name.to_string(), signal.name().to_owned()))
+        .collect()
 }
 
 /// Per container, the ports that its manifest names.

@@ -219,6 +219,9 @@ pub struct PodView {
     /// How its probes work now.
     #[serde(default)]
     pub probes: Vec<ProbeView>,
+    /// Per container, the signal that stops it or stopped it last, whether or not a gate shows it in the status.
+    #[serde(default)]
+    pub stop_signals: BTreeMap<String, String>,
 }
 
 /// A probe as it works now: offsets, the first success and the node's policies are accounted for.

@@ -39,9 +39,10 @@ async fn a_signal_that_is_ignored_is_named_when_the_grace_period_is_over() {
     bench.delete("web").await;
     bench.until_type("graceExceeded").await;
     let node = bench.node.clone();
-    eventually("the kill is written down", || async {
+    eventually("the signal and the kill are written down", || async {
         let events = node.events(&uid).await.unwrap();
-        events.iter().any(|event| event.reason == "ExceededGracePeriod")
+        let told = |reason: &str| events.iter().any(|event| event.reason == reason);
+        told("ExceededGracePeriod") && told("StopSignalNotHandled")
     })
     .await;
     let events = bench.node.events(&uid).await.unwrap();

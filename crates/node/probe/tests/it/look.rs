@@ -78,7 +78,7 @@ async fn a_failure_after_the_connection_was_seen() {
     assert!(report.connected);
     let plain = Server::playing(answer(busy)).await;
     let tls = NetworkProbe::Http(request(Scheme::Https, plain.address, &[]));
-    assert!(Prober::new().look(&tls, SHORT, AMPLE).await.connected);
+    assert!(Prober::new().look(&tls, SHORT, SHORT).await.connected);
 }
 
 /// Following it would be a second request that nobody counts.

@@ -1,5 +1,6 @@
 //! Answers on the socket.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -183,6 +184,7 @@ impl Control {
                     stopped: true,
                     ports: ports(&pod),
                     probes: Vec::new(),
+                    stop_signals: BTreeMap::new(),
                     status: pulselet_model::PodStatus::default(),
                 });
             }
