@@ -201,9 +201,21 @@ pub struct ContainerStatus {
     pub image_id: String,
     /// The effective signal; `None` if the runtime does not report it.
     pub stop_signal: Option<Signal>,
+    /// Who its first process began as; `None` before its start, and if the runtime does not report it.
+    #[serde(default)]
+    pub user: Option<ContainerUser>,
     pub log_path: PathBuf,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
+}
+
+/// The ids of a process as the container sees them, also where it has a user namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerUser {
+    pub uid: u32,
+    pub gid: u32,
+    /// All groups that the process is given, `gid` too where the runtime puts it among them.
+    pub supplemental_groups: Vec<u32>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -31,8 +31,8 @@ use std::{fmt, time::Duration};
 pub use async_trait::async_trait;
 pub use container::{
     AppArmor, Capabilities, ContainerConfig, ContainerExit, ContainerFilter, ContainerState, ContainerStats,
-    ContainerStatus, Device, EnvVar, ExitCause, MASKED_PATHS, Mount, Propagation, READ_ONLY_PATHS, Resources,
-    Seccomp, SecurityContext,
+    ContainerStatus, ContainerUser, Device, EnvVar, ExitCause, MASKED_PATHS, Mount, Propagation,
+    READ_ONLY_PATHS, Resources, Seccomp, SecurityContext,
 };
 pub use error::{BoxError, Error, ObjectKind, Operation, Result};
 pub use event::{ContainerEvent, EVENT_BUFFER, EventHub, EventKind, Events, RuntimeEvent};

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use pulselet_runtime::{
-    AppArmor, ContainerConfig, ContainerExit, ContainerId, ContainerState, ContainerStatus, Error, ExitCause,
-    ImageSummary, MASKED_PATHS, Mount, PidNamespace, Propagation, READ_ONLY_PATHS, Resources, Result,
-    SandboxConfig, SandboxId, SecurityContext, Signal,
+    AppArmor, ContainerConfig, ContainerExit, ContainerId, ContainerState, ContainerStatus, ContainerUser,
+    Error, ExitCause, ImageSummary, MASKED_PATHS, Mount, PidNamespace, Propagation, READ_ONLY_PATHS,
+    Resources, Result, SandboxConfig, SandboxId, SecurityContext, Signal,
 };
 
 use crate::labels;
@@ -266,10 +266,26 @@ pub(crate) fn from_wire(
         image,
         image_id,
         stop_signal: signal::from_wire(status.stop_signal).or(default_signal),
+        user: status.user.and_then(user_from_wire),
         log_path: status.log_path.into(),
         labels: labels::without_reserved(status.labels),
         annotations: labels::without_reserved(status.annotations),
     }
+}
+
+/// Returns `None` for what is not a user of Linux, or has ids that Linux does not know.
+fn user_from_wire(user: v1::ContainerUser) -> Option<ContainerUser> {
+    let v1::LinuxContainerUser {
+        uid,
+        gid,
+        supplemental_groups,
+    } = user.linux?;
+    let groups = supplemental_groups.into_iter().map(|gid| u32::try_from(gid).ok());
+    Some(ContainerUser {
+        uid: uid.try_into().ok()?,
+        gid: gid.try_into().ok()?,
+        supplemental_groups: groups.collect::<Option<_>>()?,
+    })
 }
 
 fn state(status: &v1::ContainerStatus) -> ContainerState {
@@ -518,5 +534,33 @@ mod tests {
         };
         assert_eq!(status(0), Some(Signal::TERM));
         assert_eq!(status(29).map(Signal::name), Some("SIGUSR1"));
+    }
+
+    #[test]
+    fn the_user_is_told_if_the_server_knows_it() {
+        let told = |linux| {
+            let status = v1::ContainerStatus {
+                user: Some(v1::ContainerUser { linux }),
+                ..v1::ContainerStatus::default()
+            };
+            from_wire(status, SandboxId::new("s"), None).user
+        };
+        let linux = |uid| {
+            Some(v1::LinuxContainerUser {
+                uid,
+                gid: 3000,
+                supplemental_groups: vec![3000, 4000],
+            })
+        };
+        let user = ContainerUser {
+            uid: 1000,
+            gid: 3000,
+            supplemental_groups: vec![3000, 4000],
+        };
+        assert_eq!(told(linux(1000)), Some(user));
+        assert_eq!(told(linux(-1)), None, "no such id");
+        assert_eq!(told(None), None);
+        let silent = from_wire(v1::ContainerStatus::default(), SandboxId::new("s"), None);
+        assert_eq!(silent.user, None, "an older server");
     }
 }

@@ -9,10 +9,10 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 use pulselet_runtime::{
-    ContainerConfig, ContainerEvent, ContainerExit, ContainerId, ContainerState, ContainerStatus, Error,
-    EventHub, EventKind, ExecOutcome, ExecOutput, ExecRequest, ExitCause, Features, ImageSummary, ObjectKind,
-    Operation, RegistryCredentials, Result, RuntimeEvent, SandboxConfig, SandboxId, SandboxState,
-    SandboxStatus, Signal, exit_code,
+    ContainerConfig, ContainerEvent, ContainerExit, ContainerId, ContainerState, ContainerStatus,
+    ContainerUser, Error, EventHub, EventKind, ExecOutcome, ExecOutput, ExecRequest, ExitCause, Features,
+    ImageSummary, ObjectKind, Operation, RegistryCredentials, Result, RuntimeEvent, SandboxConfig, SandboxId,
+    SandboxState, SandboxStatus, SecurityContext, Signal, exit_code,
 };
 use tokio::{
     sync::watch,
@@ -263,6 +263,7 @@ impl Inner {
             image: config.image.clone(),
             image_id: config.image_id.clone(),
             stop_signal: self.features.stop_signal.then_some(signal),
+            user: user(&config.security),
             log_path: config.log_path.clone(),
             labels: config.labels.clone(),
             annotations: config.annotations.clone(),
@@ -487,8 +488,11 @@ impl Inner {
 
 impl Container {
     pub(crate) fn status(&self) -> ContainerStatus {
+        let state = self.state.borrow().clone();
+        let begun = state != ContainerState::Created;
         ContainerStatus {
-            state: self.state.borrow().clone(),
+            user: self.status.user.clone().filter(|_| begun),
+            state,
             ..self.status.clone()
         }
     }
@@ -500,6 +504,17 @@ async fn pause(duration: Option<Duration>) {
         Some(duration) => sleep(duration).await,
         None => std::future::pending().await,
     }
+}
+
+/// Known if the pod gives it as a number: its images have no users.
+fn user(security: &SecurityContext) -> Option<ContainerUser> {
+    let gid = security.run_as_group.unwrap_or(0);
+    let groups = std::iter::once(gid).chain(security.supplemental_groups.iter().copied());
+    Some(ContainerUser {
+        uid: security.run_as_user?,
+        gid,
+        supplemental_groups: groups.collect(),
+    })
 }
 
 fn reason(code: i32) -> ExitCause {

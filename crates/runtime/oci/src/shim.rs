@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use pulselet_runtime::ContainerUser;
 use pulselet_shim::{
     ChildStreams, LaunchError, Launcher, ShimConfig,
     record::{self, RecordError},
@@ -154,6 +155,10 @@ impl Launcher for ContainerLauncher {
         limited.map_err(|error| LaunchError::Spawn(io::Error::other(error)))?;
         let init = init_process::start(&self.container, streams)?;
         Ok(self.init.insert(init).pid)
+    }
+
+    fn user(&self) -> Option<ContainerUser> {
+        self.init.as_ref().map(|init| init.user.report())
     }
 
     fn start_exec(&mut self, command: &[String], streams: ChildStreams) -> Result<Pid, LaunchError> {

@@ -9,6 +9,7 @@
 
 use std::{collections::HashSet, fs::File, io::Read, path::PathBuf};
 
+use pulselet_runtime::ContainerUser;
 use pulselet_sys::ProcessCredentials;
 use rustix::{
     fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2},
@@ -64,6 +65,15 @@ impl User {
             uid: self.uid,
             gid: self.gid,
             groups: self.groups.clone(),
+        }
+    }
+
+    /// As a container's status has it.
+    pub(crate) fn report(&self) -> ContainerUser {
+        ContainerUser {
+            uid: self.uid,
+            gid: self.gid,
+            supplemental_groups: self.groups.clone(),
         }
     }
 }

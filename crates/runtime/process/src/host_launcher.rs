@@ -7,6 +7,7 @@ use std::{
     process::ExitCode,
 };
 
+use pulselet_runtime::ContainerUser;
 use pulselet_shim::{ChildStreams, LaunchError, Launcher, reason, record};
 use pulselet_shim_client::{CONTAINER_FILE, ContainerRecord};
 use pulselet_sys::{Pid, ProcessCredentials, Spawn};
@@ -51,6 +52,23 @@ impl Launcher for HostLauncher {
         let config = &self.record.config;
         let command: Vec<String> = config.command.iter().chain(&config.args).cloned().collect();
         self.spawn(&command, streams)
+    }
+
+    /// What nothing is said about is as it is for this process.
+    fn user(&self) -> Option<ContainerUser> {
+        if let Some(ProcessCredentials { uid, gid, groups }) = self.credentials() {
+            return Some(ContainerUser {
+                uid,
+                gid,
+                supplemental_groups: groups,
+            });
+        }
+        let groups = rustix::process::getgroups().ok()?;
+        Some(ContainerUser {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            supplemental_groups: groups.into_iter().map(rustix::process::Gid::as_raw).collect(),
+        })
     }
 
     fn start_exec(&mut self, command: &[String], streams: ChildStreams) -> Result<Pid, LaunchError> {

@@ -13,7 +13,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use pulselet_runtime::{ContainerExit, ContainerState, EventHub, ExitCause, exit_code};
+use pulselet_runtime::{ContainerExit, ContainerState, ContainerUser, EventHub, ExitCause, exit_code};
 use pulselet_shim::{
     protocol::{Reply, Request},
     record::{self, LifeRecord, RecordError},
@@ -103,7 +103,34 @@ pub(crate) fn load(record: ContainerRecord, dir: PathBuf, boot_id: &str, events:
             ContainerState::Unknown
         }
     };
-    Container::new(record, dir, state, events.clone())
+    let user = read_user(&dir);
+    let container = Container::new(record, dir, state, events.clone());
+    if let Some(user) = user {
+        let _ = container.user.set(user);
+    }
+    container
+}
+
+/// Returns `None` if it was never started, or by a shim that did not write it down. It is not worth an error: nothing
+/// depends on it.
+fn read_user(dir: &Path) -> Option<ContainerUser> {
+    match record::read_life(dir) {
+        Ok(Some(LifeRecord::Running { user, .. })) => user,
+        Ok(Some(LifeRecord::Launching) | None) | Err(_) => None,
+    }
+}
+
+/// Takes note of a running container, after who it runs as: its first status as a running one has that.
+pub(crate) async fn started(container: &Container, started_at: Timestamp) {
+    if container.user.get().is_none() {
+        let dir = container.dir.clone();
+        let read = tokio::task::spawn_blocking(move || read_user(&dir)).await;
+        if let Ok(Some(user)) = read {
+            // Whoever else has read it has read the same.
+            let _ = container.user.set(user);
+        }
+    }
+    container.started(started_at);
 }
 
 /// Follows a container to its end. Returns early only if it turns out never to have been started.
@@ -140,7 +167,7 @@ async fn follow_shim(container: &Container) -> Result<ContainerExit, ClientError
     let mut reply = client.ask(&Request::Subscribe).await?;
     loop {
         match reply {
-            Reply::Running { started_at, .. } => container.started(started_at),
+            Reply::Running { started_at, .. } => started(container, started_at).await,
             Reply::Exited(exit) => return Ok(exit),
             // Not among the answers to this request; there may be better ones.
             Reply::Done

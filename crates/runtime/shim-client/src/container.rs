@@ -2,13 +2,13 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::Mutex,
+    sync::{Mutex, OnceLock},
 };
 
 use jiff::Timestamp;
 use pulselet_runtime::{
-    BoxError, ContainerEvent, ContainerExit, ContainerState, ContainerStatus, Error, EventHub, EventKind,
-    Operation, Result, RuntimeEvent,
+    BoxError, ContainerEvent, ContainerExit, ContainerState, ContainerStatus, ContainerUser, Error, EventHub,
+    EventKind, Operation, Result, RuntimeEvent,
 };
 use tokio::{sync::watch, task::AbortHandle};
 
@@ -20,6 +20,8 @@ pub(crate) struct Container {
     pub(crate) dir: PathBuf,
     /// What was observed last. Goes forward only: created, running, exited.
     state: watch::Sender<ContainerState>,
+    /// Who it runs as, once that was read in its record.
+    pub(crate) user: OnceLock<ContainerUser>,
     /// Held while the container is being started, stopped before its start, or removed.
     pub(crate) transition: tokio::sync::Mutex<()>,
     /// The task that waits for its end.
@@ -38,6 +40,7 @@ impl Container {
             record,
             dir,
             state: watch::Sender::new(state),
+            user: OnceLock::new(),
             transition: tokio::sync::Mutex::new(()),
             watcher: Mutex::new(None),
             events,
@@ -68,6 +71,7 @@ impl Container {
             image: config.image.clone(),
             image_id: config.image_id.clone(),
             stop_signal: Some(*stop_signal),
+            user: self.user.get().cloned(),
             log_path: config.log_path.clone(),
             labels: config.labels.clone(),
             annotations: config.annotations.clone(),

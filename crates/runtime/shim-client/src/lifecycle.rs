@@ -235,7 +235,7 @@ impl Inner {
             .flatten();
         match report {
             Ok(Handshake::Started { started_at, .. }) => {
-                container.started(started_at);
+                adopt::started(container, started_at).await;
                 self.follow(container);
                 Ok(())
             }

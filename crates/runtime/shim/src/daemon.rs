@@ -135,12 +135,13 @@ fn start<L: Launcher>(config: ShimConfig, mut launcher: L, lock: File) -> Result
         tty: config.tty,
     };
     let (streams, child_streams) = InitStreams::open(options, log).map_err(setup("make streams"))?;
-    record::write_life(Path::new("."), LifeRecord::Launching)?;
+    record::write_life(Path::new("."), &LifeRecord::Launching)?;
     let init = match launcher.start_init(child_streams) {
         Ok(init) => init,
         Err(error) => return Err(not_launched(&mut launcher, error)),
     };
     let started_at = Timestamp::now();
+    let user = launcher.user();
     let shim = Shim {
         config,
         launcher,
@@ -158,9 +159,10 @@ fn start<L: Launcher>(config: ShimConfig, mut launcher: L, lock: File) -> Result
     // Should this fail, the record says Launching, which to an agent without a shim means the same.
     let _ = record::write_life(
         Path::new("."),
-        LifeRecord::Running {
+        &LifeRecord::Running {
             pid: init.as_raw_nonzero().get(),
             started_at,
+            user,
         },
     );
     Ok(shim)

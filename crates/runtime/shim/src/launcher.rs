@@ -5,6 +5,7 @@ use std::{
     os::fd::OwnedFd,
 };
 
+use pulselet_runtime::ContainerUser;
 use pulselet_sys::Pid;
 
 /// How the processes of one kind of container come and go.
@@ -15,6 +16,9 @@ use pulselet_sys::Pid;
 pub trait Launcher {
     /// Starts the init process as a child of the caller.
     fn start_init(&mut self, streams: ChildStreams) -> Result<Pid, LaunchError>;
+
+    /// Who the init process was started as. It is asked once, after the start.
+    fn user(&self) -> Option<ContainerUser>;
 
     /// Starts an exec process, with the same surroundings as the init process, as a child of the caller.
     fn start_exec(&mut self, command: &[String], streams: ChildStreams) -> Result<Pid, LaunchError>;

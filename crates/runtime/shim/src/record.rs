@@ -14,7 +14,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use pulselet_runtime::ContainerExit;
+use pulselet_runtime::{ContainerExit, ContainerUser};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
@@ -48,13 +48,16 @@ struct Read<'a> {
 /// Largest record that is read, in bytes. Ours have a few hundred; a configuration may have long variables.
 const MAX_RECORD: u64 = 8 << 20;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LifeRecord {
     /// The init process is about to be started.
     Launching,
     Running {
         pid: i32,
         started_at: Timestamp,
+        /// `None` also in records from before it was kept.
+        #[serde(default)]
+        user: Option<ContainerUser>,
     },
 }
 
@@ -82,8 +85,8 @@ pub enum Durability {
     Disk,
 }
 
-pub fn write_life(dir: &Path, life: LifeRecord) -> Result<(), RecordError> {
-    write(dir, LIFE_FILE, &life, Durability::Process)
+pub fn write_life(dir: &Path, life: &LifeRecord) -> Result<(), RecordError> {
+    write(dir, LIFE_FILE, life, Durability::Process)
 }
 
 pub fn write_exit(dir: &Path, exit: &ContainerExit) -> Result<(), RecordError> {
@@ -243,10 +246,17 @@ mod tests {
         let plain = r#"{"Running":{"pid":7,"started_at":"2026-01-01T00:00:00Z"}}"#;
         fs::write(dir.path().join(LIFE_FILE), plain).expect("writes");
         let life = read_life(dir.path()).expect("reads").expect("it is there");
-        assert!(matches!(life, LifeRecord::Running { pid: 7, .. }));
+        assert!(matches!(
+            life,
+            LifeRecord::Running {
+                pid: 7,
+                user: None,
+                ..
+            }
+        ));
         fs::write(dir.path().join(LIFE_FILE), r#""Launching""#).expect("writes");
         assert_eq!(read_life(dir.path()).expect("reads"), Some(LifeRecord::Launching));
-        write_life(dir.path(), life).expect("writes");
+        write_life(dir.path(), &life).expect("writes");
         let text = fs::read_to_string(dir.path().join(LIFE_FILE)).expect("reads");
         assert!(text.starts_with(r#"{"format":1,"record":"#), "{text}");
     }

@@ -10,7 +10,7 @@ use pulselet_engine::plan::Hook;
 use pulselet_engine::{Identity, LifeKey, PodKey, PodPlan, Time};
 use pulselet_model::{GateSet, Pod, gates_in_use};
 use pulselet_plan::{ContainerBlueprint, PodBlueprint};
-use pulselet_runtime::ContainerId;
+use pulselet_runtime::{ContainerId, ContainerUser};
 use pulselet_vocabulary::{PodName, Signal};
 use serde::{Deserialize, Serialize};
 use tokio::task::AbortHandle;
@@ -118,6 +118,8 @@ pub(super) struct Life {
     pub(super) blueprint: Arc<PodBlueprint>,
     pub(super) generation: u32,
     pub(super) stop_signal: Option<Signal>,
+    /// Who it runs as, as far as the runtime tells.
+    pub(super) user: Option<ContainerUser>,
     /// The signal that was sent and when.
     pub(super) signalled: Option<(Signal, Time)>,
     /// When the runtime, asked to stop it, sends SIGKILL by itself.
@@ -253,6 +255,7 @@ impl PodEntry {
             blueprint: Arc::clone(&self.blueprint),
             generation: self.generation,
             stop_signal,
+            user: None,
             signalled: None,
             killed_by_runtime_at: None,
             stage: LifeStage::Found,
@@ -260,6 +263,21 @@ impl PodEntry {
             hooks: [None, None],
         });
         true
+    }
+
+    /// Takes note of who a life runs as. An agent that adopts it has it running before the runtime says so.
+    pub(super) fn learn_user(&mut self, key: LifeKey, user: Option<&ContainerUser>) {
+        let Some(life) = self.life_mut(key) else { return };
+        if life.user.as_ref() != user {
+            life.user = user.cloned();
+            self.changed_visibly = true;
+        }
+    }
+
+    /// Who the container of that id runs as.
+    pub(super) fn user_of(&self, id: &str) -> Option<&ContainerUser> {
+        let life = self.lives.iter().find(|life| life.id.as_str() == id)?;
+        life.user.as_ref()
     }
 
     /// The span of work for the pod as a whole.

@@ -233,6 +233,7 @@ impl Agent {
         if entry.learn(life, &status.id, status.stop_signal) {
             self.containers.insert(status.id.clone(), (key, life));
         }
+        entry.learn_user(life, status.user.as_ref());
         let newer = |other: &Life| other.key.container == container && other.key.attempt > life.attempt;
         if entry.lives.iter().any(newer) {
             return None;

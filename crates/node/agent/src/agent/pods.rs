@@ -347,6 +347,7 @@ impl Agent {
             blueprints: &entry.blueprint.containers,
             qos_class: &entry.qos_class,
             images: &entry.images,
+            user_of: &|id| entry.user_of(id),
             pod_ips: entry
                 .location
                 .as_ref()

@@ -11,16 +11,18 @@ use pulselet_model::openapi::apimachinery::pkg::apis::meta::v1::Time as WireTime
 use pulselet_model::status::ContainerLifecycleStatus;
 use pulselet_model::{ContainerStatusFields, Gate, GateSet, PodStatus};
 use pulselet_plan::{ContainerBlueprint, MountBlueprint};
+use pulselet_runtime::ContainerUser;
 
 use crate::state::clock::Clock;
 
 /// What a status needs besides the engine's own.
-#[derive(Debug)]
 pub(crate) struct Surroundings<'a> {
     /// In the order of the status's containers.
     pub(crate) blueprints: &'a [ContainerBlueprint],
     pub(crate) qos_class: &'a str,
     pub(crate) images: &'a [KnownImage],
+    /// Who the container of an id runs as.
+    pub(crate) user_of: &'a dyn Fn(&str) -> Option<&'a ContainerUser>,
     pub(crate) pod_ips: &'a [IpAddr],
     pub(crate) host_ip: IpAddr,
     pub(crate) clock: Clock,
@@ -133,6 +135,7 @@ fn container_status(
             .unwrap_or_default(),
         container_id: container.id.as_deref().map(id).unwrap_or_default(),
         started: Some(container.started),
+        user: container.id.as_deref().and_then(around.user_of).map(user),
         stop_signal: stop_signal.map(|signal| signal.name().to_owned()),
         lifecycle: stop_signal.map(|signal| ContainerLifecycleStatus {
             stop_signal: Some(signal.name().to_owned()),
@@ -146,6 +149,17 @@ fn container_status(
 
 /// What a mount is like; of a read-only one also whether what is below it is read-only. `possible` is whether the runtime
 /// can make it so.
+fn user(user: &ContainerUser) -> core::ContainerUser {
+    let groups = user.supplemental_groups.iter().copied().map(i64::from);
+    core::ContainerUser {
+        linux: Some(core::LinuxContainerUser {
+            uid: user.uid.into(),
+            gid: user.gid.into(),
+            supplemental_groups: Some(groups.collect()),
+        }),
+    }
+}
+
 fn mount_status(mount: &MountBlueprint, possible: bool) -> core::VolumeMountStatus {
     let recursive = mount.recursive.resolve(possible);
     let recursive = if recursive { "Enabled" } else { "Disabled" };
@@ -210,10 +224,16 @@ mod tests {
                 stop_signal: Some("SIGUSR1".parse().unwrap()),
             }],
         };
+        let user = ContainerUser {
+            uid: 1000,
+            gid: 3000,
+            supplemental_groups: vec![3000, 4000],
+        };
         let around = Surroundings {
             blueprints: &blueprint.containers,
             qos_class: "BestEffort",
             images: &[],
+            user_of: &|id| (id == "c1").then_some(&user),
             pod_ips: &[[127, 0, 0, 1].into()],
             host_ip: [192, 0, 2, 1].into(),
             clock,
@@ -235,6 +255,12 @@ mod tests {
             shown(GateSet::ALL)["containerStatuses"][0]["volumeMounts"],
             mounts
         );
+    }
+
+    #[test]
+    fn the_user_is_that_of_the_container_of_the_id() {
+        let user = json!({"linux": {"uid": 1000, "gid": 3000, "supplementalGroups": [3000, 4000]}});
+        assert_eq!(shown(GateSet::ALL)["containerStatuses"][0]["user"], user);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use pulselet_runtime_fake::{ExecAnswer, LifeScript};
 use pulselet_vocabulary::PodName;
 use serde_json::json;
 
-use crate::harness::{Bench, copy_directory, pod, runtime, type_of};
+use crate::harness::{Bench, copy_directory, eventually, pod, runtime, type_of};
 
 fn is_unready(line: &PodLine) -> bool {
     line.line.body == LineBody::Unready
@@ -50,6 +50,30 @@ fn format_of(data: &std::path::Path) -> i64 {
     let database = rusqlite::Connection::open(data.join("node.db")).expect("a database");
     let format = database.query_row("PRAGMA user_version", [], |row| row.get(0));
     format.expect("a number")
+}
+
+/// The user in the status of the pod's container.
+async fn user_of(bench: &Bench, name: &str) -> serde_json::Value {
+    let view = bench.node.pod(&PodName::new("default", name)).await;
+    let status = view.expect("the node is there").expect("the pod is there").status;
+    serde_json::to_value(&status.container_statuses[0].user).expect("JSON")
+}
+
+#[tokio::test]
+async fn the_status_tells_who_a_container_runs_as_before_and_after_a_crash() {
+    let mut bench = Bench::new().await;
+    let security = json!({"runAsUser": 1000, "runAsGroup": 3000});
+    bench.add(pod("web", &json!({"securityContext": security}))).await;
+    bench.until_ready().await;
+    let user = json!({"linux": {"uid": 1000, "gid": 3000, "supplementalGroups": [3000]}});
+    assert_eq!(user_of(&bench, "web").await, user);
+    let copied = snapshot(&bench);
+    let mut bench = crash(bench, copied).await;
+    bench.until_type("agentRestarted").await;
+    eventually("the adopted container has its user", || async {
+        user_of(&bench, "web").await == user
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -1,9 +1,9 @@
 //! Containers of images that were loaded, built here from a static busybox.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Duration};
 
 use pulselet_image::Reference;
-use pulselet_runtime::{ContainerConfig, Error, ImageErrorKind, Runtime};
+use pulselet_runtime::{ContainerConfig, ContainerUser, Error, ImageErrorKind, Runtime};
 use serde_json::json;
 
 use crate::world::{FOREVER, World, can_run, images};
@@ -148,6 +148,68 @@ async fn an_image_with_very_many_layers_is_mounted() {
     );
     let output = world.output_of(&of_image(&world, "main", "test/many:1")).await;
     assert_eq!(output, "119\n77");
+    world.finish().await;
+}
+
+#[tokio::test]
+async fn the_status_tells_who_a_container_runs_as_also_to_a_later_agent() {
+    let Some(busybox) = busybox().filter(|_| can_run()) else {
+        return;
+    };
+    let world = World::new().await;
+    let base = base_layer(&busybox);
+    let config = json!({"Cmd": ["sh", "-c", "sleep 1000"], "User": "web"});
+    load(world.home.path(), "test/user:1", &[base], &config);
+    let user = |uid, gid, groups: &[u32]| ContainerUser {
+        uid,
+        gid,
+        supplemental_groups: groups.to_vec(),
+    };
+    let mut expected = Vec::new();
+    for (name, run_as_user, run_as_group, groups, wanted) in [
+        ("image", None, None, vec![], user(33, 34, &[34, 50])),
+        (
+            "pod",
+            Some(1000),
+            Some(3000),
+            vec![4000],
+            user(1000, 3000, &[3000, 4000]),
+        ),
+        (
+            "both",
+            None,
+            Some(3000),
+            vec![4000],
+            user(33, 3000, &[3000, 4000, 50]),
+        ),
+    ] {
+        let mut container = of_image(&world, name, "test/user:1");
+        container.security.run_as_user = run_as_user;
+        container.security.run_as_group = run_as_group;
+        container.security.supplemental_groups = groups;
+        let sandbox = world.sandbox.clone();
+        let id = (world.runtime.create_container(&sandbox, &container).await).expect("creates");
+        assert_eq!(world.status(&id).await.user, None, "{name} has not begun");
+        world.runtime.start_container(&id).await.expect("starts");
+        assert_eq!(world.status(&id).await.user.as_ref(), Some(&wanted), "{name}");
+        let (_, groups) = world.exec(&id, "id -u; id -g; id -G").await;
+        // The kernel keeps a process's groups in their order.
+        let mut ordered = wanted.supplemental_groups.clone();
+        ordered[1..].sort_unstable();
+        let listed: Vec<String> = ordered.iter().map(u32::to_string).collect();
+        let seen = format!("{}\n{}\n{}", wanted.uid, wanted.gid, listed.join(" "));
+        assert_eq!(groups.trim_end(), seen, "{name}");
+        expected.push((id, wanted));
+    }
+    let world = world.reopen().await;
+    for (id, wanted) in expected {
+        assert_eq!(world.status(&id).await.user, Some(wanted));
+        world
+            .runtime
+            .stop_container(&id, Duration::ZERO)
+            .await
+            .expect("stops");
+    }
     world.finish().await;
 }
 

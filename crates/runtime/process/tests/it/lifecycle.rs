@@ -146,6 +146,12 @@ async fn a_user_can_be_given() {
     let id = world.run_config(&config).await;
     let (_, output) = world.exec(&id, "echo $(id -u) $(id -G)").await;
     assert_eq!(output.trim(), "1234 1235 1236");
+    let user = world.status(&id).await.user.expect("it runs");
+    assert_eq!((user.uid, user.gid), (1234, 1235));
+    assert_eq!(user.supplemental_groups, [1236]);
+    let own = world.run_config(&world.config("own", "exec sleep 1000")).await;
+    let user = world.status(&own).await.user.expect("it runs");
+    assert_eq!((user.uid, user.gid), (0, rustix::process::getegid().as_raw()));
     world.finish().await;
 }
 
