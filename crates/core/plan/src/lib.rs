@@ -1,7 +1,7 @@
 //! What a Pod asks for, worked out once.
 //!
 //! - [`convert`](mod@convert) turns an admitted Pod into a [`blueprint`]: the engine's plan with the node's gates applied,
-//!   what probes and hooks ask ([`target`]), its volumes ([`volume`]), and whether a node refuses it
+//!   what probes and hooks ask (`target`), its volumes ([`volume`]), and whether a node refuses it
 //!   ([`refusal`](mod@refusal)), also for what it asks of a runtime's confinement ([`security`]);
 //! - [`timing`] computes how long things take under that plan: what `explain` prints and the simulator checks;
 //! - [`advice`] says where a manifest works against itself, and [`explain`](mod@explain) brings both together;

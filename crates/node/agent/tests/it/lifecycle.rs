@@ -36,7 +36,9 @@ async fn a_signal_that_is_ignored_is_named_when_the_grace_period_is_over() {
     bench.add(pod("web", &json!({}))).await;
     bench.until_ready().await;
     let uid = bench.node.pods().await.unwrap()[0].uid.clone();
-    bench.delete("web").await;
+    // A restart and no deletion, which takes the pod's events with it.
+    let restarted = bench.node.restart(&PodName::new("default", "web"), None).await;
+    assert_eq!(restarted.unwrap().unwrap(), 1);
     bench.until_type("graceExceeded").await;
     let node = bench.node.clone();
     eventually("the signal and the kill are written down", || async {
