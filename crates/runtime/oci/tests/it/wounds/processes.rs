@@ -106,10 +106,11 @@ while not os.path.exists('/shared/stop'):
     for pid in filter(str.isdigit, os.listdir('/proc')):
         path = f'/proc/{pid}/exe'
         try:
-            name = os.readlink(path).replace(' ', '-')
             read = os.open(path, os.O_PATH)
         except OSError:
             continue
+        # Of what was opened: by now the process may run another program.
+        name = os.readlink(f'/proc/self/fd/{read}').replace(' ', '-')
         # A program that runs is busy, which is asked first; whether it could be written later is the mount's word.
         mount = 'read-only' if os.fstatvfs(read).f_flag & os.ST_RDONLY else 'writable'
         try:
