@@ -518,39 +518,9 @@ static CONTAINER: Message = Message(&[
     (24, "restartPolicy", Field::Text),
     (25, "restartPolicyRules", Field::Messages(&CONTAINER_RESTART_RULE)),
 ]);
-static EPHEMERAL_CONTAINER_COMMON: Message = Message(&[
-    (1, "name", Field::Text),
-    (2, "image", Field::Text),
-    (3, "command", Field::Texts),
-    (4, "args", Field::Texts),
-    (5, "workingDir", Field::Text),
-    (6, "ports", Field::Messages(&CONTAINER_PORT)),
-    (7, "env", Field::Messages(&ENV_VAR)),
-    (8, "resources", Field::Message(&RESOURCE_REQUIREMENTS)),
-    (9, "volumeMounts", Field::Messages(&VOLUME_MOUNT)),
-    (10, "livenessProbe", Field::Message(&PROBE)),
-    (11, "readinessProbe", Field::Message(&PROBE)),
-    (12, "lifecycle", Field::Message(&LIFECYCLE)),
-    (13, "terminationMessagePath", Field::Text),
-    (14, "imagePullPolicy", Field::Text),
-    (15, "securityContext", Field::Message(&SECURITY_CONTEXT)),
-    (16, "stdin", Field::Bool),
-    (17, "stdinOnce", Field::Bool),
-    (18, "tty", Field::Bool),
-    (19, "envFrom", Field::Messages(&ENV_FROM_SOURCE)),
-    (20, "terminationMessagePolicy", Field::Text),
-    (21, "volumeDevices", Field::Messages(&VOLUME_DEVICE)),
-    (22, "startupProbe", Field::Message(&PROBE)),
-    (23, "resizePolicy", Field::Messages(&CONTAINER_RESIZE_POLICY)),
-    (24, "restartPolicy", Field::Text),
-    (25, "restartPolicyRules", Field::Messages(&CONTAINER_RESTART_RULE)),
-]);
+// Its common part has the numbers of a container.
 static EPHEMERAL_CONTAINER: Message = Message(&[
-    (
-        1,
-        "ephemeralContainerCommon",
-        Field::Inline(&EPHEMERAL_CONTAINER_COMMON),
-    ),
+    (1, "ephemeralContainerCommon", Field::Inline(&CONTAINER)),
     (2, "targetContainerName", Field::Text),
 ]);
 static SYSCTL: Message = Message(&[(1, "name", Field::Text), (2, "value", Field::Text)]);
