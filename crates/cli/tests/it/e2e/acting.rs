@@ -1,31 +1,11 @@
 //! Acting on the pods of a node: restart, stop and start; and looking at them: `ps -o wide`, `history`, `top`.
 
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
 use super::harness::eventually;
-use super::world::{Runtime, World, e2e, with};
-
-/// A running node that is killed when dropped.
-struct Node(Child);
-
-impl Node {
-    fn start(world: &World) -> Self {
-        let mut command = world.command("node");
-        command.arg("--manifests").arg(world.path("manifests"));
-        command.args(["--config", &world.config("hostImage: true\n")]);
-        command.args(["--runtime", &world.runtime_flag(), "--metrics", "127.0.0.1:0"]);
-        Self(command.stderr(Stdio::null()).spawn().unwrap())
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+use super::world::{Node, Runtime, World, e2e, with};
 
 fn write(world: &World, container: &Value) {
     let _ = std::fs::create_dir(world.path("manifests"));
@@ -104,7 +84,7 @@ e2e!(
             world
                 .processes()
                 .iter()
-                .all(|pid| u32::try_from(*pid) == Ok(node.0.id()))
+                .all(|pid| u32::try_from(*pid) == Ok(node.id()))
         );
         let listed = said(world, "ps", &[]);
         assert!(

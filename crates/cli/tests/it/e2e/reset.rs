@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
 use super::harness::eventually;
-use super::world::{Runtime, World, e2e, port, with};
+use super::world::{Node, Runtime, World, e2e, port, with};
 
 /// What a machine has of one data directory, by kind.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -76,26 +76,6 @@ impl Traces {
                 .collect(),
             files: announced.chain(here.exists().then_some(here.clone())).collect(),
         }
-    }
-}
-
-/// A node that dies without a chance to do anything.
-struct Node(Child);
-
-impl Node {
-    fn start(world: &World) -> Self {
-        let mut command = world.command("node");
-        command.arg("--manifests").arg(world.path("manifests"));
-        command.args(["--config", &world.config("hostImage: true\n")]);
-        command.args(["--runtime", &world.runtime_flag(), "--metrics", "127.0.0.1:0"]);
-        Self(command.stderr(Stdio::null()).spawn().unwrap())
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

@@ -4,7 +4,7 @@ use std::cell::{RefCell, RefMut};
 use std::collections::BTreeSet;
 use std::net::{Ipv6Addr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use pulselet_agent::Layout;
@@ -405,4 +405,28 @@ pub(crate) fn with(mut container: Value, fields: Value) -> Value {
     };
     all.extend(fields);
     container
+}
+
+/// A running node on the directory `manifests`. Dropping it kills it, without a chance to do anything.
+pub(crate) struct Node(Child);
+
+impl Node {
+    pub(crate) fn start(world: &World) -> Self {
+        let mut command = world.command("node");
+        command.arg("--manifests").arg(world.path("manifests"));
+        command.args(["--config", &world.config("hostImage: true\n")]);
+        command.args(["--runtime", &world.runtime_flag(), "--metrics", "127.0.0.1:0"]);
+        Self(command.stderr(Stdio::null()).spawn().unwrap())
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
