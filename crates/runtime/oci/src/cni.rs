@@ -16,6 +16,7 @@ use std::{
 
 use pulselet_runtime::{PodIdentity, PortMapping, Protocol, SandboxConfig, SandboxId};
 use pulselet_shim::record::{self, Durability, RecordError};
+use pulselet_shim_client::sync_sandbox;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -124,7 +125,10 @@ impl Cni {
             network,
             result: None,
         };
-        Ok(record::write(dir, ATTACHMENT, &attachment, Durability::Process)?)
+        // Plugins may keep what they gave on the disk, for good: whatever happens to the machine, somebody has to
+        // know that it is to be given back.
+        sync_sandbox(dir)?;
+        Ok(record::write(dir, ATTACHMENT, &attachment, Durability::Disk)?)
     }
 
     /// The network of new sandboxes. Its plugins are there: what one of them makes no missing one keeps from being
@@ -161,7 +165,7 @@ impl Cni {
             });
         }
         attachment.result = result;
-        record::write(target.dir, ATTACHMENT, &attachment, Durability::Process)?;
+        record::write(target.dir, ATTACHMENT, &attachment, Durability::Disk)?;
         Ok(addresses)
     }
 

@@ -23,7 +23,7 @@ use pulselet_sys::Pid;
 
 use crate::{
     cgroup::{Cgroup, Hierarchies},
-    cni::Cni,
+    cni::{self, Cni},
     host_image::{self, HostImage},
     image::Images,
     network::{Network, NetworkOptions},
@@ -137,6 +137,10 @@ impl ContainerKind for Cgroups {
 
     fn clean_up(&self, record: &ContainerRecord, _dir: &Path) {
         self.container(record).remove();
+    }
+
+    fn outlives_machine(&self, dir: &Path) -> bool {
+        cni::is_attached(dir)
     }
 }
 
