@@ -35,6 +35,7 @@ pub mod fuzzing;
 mod host_image;
 mod image;
 mod init_process;
+mod mount_table;
 mod network;
 mod oom_score;
 mod pause_process;
