@@ -25,6 +25,7 @@
 //!
 //! It needs root and Linux 5.12 or newer.
 
+mod app_armor;
 mod capability;
 mod cgroup;
 mod cni;
