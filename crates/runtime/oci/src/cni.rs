@@ -16,7 +16,6 @@ use std::{
 
 use pulselet_runtime::{PodIdentity, PortMapping, Protocol, SandboxConfig, SandboxId};
 use pulselet_shim::record::{self, Durability, RecordError};
-use pulselet_shim_client::sync_sandbox;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -116,7 +115,8 @@ impl Cni {
         self.network().map(drop)
     }
 
-    /// Decides by which plugins a new sandbox will be attached. Comes before [`add`](Self::add).
+    /// Decides by which plugins a new sandbox will be attached. Comes before [`add`](Self::add), and is on the disk before
+    /// one of them may give something away.
     pub(crate) fn choose(&self, dir: &Path) -> Result<(), CniError> {
         let Some(network) = self.network()? else {
             return Ok(());
@@ -125,9 +125,6 @@ impl Cni {
             network,
             result: None,
         };
-        // Plugins may keep what they gave on the disk, for good: whatever happens to the machine, somebody has to
-        // know that it is to be given back.
-        sync_sandbox(dir)?;
         Ok(record::write(dir, ATTACHMENT, &attachment, Durability::Disk)?)
     }
 
