@@ -3,14 +3,13 @@
 use std::{
     io::Write as _,
     process::{Command, Stdio},
-    time::Duration,
 };
 
 use pulselet_runtime::{AppArmor, ContainerConfig, Runtime};
 
 use crate::{
     escapes::{run_both_ways, start},
-    world::{World, can_run},
+    world::{FOREVER, World, can_run},
 };
 
 const DEFAULT: &str = "pulselet-default (enforce)";
@@ -140,7 +139,7 @@ async fn the_default_profile_holds_where_a_capability_would_not() {
         );
         let id = world.run_config(&polite).await;
         world.file("up").await;
-        let stopped = world.runtime.stop_container(&id, Duration::from_secs(60)).await;
+        let stopped = world.runtime.stop_container(&id, FOREVER).await;
         stopped.expect("it is stopped");
         assert_eq!(world.wait_for_exit(&id).await.code, 7);
     }
