@@ -42,7 +42,7 @@ impl Hash for PlainKind {
 
 /// What is fixed about a kind of the table.
 #[derive(Debug)]
-pub struct PlainInfo {
+pub(crate) struct PlainInfo {
     pub(crate) info: Info,
     /// The fields, beside name and namespace, by which lists are selected.
     pub(crate) selectable: &'static [&'static str],
