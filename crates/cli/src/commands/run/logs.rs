@@ -256,7 +256,7 @@ mod tests {
         let mut before = |line: &PodLine| {
             let mut shown = Vec::new();
             logs.read_before(line, &mut |line| {
-                shown.push(anstream::adapter::strip_str(&line).to_string())
+                shown.push(anstream::adapter::strip_str(&line).to_string());
             });
             shown
         };
