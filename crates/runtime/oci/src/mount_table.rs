@@ -1,14 +1,22 @@
 //! The kernel's table of mounts, as /proc/self/mountinfo has it.
 
-use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::PathBuf};
+use std::{
+    borrow::Cow,
+    ffi::OsStr,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
 
 /// Where the mount of a line is.
-pub(crate) fn target(line: &str) -> Option<PathBuf> {
+pub(crate) fn target(line: &str) -> Option<Cow<'_, Path>> {
     line.split(' ').nth(4).map(unescape)
 }
 
 /// Spaces and the like are written as a backslash and three octal digits.
-pub(crate) fn unescape(text: &str) -> PathBuf {
+pub(crate) fn unescape(text: &str) -> Cow<'_, Path> {
+    if !text.contains('\\') {
+        return Cow::Borrowed(Path::new(text));
+    }
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
     while let Some((first, tail)) = rest.split_first() {
@@ -24,5 +32,5 @@ pub(crate) fn unescape(text: &str) -> PathBuf {
             }
         }
     }
-    PathBuf::from(OsStr::from_bytes(&bytes))
+    Cow::Owned(PathBuf::from(OsStr::from_bytes(&bytes)))
 }

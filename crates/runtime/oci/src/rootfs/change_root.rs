@@ -6,6 +6,7 @@
 //! reached, as [`covers_host`] says, but by who may take mounts away.
 
 use std::{
+    borrow::Cow,
     fs::File,
     io::{self, Read as _, Seek as _},
     path::{Path, PathBuf},
@@ -67,8 +68,10 @@ fn cover_root() -> io::Result<()> {
 
 /// The mount that came last; it goes with all that is mounted on it.
 fn last_below_root(mounts: &str) -> Option<PathBuf> {
-    let targets = mounts.lines().rev().filter_map(mount_table::target);
-    targets.into_iter().find(|target| target != Path::new("/"))
+    let mut targets = mounts.lines().rev().filter_map(mount_table::target);
+    targets
+        .find(|target| target != Path::new("/"))
+        .map(Cow::into_owned)
 }
 
 #[cfg(test)]
