@@ -45,8 +45,9 @@ fn find(directory: &Path, end: &str) -> PathBuf {
 /// A root with a shell, what scripts of packages use, and a package manager that knows no package.
 fn fresh_root() -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
-    let make = |path: &str| std::fs::create_dir_all(root.path().join(path)).unwrap();
-    ["bin", "var/lib/dpkg/info", "var/lib/dpkg/updates", "var/log"].map(make);
+    for path in ["bin", "var/lib/dpkg/info", "var/lib/dpkg/updates", "var/log"] {
+        std::fs::create_dir_all(root.path().join(path)).unwrap();
+    }
     for file in ["status", "available"] {
         std::fs::write(root.path().join("var/lib/dpkg").join(file), "").unwrap();
     }

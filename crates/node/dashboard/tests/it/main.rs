@@ -8,6 +8,9 @@ use serde_json::{Value, json};
 
 use world::World;
 
+/// How the first line of every pod ends.
+const FIRST_LINE: &str = r#""type":"phase","phase":"Pending""#;
+
 #[tokio::test]
 async fn the_secret_opens_the_page_once_and_the_cookie_from_then_on() {
     let mut world = World::start().await;
@@ -89,12 +92,9 @@ async fn a_browser_that_comes_again_goes_on_where_it_was() {
     let mut again = world.events(Some(&id)).await;
     let text = again.until("\"type\":\"exited\"").await;
     assert!(!text.contains("event: reset"), "{text}");
-    assert!(
-        !text.contains("\"phase\":\"Pending\""),
-        "nothing is told twice: {text}"
-    );
+    assert!(!text.contains(FIRST_LINE), "nothing is told twice: {text}");
     let mut lost = world.events(Some("of-another-process.7")).await;
-    let text = lost.until("\"phase\":\"Pending\"").await;
+    let text = lost.until(FIRST_LINE).await;
     assert!(text.contains("event: reset"), "{text}");
     let state = again.until("killed\":true").await;
     assert!(state.contains("stopped: somebody asked for a restart"), "{state}");
