@@ -32,7 +32,7 @@ fn make(output: &Path) {
     let mut command = Command::new(script);
     command.args(["--binary", BINARY]).arg("--output").arg(output);
     // Nobody downloads this one: it need not be small.
-    succeed(command.env("PULSELET_DEB_COMPRESSION", "none"));
+    succeed(command.env("PULSELET_PACKAGE_COMPRESSION", "none"));
 }
 
 /// The file in a directory whose name ends so.

@@ -267,6 +267,7 @@ class ChangeTab {
     set("failureThreshold", probe.failureThreshold);
     set("initialDelaySeconds", probe.initialDelaySeconds);
     set("terminationGracePeriodSeconds", probe.graceSeconds ?? 30);
+    this.form.elements.ignoresSignal.checked = Boolean(end?.text.includes("ignored"));
     const fails = end?.failedAtSeconds ?? 30;
     set("failsAt", fails);
     set("seconds", Math.min(3600, fails + 2 * (probe.goneBySeconds ?? probe.detectMaxSeconds) + 30));

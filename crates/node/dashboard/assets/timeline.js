@@ -30,6 +30,12 @@ class Lane {
     if (state) this.segments.push({ state, from: at, until: null });
   }
 
+  // What the status said was the state of now; the lines tell how it was before.
+  correct(state) {
+    const open = this.open;
+    if (open?.seeded) Object.assign(open, { state, seeded: false });
+  }
+
   mark(at, sort, label, detail) {
     this.marks.push({ at, sort, label, detail: detail ?? label });
     if (this.marks.length > MAX_MARKS) this.marks.shift();
@@ -47,9 +53,11 @@ class Lane {
         if (line.restartCount > 0) this.mark(at, "restart", `restart ${line.restartCount}`);
         break;
       case "started":
+        this.correct("starting");
         if (!this.stopping) this.change("started", at);
         break;
       case "ready":
+        this.correct("started");
         if (!this.stopping) this.change("ready", at);
         break;
       case "unready":
@@ -150,6 +158,7 @@ export class Story {
     if (lane.open || !["ready", "started", "starting"].includes(state)) return;
     const from = Math.max(since, lane.segments.at(-1)?.until ?? 0);
     lane.change(state, from);
+    lane.open.seeded = true;
     this.first = Math.min(this.first, from);
   }
 }
