@@ -81,6 +81,7 @@ fn not_started(error: &ServeError) -> Failure {
         | ServeError::Bootstrap { .. }
         | ServeError::Store(_)
         | ServeError::Pki(_)
+        | ServeError::TokenKey(_)
         | ServeError::Access(_) => failure,
     }
 }

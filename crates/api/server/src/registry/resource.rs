@@ -187,7 +187,7 @@ static NODE: Info = Info {
     singular: "node",
     short_names: &["no"],
     namespaced: false,
-    subresources: &[Subresource::Status],
+    subresources: &[Subresource::Proxy, Subresource::Status],
     ..PLAIN
 };
 static POD: Info = Info {
@@ -204,6 +204,7 @@ static POD: Info = Info {
         Subresource::Exec,
         Subresource::Log,
         Subresource::PortForward,
+        Subresource::Proxy,
         Subresource::Status,
     ],
     ..PLAIN
@@ -219,6 +220,7 @@ static SERVICE_ACCOUNT: Info = Info {
     plural: "serviceaccounts",
     singular: "serviceaccount",
     short_names: &["sa"],
+    subresources: &[Subresource::Token],
     ..PLAIN
 };
 
@@ -277,6 +279,7 @@ impl ObjectPath {
 /// A part of an object, or an action on it, with a path of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Subresource {
+    Approval,
     Attach,
     Binding,
     EphemeralContainers,
@@ -285,11 +288,14 @@ pub enum Subresource {
     Finalize,
     Log,
     PortForward,
+    Proxy,
     Status,
+    Token,
 }
 
 impl Subresource {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 12] = [
+        Self::Approval,
         Self::Attach,
         Self::Binding,
         Self::EphemeralContainers,
@@ -298,11 +304,14 @@ impl Subresource {
         Self::Finalize,
         Self::Log,
         Self::PortForward,
+        Self::Proxy,
         Self::Status,
+        Self::Token,
     ];
 
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Approval => "approval",
             Self::Attach => "attach",
             Self::Binding => "binding",
             Self::EphemeralContainers => "ephemeralcontainers",
@@ -311,7 +320,9 @@ impl Subresource {
             Self::Finalize => "finalize",
             Self::Log => "log",
             Self::PortForward => "portforward",
+            Self::Proxy => "proxy",
             Self::Status => "status",
+            Self::Token => "token",
         }
     }
 
@@ -323,8 +334,9 @@ impl Subresource {
     pub const fn verbs(self) -> &'static [&'static str] {
         match self {
             Self::Attach | Self::Exec | Self::PortForward => &["create", "get"],
-            Self::Binding | Self::Eviction => &["create"],
-            Self::EphemeralContainers | Self::Status => &["get", "patch", "update"],
+            Self::Binding | Self::Eviction | Self::Token => &["create"],
+            Self::Approval | Self::EphemeralContainers | Self::Status => &["get", "patch", "update"],
+            Self::Proxy => &["create", "delete", "get", "patch", "update"],
             Self::Finalize => &["update"],
             Self::Log => &["get"],
         }

@@ -36,6 +36,12 @@ impl Query {
             .map(|(_, value)| value.as_str())
     }
 
+    /// All values of a parameter that may come more than once.
+    pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        let named = self.0.iter().filter(move |(key, _)| key == name);
+        named.map(|(_, value)| value.as_str())
+    }
+
     /// The parameter, empty if it is not there.
     pub(crate) fn text(&self, name: &str) -> &str {
         self.get(name).unwrap_or_default()

@@ -1,5 +1,6 @@
 //! What the server promises, from its store up to real clients.
 
+mod access;
 mod audit;
 mod client;
 mod crowding;
@@ -10,6 +11,7 @@ mod kubectl;
 mod modes;
 mod nodes;
 mod power_cut;
+mod proxy;
 mod restriction;
 mod revocation;
 mod store;

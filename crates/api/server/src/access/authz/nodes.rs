@@ -7,6 +7,7 @@
 use serde_json::Value;
 
 use super::Access;
+use crate::access::attributes::ResourceAttributes;
 use crate::registry::Registry;
 use crate::registry::object::Object;
 use crate::registry::resource::{ResourceKind, Subresource};
@@ -15,6 +16,20 @@ use crate::rest::status::{ApiError, StatusReason};
 
 /// Where the leases of nodes are.
 const LEASE_NAMESPACE: &str = "kube-node-lease";
+
+/// Whether a node may ask this about others: its own endpoint has callers, too.
+pub(super) fn may_review(asked: &ResourceAttributes) -> bool {
+    let kind = (asked.group.as_str(), asked.resource.as_str());
+    asked.verb == "create"
+        && matches!(
+            kind,
+            ("authentication.k8s.io", "tokenreviews")
+                | (
+                    "authorization.k8s.io",
+                    "subjectaccessreviews" | "localsubjectaccessreviews"
+                )
+        )
+}
 
 pub(super) async fn allows(node: &str, registry: &Registry, access: Access<'_>) -> Result<bool, ApiError> {
     match access.path.endpoint.kind {
@@ -27,7 +42,13 @@ pub(super) async fn allows(node: &str, registry: &Registry, access: Access<'_>) 
             Ok(reads && used_by_own_pod(node, registry, access).await?)
         }
         ResourceKind::ServiceAccount => {
-            Ok(access.verb == Verb::Get && used_by_own_pod(node, registry, access).await?)
+            // For which pod a token is, is checked when the body is read.
+            let asked = match access.path.subresource {
+                None => access.verb == Verb::Get,
+                Some(Subresource::Token) => access.verb == Verb::Create,
+                Some(_) => false,
+            };
+            Ok(asked && used_by_own_pod(node, registry, access).await?)
         }
         ResourceKind::Namespace => Ok(false),
     }
