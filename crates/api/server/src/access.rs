@@ -4,7 +4,7 @@
 //! administrators and nodes, by roles and bindings for everybody else (`rbac`). `impersonation` lets somebody act for
 //! another, and `review` answers clients who ask all this. The certificates that both sides of a connection show come from
 //! the server's own authority (`pki`), and `certificates` says which ones pass the handshake; `tokens` makes and checks those
-//! of service accounts.
+//! of service accounts, and `signing` issues certificates to those who ask.
 
 mod attributes;
 mod authn;
@@ -15,13 +15,16 @@ pub(crate) mod pki;
 mod rbac;
 pub(crate) mod review;
 mod revocation;
+pub(crate) mod signing;
 pub(crate) mod tokens;
 
 pub(crate) use attributes::ResourceAttributes;
 pub use authn::AccessError;
 pub(crate) use authn::{Authenticator, Identity, Standing};
 pub(crate) use authz::{Access, Authorizer};
+pub(crate) use rbac::{DefaultObjects, GrantLimit, gathered_rules};
 pub use revocation::RevocationError;
+pub(crate) use signing::signing_request_error;
 pub use tokens::KeyError;
 
 /// The group that may do everything.

@@ -132,7 +132,7 @@ pub(crate) fn resources(group_version: GroupVersion) -> Value {
 }
 
 /// Group, version and kind of what a subresource takes and gives.
-const fn subresource_type(
+fn subresource_type(
     endpoint: Endpoint,
     subresource: Subresource,
 ) -> (&'static str, &'static str, &'static str) {
@@ -143,6 +143,7 @@ const fn subresource_type(
         Subresource::Eviction => ("policy", "v1", "Eviction"),
         Subresource::Exec => (group, "v1", "PodExecOptions"),
         Subresource::PortForward => (group, "v1", "PodPortForwardOptions"),
+        Subresource::Scale => ("autoscaling", "v1", "Scale"),
         Subresource::Proxy => match endpoint.kind {
             ResourceKind::Node => (group, "v1", "NodeProxyOptions"),
             _ => (group, "v1", "PodProxyOptions"),

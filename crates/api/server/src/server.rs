@@ -120,7 +120,7 @@ pub struct Server {
     /// What is renewed while the server runs.
     issued: Mutex<Vec<IssuedKubeconfig>>,
     registry: Registry,
-    authority: Authority,
+    authority: Arc<Authority>,
     address: SocketAddr,
     data_dir: PathBuf,
     kubeconfig: PathBuf,
@@ -172,7 +172,11 @@ impl Server {
             .create_system_namespaces()
             .await
             .map_err(|source| ServeError::Bootstrap { source })?;
-        let authority = Authority::load_or_create(&data_dir.join("pki"))?;
+        registry
+            .create_default_policy()
+            .await
+            .map_err(|source| ServeError::Bootstrap { source })?;
+        let authority = Arc::new(Authority::load_or_create(&data_dir.join("pki"))?);
         let revoked = data_dir.join("pki").join(REVOKED);
         let tokens = ServiceAccountTokens::open(&data_dir.join("pki"), registry.clone())?;
         let token_file = data_dir.join("tokens.csv");
@@ -205,6 +209,7 @@ impl Server {
                 Arc::clone(&authenticator),
                 nodes,
                 audit,
+                Arc::clone(&authority),
                 url(address),
             )),
             authenticator,

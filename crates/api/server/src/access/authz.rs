@@ -162,6 +162,25 @@ impl Authorizer {
         Ok((rules, completeness))
     }
 
+    /// Whether somebody may approve of requests to a signer: by its name, or by that of its domain.
+    pub(crate) async fn may_approve(&self, identity: &Identity, signer: &str) -> Result<bool, ApiError> {
+        let domain = signer.split('/').next().unwrap_or_default();
+        for name in [signer.to_owned(), format!("{domain}/*")] {
+            let attributes = Attributes::Resource(ResourceAttributes {
+                verb: "approve".to_owned(),
+                group: "certificates.k8s.io".to_owned(),
+                version: "v1".to_owned(),
+                resource: "signers".to_owned(),
+                name,
+                ..ResourceAttributes::default()
+            });
+            if let Decision::Allowed { .. } = self.decide(identity, &attributes).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// What somebody may grant to others; `None` if that is everything.
     pub(crate) async fn grant_limit(&self, identity: &Identity) -> Result<Option<GrantLimit>, ApiError> {
         if identity.standing() == Standing::Administrator {

@@ -17,6 +17,7 @@ pub(crate) use policy::{ACCOUNT_PREFIX, Policy, PolicyRule};
 use tokio::sync::Mutex;
 
 use crate::registry::Registry;
+use crate::registry::resource::ResourceKind;
 use crate::rest::status::ApiError;
 
 /// The policy in force.
@@ -59,16 +60,22 @@ impl PolicyCache {
 
     async fn load(&self) -> Result<Policy, ApiError> {
         let mut policy = Policy::default();
-        let DefaultObjects {
-            cluster_roles,
-            cluster_role_bindings,
-            ..
-        } = DefaultObjects::read();
-        for role in cluster_roles {
-            policy.add_cluster_role(role["metadata"]["name"].as_str().unwrap_or_default(), &role);
+        for role in self.registry.all(ResourceKind::CLUSTER_ROLE, None).await?.0 {
+            policy.add_cluster_role(role.name(), role.value());
         }
-        for binding in cluster_role_bindings {
-            policy.add_cluster_binding(binding["metadata"]["name"].as_str().unwrap_or_default(), &binding);
+        for role in self.registry.all(ResourceKind::ROLE, None).await?.0 {
+            policy.add_role(role.namespace(), role.name(), role.value());
+        }
+        for binding in self
+            .registry
+            .all(ResourceKind::CLUSTER_ROLE_BINDING, None)
+            .await?
+            .0
+        {
+            policy.add_cluster_binding(binding.name(), binding.value());
+        }
+        for binding in self.registry.all(ResourceKind::ROLE_BINDING, None).await?.0 {
+            policy.add_binding(binding.namespace(), binding.name(), binding.value());
         }
         Ok(policy)
     }

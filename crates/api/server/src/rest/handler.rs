@@ -18,8 +18,10 @@ use hyper::body::Frame;
 use rustls::pki_types::CertificateDer;
 use serde_json::{Value, json};
 
+use crate::access::pki::Authority;
 use crate::access::review::ReviewPath;
-use crate::access::{Access, Authenticator, Authorizer, Identity, tokens};
+use crate::access::signing::CertificateSigner;
+use crate::access::{Access, Authenticator, Authorizer, GrantLimit, Identity, tokens};
 use crate::audit::{AuditLog, AuditRecord};
 use crate::discovery;
 use crate::discovery::openapi;
@@ -28,7 +30,8 @@ use crate::node_proxy::usage;
 use crate::node_proxy::{self, Nodes, ProxyPath};
 use crate::patch;
 use crate::registry::object::Object;
-use crate::registry::resource::{ObjectPath, ResourceKind, Subresource};
+use crate::registry::resource::{GroupVersion, ObjectPath, ResourceKind, Subresource};
+use crate::registry::scale;
 use crate::registry::selector::Selector;
 use crate::registry::{Deleted, Registry, Written};
 use crate::rest::accept::{self, DiscoveryView, View};
@@ -53,6 +56,7 @@ pub(crate) struct Handler {
     registry: Registry,
     authenticator: Arc<Authenticator>,
     authorizer: Authorizer,
+    signer: CertificateSigner,
     /// Where clients reach the server.
     url: String,
     nodes: Nodes,
@@ -70,6 +74,8 @@ struct Call<'a> {
     /// `None` if the request is about one object.
     list: Option<&'a ListOptions>,
     headers: &'a HeaderMap,
+    /// What the caller may grant; `None` if that is everything, or does not matter here.
+    grants: Option<GrantLimit>,
     /// Empty for requests that are passed on.
     body: Bytes,
 }
@@ -80,11 +86,13 @@ impl Handler {
         authenticator: Arc<Authenticator>,
         nodes: Nodes,
         audit: Option<Arc<AuditLog>>,
+        authority: Arc<Authority>,
         url: String,
     ) -> Self {
         let gates = registry.rules().gates;
         Self {
             authorizer: Authorizer::new(registry.clone()),
+            signer: CertificateSigner::new(authority, registry.clone()),
             url,
             registry,
             authenticator,
@@ -337,13 +345,88 @@ impl Handler {
                 query: &query,
                 list: list.as_ref(),
                 headers: &parts.headers,
+                grants: self.grants(&identity, verb, &path).await?,
                 body,
             };
-            self.serve(verb, call, permit).await
+            let answer = self.serve(verb, call, permit).await?;
+            self.follow_up(verb, &path, &query, answer.status()).await;
+            Ok(answer)
         };
         tokio::time::timeout(REQUEST_TIMEOUT, work)
             .await
             .unwrap_or_else(|_| Err(late()))
+    }
+
+    /// What a caller may grant by what they write.
+    async fn grants(
+        &self,
+        identity: &Identity,
+        verb: Verb,
+        path: &ObjectPath,
+    ) -> Result<Option<GrantLimit>, ApiError> {
+        let kind = path.endpoint.kind;
+        if !verb.mutates() {
+            return Ok(None);
+        }
+        if kind == ResourceKind::CERTIFICATE_SIGNING_REQUEST
+            && path.subresource == Some(Subresource::Approval)
+        {
+            self.check_approver(identity, path).await?;
+        }
+        match path.endpoint.group_version {
+            GroupVersion::RbacV1 => self.authorizer.grant_limit(identity).await,
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether a caller may approve of requests to the signer that this one names.
+    async fn check_approver(&self, identity: &Identity, path: &ObjectPath) -> Result<(), ApiError> {
+        let whole = ObjectPath {
+            subresource: None,
+            ..path.clone()
+        };
+        let request = self.registry.get(&whole).await?;
+        let signer = request.text("/spec/signerName");
+        if self.authorizer.may_approve(identity, signer).await? {
+            return Ok(());
+        }
+        let why = format!("user not permitted to approve requests with signerName {signer:?}");
+        Err(ApiError::forbidden(path.endpoint, request.name(), &why))
+    }
+
+    /// Does what follows from a change at once.
+    async fn follow_up(&self, verb: Verb, path: &ObjectPath, query: &Query, code: StatusCode) {
+        let is_dry = query.get("dryRun").is_some_and(|value| !value.is_empty());
+        if !verb.mutates() || is_dry || !code.is_success() {
+            return;
+        }
+        let kind = path.endpoint.kind;
+        let done = if kind == ResourceKind::CLUSTER_ROLE {
+            self.registry.gather_roles().await
+        } else if kind == ResourceKind::CERTIFICATE_SIGNING_REQUEST {
+            self.sign_requests(path.name.as_deref()).await
+        } else {
+            Ok(())
+        };
+        if let Err(error) = done {
+            tracing::warn!(%error, kind = path.endpoint.info().kind, "what follows from a change was not done");
+        }
+    }
+
+    /// Signs what can be signed: the request of this name, or all, of which one is new.
+    async fn sign_requests(&self, name: Option<&str>) -> Result<(), ApiError> {
+        if let Some(name) = name {
+            return self.signer.process(name, &self.authorizer).await;
+        }
+        self.signer.clean().await?;
+        let (requests, _) = self
+            .registry
+            .all(ResourceKind::CERTIFICATE_SIGNING_REQUEST, None)
+            .await?;
+        for request in requests {
+            self.signer.process(request.name(), &self.authorizer).await?;
+        }
+        Ok(())
     }
 
     async fn serve(&self, verb: Verb, call: Call<'_>, permit: Permit) -> Result<Response<Body>, ApiError> {
@@ -362,6 +445,9 @@ impl Handler {
     async fn get(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
         let view = call.view()?;
         let entry = self.registry.read(call.path).await?;
+        if call.path.subresource == Some(Subresource::Scale) {
+            return scale_answer(call, &Object::from_entry(&entry)?);
+        }
         let mut out = bytes::BytesMut::new();
         render_one(&self.registry, call.path.endpoint, view, &entry, &mut out)?;
         Ok(bytes_answer(StatusCode::OK, out.freeze()))
@@ -443,6 +529,14 @@ impl Handler {
 
     async fn update(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
         let parsed = call.parse_body()?;
+        if call.path.subresource == Some(Subresource::Scale) {
+            let options = call.write_options()?;
+            let written = self
+                .registry
+                .update_scale(call.path, parsed.value, &options)
+                .await?;
+            return scale_answer(call, &written.object);
+        }
         let written = self
             .registry
             .update(call.path, parsed, &call.write_options()?)
@@ -453,6 +547,11 @@ impl Handler {
     async fn patch(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
         let content_type = header(call.headers, &CONTENT_TYPE);
         let patch = patch::parse(Some(content_type), &call.body)?;
+        if call.path.subresource == Some(Subresource::Scale) {
+            let options = call.write_options()?;
+            let written = self.registry.patch_scale(call.path, &patch, &options).await?;
+            return scale_answer(call, &written.object);
+        }
         let written = self
             .registry
             .patch(call.path, &patch, &call.write_options()?)
@@ -542,6 +641,8 @@ impl Call<'_> {
     fn write_options(&self) -> Result<WriteOptions, ApiError> {
         let mut options = WriteOptions::parse(self.query, header(self.headers, &USER_AGENT))?;
         options.node = self.identity.node().map(str::to_owned);
+        options.caller = Some(self.identity.clone());
+        options.grants.clone_from(&self.grants);
         Ok(options)
     }
 
@@ -623,6 +724,13 @@ fn is_stream(path: &ObjectPath) -> bool {
         path.subresource,
         Some(Subresource::Log | Subresource::Exec | Subresource::Attach | Subresource::PortForward)
     )
+}
+
+/// The scale that an object has now.
+fn scale_answer(call: &Call<'_>, object: &Object) -> Result<Response<Body>, ApiError> {
+    call.view()?;
+    let scale = scale::of(call.path.endpoint.kind, object);
+    Ok(json_answer(StatusCode::OK, scale.value()))
 }
 
 async fn read_body(body: Body) -> Result<Bytes, ApiError> {
