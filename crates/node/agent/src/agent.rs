@@ -15,6 +15,7 @@ mod pods;
 mod publish;
 mod requests;
 mod starvation;
+mod succession;
 mod transitions;
 
 use std::collections::{BTreeMap, HashMap};
