@@ -82,12 +82,13 @@ impl Authorizer {
             Method::GET => "get".to_owned(),
             ref method => method.as_str().to_lowercase(),
         };
-        let attributes = match route {
-            Route::Usage(usage) => Attributes::Resource(usage.attributes()),
-            _ => Attributes::Path {
+        let attributes = if let Route::Usage(usage) = route {
+            Attributes::Resource(usage.attributes())
+        } else {
+            Attributes::Path {
                 verb: verb.clone(),
                 path: path.to_owned(),
-            },
+            }
         };
         if self.policy().await?.allows(identity, &attributes).is_some() {
             return Ok(());

@@ -163,8 +163,8 @@ impl ReviewPath {
             ["namespaces", namespace, plural] => (Some(namespace.to_owned()), plural),
             _ => return None,
         };
-        let kinds = group.kinds().iter();
-        let kind = *kinds.into_iter().find(|kind| kind.plural() == plural)?;
+        let mut kinds = group.kinds().iter();
+        let kind = *kinds.find(|kind| kind.plural() == plural)?;
         (kind.is_namespaced() == namespace.is_some()).then_some(Self { kind, namespace })
     }
 

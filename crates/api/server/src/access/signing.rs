@@ -207,8 +207,9 @@ impl CertificateSigner {
                 let pem = self.sign(&asked, signer, seconds(&request))?;
                 status["certificate"] = json!(STANDARD.encode(pem));
             }
-            (_, Some(why)) => add_condition(&mut status, "Failed", "SignerValidationFailure", &why),
-            (Err(why), None) => add_condition(&mut status, "Failed", "SignerValidationFailure", &why),
+            (_, Some(why)) | (Err(why), None) => {
+                add_condition(&mut status, "Failed", "SignerValidationFailure", &why);
+            }
         }
         self.registry.set_status(&path, &request, status).await
     }

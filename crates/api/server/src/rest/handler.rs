@@ -373,9 +373,10 @@ impl Handler {
         {
             self.check_approver(identity, path).await?;
         }
-        match path.endpoint.group_version {
-            GroupVersion::RbacV1 => self.authorizer.grant_limit(identity).await,
-            _ => Ok(None),
+        if path.endpoint.group_version == GroupVersion::RbacV1 {
+            self.authorizer.grant_limit(identity).await
+        } else {
+            Ok(None)
         }
     }
 

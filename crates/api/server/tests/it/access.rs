@@ -145,6 +145,8 @@ fn kubectl_reads_documents_that_are_no_objects() {
             .success()
             .contains("apiserver_request_total")
     );
+    let info = server.kubectl(&["cluster-info"]).unwrap().success();
+    assert!(info.contains("is running at"), "{info}");
     let discovery: Value =
         serde_json::from_str(&raw("/.well-known/openid-configuration").unwrap().success()).expect("JSON");
     let keys = discovery["jwks_uri"].as_str().expect("an address");

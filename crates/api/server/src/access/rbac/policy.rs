@@ -128,10 +128,8 @@ impl Policy {
         let own = self.bindings.get(namespace).filter(|_| !namespace.is_empty());
         let own = own.into_iter().flatten().map(move |binding| (namespace, binding));
         wide.chain(own).filter_map(move |(namespace, binding)| {
-            let subjects = binding.fields.subjects.iter();
-            let subject = subjects
-                .into_iter()
-                .find(|subject| subject.is(identity, namespace))?;
+            let mut subjects = binding.fields.subjects.iter();
+            let subject = subjects.find(|subject| subject.is(identity, namespace))?;
             let rules = self.role(namespace, &binding.fields.role_ref)?;
             Some(Grant {
                 namespace,

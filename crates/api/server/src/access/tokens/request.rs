@@ -124,10 +124,12 @@ impl ServiceAccountTokens {
             );
             return Err(ApiError::conflict(path.endpoint, account.name(), &why));
         }
-        match kind {
-            ResourceKind::Pod => self.bind_pod(account, found, &mut bound).await?,
-            ResourceKind::Secret => bound.claims.secret = Some(claimed(&found)),
-            _ => bound.claims.node = Some(claimed(&found)),
+        if kind == ResourceKind::Pod {
+            self.bind_pod(account, found, &mut bound).await?;
+        } else if kind == ResourceKind::Secret {
+            bound.claims.secret = Some(claimed(&found));
+        } else {
+            bound.claims.node = Some(claimed(&found));
         }
         Ok(bound)
     }
