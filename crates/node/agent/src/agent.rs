@@ -7,6 +7,7 @@
 //! - the engine decides, this carries out.
 
 mod actions;
+mod admission;
 mod adopt;
 mod entry;
 mod journal;
@@ -127,6 +128,7 @@ impl Agent {
         writer: Writer,
     ) -> Self {
         let now = jobs.clock.now();
+        let starvation = config.settings.overload_guard.then(|| Starvation::new(now));
         // One listing at a time.
         let (found, findings) = mpsc::channel(1);
         Self {
@@ -142,7 +144,7 @@ impl Agent {
             journal: Journal::new(writer),
             tasks: JoinSet::new(),
             out: Outbox::default(),
-            starvation: config.settings.overload_guard.then(|| Starvation::new(now)),
+            starvation,
             light_part: 0,
             ending: None,
             leave_by: Instant::now(),

@@ -19,6 +19,7 @@ use std::time::Duration;
 use pulselet_engine::io::Input;
 use pulselet_engine::{LifeKey, PodKey};
 use pulselet_model::Pod;
+use pulselet_plan::NodeDuties;
 use pulselet_probe::Prober;
 use pulselet_runtime::{ContainerStatus, Runtime, SandboxId, SandboxStatus, Version};
 use pulselet_volume::{Downward, NodeFacts, ObjectSource, VolumeKeeper};
@@ -67,6 +68,7 @@ pub(crate) struct JobContext {
     pub(crate) prober: Prober,
     pub(crate) layout: Layout,
     pub(crate) facts: NodeFacts,
+    pub(crate) duties: NodeDuties,
     pub(crate) objects: Arc<dyn ObjectSource>,
     /// The volumes that are made from them.
     pub(crate) volumes: VolumeKeeper<PodKey>,
@@ -175,6 +177,7 @@ impl JobContext {
         version: Version,
         layout: Layout,
         facts: NodeFacts,
+        duties: NodeDuties,
         objects: Arc<dyn ObjectSource>,
         clock: Clock,
     ) -> (Self, mpsc::Receiver<JobAnswer>) {
@@ -192,6 +195,7 @@ impl JobContext {
             prober: Prober::new(),
             layout,
             facts,
+            duties,
             objects,
             volumes,
             clock,
@@ -247,6 +251,7 @@ impl PodRef {
                 node: &jobs.facts,
             },
             security: jobs.version.features.security,
+            dns: &jobs.duties.dns,
         })
     }
 }

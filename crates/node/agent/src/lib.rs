@@ -47,6 +47,7 @@ pub use pod::identity::{Origin, pod_name_of, uid_of};
 pub use publish::feed::{Feed, FeedChange, PodEvent};
 pub use publish::lines::{FULL_BACKLOG, GUEST_BACKLOG, LineHub, Lines, PodLine};
 pub use publish::notify::ServiceManager;
+pub use pulselet_plan::NodeDuties;
 pub use pulselet_volume::{
     LocalObject, LocalObjects, NoObjects, NodeFacts, ObjectSource, ServiceFacts, ServicePortFacts,
     SourceError, Token, TokenRequest,

@@ -102,16 +102,20 @@ impl Node {
         raise_descriptor_limit();
         let version = options.runtime.version().await.map_err(NodeStartError::Version)?;
         let opened = open_store(&layout).await?;
-        let metrics = Arc::new(Metrics::new(options.config.gates));
+        let gates = options.config.gates;
+        let metrics = Arc::new(Metrics::new(gates));
         // Subscribed before listing, so that nothing falls between the two.
         let events = options.runtime.events();
         let runtime = Arc::clone(&options.runtime);
-        let usage = Usage::new(Arc::clone(&options.runtime), options.facts.clone());
+        let mut facts = options.facts;
+        facts.allocatable = options.config.duties.allocatable(&facts.capacity(layout.root()));
+        let usage = Usage::new(Arc::clone(&options.runtime), facts.clone());
         let (jobs, answers) = JobContext::new(
             runtime,
             version,
             layout.clone(),
-            options.facts,
+            facts,
+            options.config.duties.clone(),
             options.objects,
             opened.clock,
         );
@@ -153,7 +157,7 @@ impl Node {
         }
         if let Some(directory) = options.manifests {
             let rules = manifests::Rules {
-                gates: options.config.gates,
+                gates,
                 suffix: options.static_suffix,
                 objects: options.local_objects,
             };

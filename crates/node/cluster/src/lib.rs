@@ -21,6 +21,7 @@ mod objects;
 mod paths;
 mod pods;
 mod registration;
+mod selection;
 mod services;
 mod status;
 mod store_memory;

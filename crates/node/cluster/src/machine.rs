@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use pulselet_agent::NodeFacts;
+use pulselet_agent::{NodeDuties, NodeFacts};
+use pulselet_model::ResourceTotals;
 use pulselet_runtime::{Runtime, RuntimeCondition};
 use pulselet_vocabulary::KUBERNETES_VERSION;
 use serde_json::{Value, json};
@@ -19,13 +20,13 @@ const MEMORY_FLOOR_BYTES: u64 = 100 * 1024 * 1024;
 const DISK_FLOOR_PERCENT: u64 = 10;
 /// Less than a twentieth of the process ids is too few.
 const PROCESS_FLOOR_PERCENT: u64 = 5;
-/// Pods a Node promises to take, as a kubelet does.
-const MAX_PODS: u32 = 110;
 
 /// The machine and what watches over it.
 #[derive(Clone, Debug)]
 pub struct Machine {
     pub facts: NodeFacts,
+    /// What is not for pods.
+    pub duties: NodeDuties,
     pub runtime: Arc<dyn Runtime>,
     /// Where the node keeps its state: the disk that must not be full.
     pub data_dir: PathBuf,
@@ -52,10 +53,11 @@ impl Machine {
             |_| "unknown://".to_owned(),
             |version| format!("{}://{}", version.name, version.version),
         );
-        let resources = self.resources();
+        let capacity = self.facts.capacity(&self.data_dir);
+        let allocatable = self.duties.allocatable(&capacity);
         json!({
-            "capacity": resources,
-            "allocatable": resources,
+            "capacity": self.resources(&capacity),
+            "allocatable": self.resources(&allocatable),
             "addresses": addresses(&self.facts, self.endpoint),
             "conditions": self.conditions().await,
             "nodeInfo": node_info(&runtime),
@@ -63,20 +65,19 @@ impl Machine {
         })
     }
 
-    fn resources(&self) -> Value {
-        let NodeFacts {
-            cpus, memory_bytes, ..
-        } = &self.facts;
-        let mut resources = json!({
-            "cpu": cpus.to_string(),
-            "memory": format!("{}Ki", memory_bytes / 1024),
-            "pods": MAX_PODS.to_string(),
-        });
-        if let Ok(disk) = rustix::fs::statvfs(&self.data_dir) {
-            let bytes = disk.f_blocks.saturating_mul(disk.f_frsize);
-            resources["ephemeral-storage"] = json!(format!("{}Ki", bytes / 1024));
-        }
-        resources
+    fn resources(&self, totals: &ResourceTotals) -> Value {
+        let millis = totals.cpu_millis;
+        let cpu = if millis.is_multiple_of(1000) {
+            (millis / 1000).to_string()
+        } else {
+            format!("{millis}m")
+        };
+        json!({
+            "cpu": cpu,
+            "memory": format!("{}Ki", totals.memory / 1024),
+            "ephemeral-storage": format!("{}Ki", totals.ephemeral_storage / 1024),
+            "pods": self.duties.max_pods.to_string(),
+        })
     }
 
     async fn conditions(&self) -> Vec<Value> {

@@ -14,6 +14,7 @@ use crate::backoff::Backoff;
 use crate::client::{ApiClient, ApiClientError, Call};
 use crate::machine::{Machine, with_times};
 use crate::paths;
+use crate::selection::Selectable;
 
 /// How often the machine, and what the API says of it, is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
@@ -21,10 +22,12 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 const REPORT_INTERVAL: Duration = Duration::from_mins(5);
 
 /// A node that the API knows.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Registered {
     pub(crate) name: String,
     pub(crate) uid: String,
+    /// As it was last read, which may be a while ago.
+    pub(crate) selectable: Selectable,
 }
 
 impl Registered {
@@ -117,12 +120,25 @@ impl Registration {
             }
             other => other?,
         };
+        self.note_selectable(&node);
         let ready = |conditions: &Value| {
             let conditions = conditions.as_array()?;
             let ready = conditions.iter().find(|condition| condition["type"] == "Ready");
             ready.map(|condition| condition["status"].clone())
         };
         Ok(ready(&node["status"]["conditions"]) == ready(&status["conditions"]))
+    }
+
+    /// Labels and taints are others' to set.
+    fn note_selectable(&self, node: &Value) {
+        let selectable = Selectable::read(node);
+        self.known.send_if_modified(|known| match known {
+            Some(known) if known.selectable != selectable => {
+                known.selectable = selectable;
+                true
+            }
+            Some(_) | None => false,
+        });
     }
 
     /// Somebody has removed the Node object.
@@ -156,7 +172,12 @@ impl Registration {
         self.sent = Some((json!({"conditions": conditions}), Instant::now()));
         let uid = node["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
         tracing::info!(node = name, "joined the API");
-        self.known.send_replace(Some(Registered { name, uid }));
+        let selectable = Selectable::read(&node);
+        self.known.send_replace(Some(Registered {
+            name,
+            uid,
+            selectable,
+        }));
         Ok(())
     }
 }
