@@ -294,7 +294,7 @@ hostImage: true
 
     #[test]
     fn errors_name_their_place() {
-        insta::assert_snapshot!(error("looks: true\nlook: false\n"), @"line 2, column 1: unknown field `look`, expected one of featureGates, subSecondPolicy, looks, execErrorIsFailure, overloadGuard, crashLoopBackOff, probeGracePeriodSeconds, hostImage");
+        insta::assert_snapshot!(error("looks: true\nlook: false\n"), @"line 2, column 1: unknown field `look`, expected one of featureGates, subSecondPolicy, looks, execErrorIsFailure, overloadGuard, crashLoopBackOff, probeGracePeriodSeconds, hostImage, kubeReserved, systemReserved, maxPods, clusterDNS, clusterDomain, containerLogMaxSize, containerLogMaxFiles, imageGCHighThresholdPercent, imageGCLowThresholdPercent, imageMinimumGCAge, evictionHard, evictionSoft, evictionSoftGracePeriod, evictionMaxPodGracePeriod, evictionPressureTransitionPeriod");
         insta::assert_snapshot!(error("looks: true\nlooks: false\n"), @"line 2, column 1: duplicate mapping key: looks not allowed here");
         insta::assert_snapshot!(error("looks: perhaps\n"), @"line 1, column 8: invalid boolean (true or false expected)");
         insta::assert_snapshot!(error("subSecondPolicy: sometimes\n"), @"line 1, column 18: unknown variant `sometimes`, expected one of onlyFirstTime, alwaysWhenWaitingForSuccess, always");

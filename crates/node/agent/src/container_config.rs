@@ -112,11 +112,7 @@ pub(crate) fn sandbox_config(context: Context<'_>, attempt: u32) -> SandboxConfi
             .collect(),
         strict_groups: security::strict_groups(pod),
         seccomp: security::seccomp(security.seccomp_profile, context.layout.root()),
-        resources: spec
-            .resources
-            .as_ref()
-            .map(security::resources)
-            .unwrap_or_default(),
+        resources: security::pod_resources(pod),
         labels: pod.metadata.labels.clone().unwrap_or_default(),
         annotations: pod.metadata.annotations.clone().unwrap_or_default(),
     }

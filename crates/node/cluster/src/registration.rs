@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use pulselet_agent::NodeHandle;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -40,16 +41,23 @@ impl Registered {
 pub(crate) struct Registration {
     client: ApiClient,
     machine: Machine,
+    node: NodeHandle,
     known: watch::Sender<Option<Registered>>,
     /// The status that was last sent, with its times, and when.
     sent: Option<(Value, Instant)>,
 }
 
 impl Registration {
-    pub(crate) fn new(client: ApiClient, machine: Machine, known: watch::Sender<Option<Registered>>) -> Self {
+    pub(crate) fn new(
+        client: ApiClient,
+        machine: Machine,
+        node: NodeHandle,
+        known: watch::Sender<Option<Registered>>,
+    ) -> Self {
         Self {
             client,
             machine,
+            node,
             known,
             sent: None,
         }
@@ -78,7 +86,7 @@ impl Registration {
         if self.known.borrow().is_none() {
             self.register().await?;
         }
-        let mut status = self.machine.status().await;
+        let mut status = self.machine.status(self.node.pressure()).await;
         let before = self
             .sent
             .as_ref()
@@ -149,7 +157,7 @@ impl Registration {
 
     async fn register(&mut self) -> Result<(), ApiClientError> {
         let name = self.machine.facts.name.clone();
-        let mut status = self.machine.status().await;
+        let mut status = self.machine.status(self.node.pressure()).await;
         with_times(&mut status["conditions"], &Value::Null, Timestamp::now());
         let labels = self.machine.labels();
         let node = json!({

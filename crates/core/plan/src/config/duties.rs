@@ -240,6 +240,18 @@ fn bytes(name: &str, text: &Spanned<String>) -> Result<u64, ConfigError> {
     })
 }
 
+/// `None` if it is not the number of a percentage.
+fn part(percent: &str) -> Option<Floor> {
+    let percent = percent.parse::<f64>().ok();
+    let percent = percent.filter(|percent| (0.0..=100.0).contains(percent))?;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "at most ten thousand and not negative"
+    )]
+    Some(Floor::Part((percent * 100.0).round() as u32))
+}
+
 fn threshold(
     key: &str,
     name: &str,
@@ -258,34 +270,21 @@ fn threshold(
         );
         ConfigError::new(place, message)
     })?;
-    let floor = match text.value.strip_suffix('%') {
-        Some(percent) => {
-            let percent = percent
-                .parse::<f64>()
-                .ok()
-                .filter(|percent| (0.0..=100.0).contains(percent));
-            let percent = percent.ok_or_else(|| {
-                let message = format!(
-                    "{key}.{name} is {}, a percentage is between 0% and 100%",
-                    text.value
-                );
-                ConfigError::new(place, message)
-            })?;
-            #[expect(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "at most ten thousand and not negative"
-            )]
-            Floor::Part((percent * 100.0).round() as u32)
-        }
-        None => {
-            let amount = Amount::parse(&text.value).map_err(|error| ConfigError::new(place, error))?;
-            let amount = u64::try_from(amount.nanos() / NANOS).map_err(|_| {
-                let message = format!("{key}.{name} is {}, it cannot be negative", text.value);
-                ConfigError::new(place, message)
-            })?;
-            Floor::Amount(amount)
-        }
+    let floor = if let Some(percent) = text.value.strip_suffix('%') {
+        part(percent).ok_or_else(|| {
+            let message = format!(
+                "{key}.{name} is {}, a percentage is between 0% and 100%",
+                text.value
+            );
+            ConfigError::new(place, message)
+        })?
+    } else {
+        let amount = Amount::parse(&text.value).map_err(|error| ConfigError::new(place, error))?;
+        let amount = u64::try_from(amount.nanos() / NANOS).map_err(|_| {
+            let message = format!("{key}.{name} is {}, it cannot be negative", text.value);
+            ConfigError::new(place, message)
+        })?;
+        Floor::Amount(amount)
     };
     Ok(EvictionThreshold { signal, floor, soft })
 }
@@ -368,19 +367,19 @@ evictionPressureTransitionPeriod: 30s
 
     #[test]
     fn errors_of_duties_name_their_place_and_what_would_do() {
-        insta::assert_snapshot!(error("kubeReserved: {gpu: 1}\n"), @"");
-        insta::assert_snapshot!(error("systemReserved: {cpu: -1}\n"), @"");
-        insta::assert_snapshot!(error("maxPods: 0\n"), @"");
-        insta::assert_snapshot!(error("clusterDNS: [resolver]\n"), @"");
-        insta::assert_snapshot!(error("clusterDNS: [1.1.1.1, 1.1.1.2, 1.1.1.3, 1.1.1.4]\n"), @"");
-        insta::assert_snapshot!(error("clusterDomain: Cluster_Local\n"), @"");
-        insta::assert_snapshot!(error("containerLogMaxSize: 0\n"), @"");
-        insta::assert_snapshot!(error("containerLogMaxFiles: 1\n"), @"");
-        insta::assert_snapshot!(error("imageGCHighThresholdPercent: 101\n"), @"");
-        insta::assert_snapshot!(error("imageGCHighThresholdPercent: 80\n"), @"");
-        insta::assert_snapshot!(error("evictionHard: {disk.available: 1Gi}\n"), @"");
-        insta::assert_snapshot!(error("evictionHard: {memory.available: 101%}\n"), @"");
-        insta::assert_snapshot!(error("evictionSoft: {memory.available: 1Gi}\n"), @"");
-        insta::assert_snapshot!(error("evictionSoftGracePeriod: {memory.available: 1m}\n"), @"");
+        insta::assert_snapshot!(error("kubeReserved: {gpu: 1}\n"), @"line 1, column 21: kubeReserved has gpu, which cannot be reserved; known resources: cpu, memory, ephemeral-storage");
+        insta::assert_snapshot!(error("systemReserved: {cpu: -1}\n"), @"line 1, column 23: systemReserved.cpu is -1, it cannot be negative");
+        insta::assert_snapshot!(error("maxPods: 0\n"), @"line 1, column 10: maxPods is 0, the least is 1");
+        insta::assert_snapshot!(error("clusterDNS: [resolver]\n"), @r#"line 1, column 14: "resolver" is not the address of a name server"#);
+        insta::assert_snapshot!(error("clusterDNS: [1.1.1.1, 1.1.1.2, 1.1.1.3, 1.1.1.4]\n"), @"line 1, column 41: clusterDNS names more than 3 servers, which resolvers do not ask");
+        insta::assert_snapshot!(error("clusterDomain: Cluster_Local\n"), @"line 1, column 16: a cluster's domain consists of labels of lower case letters, digits and '-', such as cluster.local");
+        insta::assert_snapshot!(error("containerLogMaxSize: 0\n"), @"line 1, column 22: containerLogMaxSize is 0, it must be more than nothing");
+        insta::assert_snapshot!(error("containerLogMaxFiles: 1\n"), @"line 1, column 23: containerLogMaxFiles is 1, the least is 2");
+        insta::assert_snapshot!(error("imageGCHighThresholdPercent: 101\n"), @"line 1, column 30: imageGCHighThresholdPercent is 101, a percentage is between 0 and 100");
+        insta::assert_snapshot!(error("imageGCHighThresholdPercent: 80\n"), @"line 1, column 30: imageGCLowThresholdPercent (80) must be less than imageGCHighThresholdPercent (80)");
+        insta::assert_snapshot!(error("evictionHard: {disk.available: 1Gi}\n"), @"line 1, column 32: evictionHard has disk.available, which is not measured; known signals: memory.available, nodefs.available, nodefs.inodesFree, pid.available");
+        insta::assert_snapshot!(error("evictionHard: {memory.available: 101%}\n"), @"line 1, column 34: evictionHard.memory.available is 101%, a percentage is between 0% and 100%");
+        insta::assert_snapshot!(error("evictionSoft: {memory.available: 1Gi}\n"), @"line 1, column 34: evictionSoft has memory.available, and evictionSoftGracePeriod does not say how long");
+        insta::assert_snapshot!(error("evictionSoftGracePeriod: {memory.available: 1m}\n"), @"line 1, column 45: evictionSoftGracePeriod has memory.available, and evictionSoft does not");
     }
 }

@@ -136,6 +136,7 @@ impl Agent {
         let refusal = blueprint.refusal.take().map(|refusal| *refusal);
         let refusal = refusal
             .or_else(|| refusal_without(pod, has))
+            .or_else(|| self.lack_of_strength(pod, &origin))
             .or_else(|| self.lack_of_room(&blueprint, &origin));
         blueprint.refusal = refusal.map(Box::new);
         let identity = Identity {

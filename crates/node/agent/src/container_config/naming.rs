@@ -170,7 +170,7 @@ pub(super) fn dns(pod: &Pod, cluster: &ClusterDns) -> Dns {
     let base = match Resolver::of(pod, cluster) {
         Resolver::None => Dns::default(),
         Resolver::Machine => machine_dns(pod.spec.host_network),
-        Resolver::Cluster => cluster_dns(pod, cluster, machine_dns(pod.spec.host_network).searches),
+        Resolver::Cluster => cluster_dns(pod, cluster, &machine_dns(pod.spec.host_network).searches),
     };
     with_config(base, pod)
 }
@@ -202,14 +202,14 @@ impl Resolver {
 }
 
 /// Services of the pod's own namespace come first, then those of others, then whatever the machine looks for.
-fn cluster_dns(pod: &Pod, cluster: &ClusterDns, of_machine: Vec<String>) -> Dns {
+fn cluster_dns(pod: &Pod, cluster: &ClusterDns, of_machine: &[String]) -> Dns {
     let domain = &cluster.domain;
     let mut searches = vec![
         format!("{}.svc.{domain}", pod.namespace()),
         format!("svc.{domain}"),
         domain.clone(),
     ];
-    add_missing(&mut searches, Some(&of_machine));
+    add_missing(&mut searches, Some(of_machine));
     Dns {
         servers: cluster.servers.iter().map(ToString::to_string).collect(),
         searches,
@@ -404,7 +404,7 @@ mod tests {
         }
         let config = json!({"options": [{"name": "ndots", "value": "2"}], "searches": ["more"]});
         let of_machine = vec!["lan".to_owned(), "shop.example".to_owned()];
-        let plain = cluster_dns(&pod(&json!({})), &cluster, of_machine);
+        let plain = cluster_dns(&pod(&json!({})), &cluster, &of_machine);
         assert_eq!(plain.servers, ["10.96.0.10"]);
         let searches = ["shop.svc.shop.example", "svc.shop.example", "shop.example", "lan"];
         assert_eq!(plain.searches, searches);
