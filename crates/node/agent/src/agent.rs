@@ -17,6 +17,7 @@ mod pods;
 mod publish;
 mod requests;
 mod starvation;
+mod succession;
 mod transitions;
 
 use std::collections::{BTreeMap, HashMap};
