@@ -141,7 +141,7 @@ impl Node {
         let jobs = Arc::new(jobs);
         let mut agent = Agent::new(
             Arc::clone(&jobs),
-            options.config,
+            options.config.clone(),
             Arc::clone(&metrics),
             options.lines.clone(),
             options.feed,

@@ -122,7 +122,7 @@ impl JobContext {
                     freed = freed.saturating_add(image.size);
                 }
                 Err(error) => {
-                    tracing::warn!(image = image.id, %error, "cannot remove an image that nobody uses")
+                    tracing::warn!(image = image.id, %error, "cannot remove an image that nobody uses");
                 }
             }
         }
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn what_was_not_used_for_longest_goes_first() {
-        let uses = ImageUse::default();
+        let known = ImageUse::default();
         let image = |id: &str| ImageSummary {
             id: id.to_owned(),
             ..ImageSummary::default()
@@ -184,10 +184,10 @@ mod tests {
                 .collect::<HashSet<_>>()
         };
         let begin = Instant::now();
-        assert_eq!(ids(uses.observe(all(), &used(&["a"]), begin)), ["b", "c"]);
+        assert_eq!(ids(known.observe(all(), &used(&["a"]), begin)), ["b", "c"]);
         let later = begin + std::time::Duration::from_secs(1);
-        assert_eq!(ids(uses.observe(all(), &used(&["b"]), later)), ["c", "a"]);
+        assert_eq!(ids(known.observe(all(), &used(&["b"]), later)), ["c", "a"]);
         let last = later + std::time::Duration::from_secs(1);
-        assert_eq!(ids(uses.observe(all(), &used(&[]), last)), ["c", "a", "b"]);
+        assert_eq!(ids(known.observe(all(), &used(&[]), last)), ["c", "a", "b"]);
     }
 }
