@@ -147,7 +147,7 @@ mod tests {
         node.objection(&serde_json::from_value(pod).expect("a pod"))
     }
 
-    fn requiring(term: Value) -> Value {
+    fn requiring(term: &Value) -> Value {
         let required =
             json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}});
         json!({"affinity": {"nodeAffinity": required}, "tolerations": [{"operator": "Exists"}]})
@@ -157,7 +157,7 @@ mod tests {
     fn selectors_and_affinity_are_those_of_the_scheduler() {
         let label = |key: &str, operator: &str, values: &[&str]| {
             let expression = json!({"key": key, "operator": operator, "values": values});
-            objection(&requiring(json!({"matchExpressions": [expression]})))
+            objection(&requiring(&json!({"matchExpressions": [expression]})))
         };
         assert_eq!(label("zone", "In", &["b", "a"]), None);
         assert_eq!(label("zone", "NotIn", &["b"]), None);
@@ -180,10 +180,10 @@ mod tests {
         }
         let named = |name: &str| {
             let field = json!({"key": "metadata.name", "operator": "In", "values": [name]});
-            objection(&requiring(json!({"matchFields": [field]})))
+            objection(&requiring(&json!({"matchFields": [field]})))
         };
         assert_eq!((named("n1"), named("n2")), (None, Some(Objection::NodeAffinity)));
-        assert_eq!(objection(&requiring(json!({}))), Some(Objection::NodeAffinity));
+        assert_eq!(objection(&requiring(&json!({}))), Some(Objection::NodeAffinity));
         let selector = |zone: &str| {
             objection(&json!({"nodeSelector": {"zone": zone}, "tolerations": [{"operator": "Exists"}]}))
         };

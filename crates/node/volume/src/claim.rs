@@ -179,7 +179,7 @@ mod tests {
         .expect("a pod")
     }
 
-    fn bound(spec: Value) -> ClaimedVolume {
+    fn bound(spec: &Value) -> ClaimedVolume {
         let volume = json!({"metadata": {"name": "pv"}, "spec": spec});
         ClaimedVolume::Bound(serde_json::from_value(volume).expect("a volume"))
     }
@@ -201,12 +201,12 @@ mod tests {
         let there = tempfile::tempdir().expect("a directory");
         let path = there.path();
         assert_eq!(
-            bind_to(bound(json!({"local": {"path": path}}))).await.as_deref(),
+            bind_to(bound(&json!({"local": {"path": path}}))).await.as_deref(),
             Ok(path)
         );
         let new = path.join("new");
         let host = json!({"hostPath": {"path": new, "type": "DirectoryOrCreate"}});
-        assert_eq!(bind_to(bound(host)).await.as_deref(), Ok(new.as_path()));
+        assert_eq!(bind_to(bound(&host)).await.as_deref(), Ok(new.as_path()));
         assert!(new.is_dir());
     }
 
@@ -216,15 +216,15 @@ mod tests {
             (ClaimedVolume::Missing, "persistentvolumeclaim \"data\" not found"),
             (ClaimedVolume::Unbound, "is not bound"),
             (
-                bound(json!({"csi": {"driver": "d", "volumeHandle": "h"}})),
+                bound(&json!({"csi": {"driver": "d", "volumeHandle": "h"}})),
                 "no storage drivers",
             ),
             (
-                bound(json!({"volumeMode": "Block", "local": {"path": "/dev/x"}})),
+                bound(&json!({"volumeMode": "Block", "local": {"path": "/dev/x"}})),
                 "block device",
             ),
             (
-                bound(json!({"local": {"path": "/is/not/there"}})),
+                bound(&json!({"local": {"path": "/is/not/there"}})),
                 "is not a directory",
             ),
         ] {
