@@ -13,6 +13,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::mount_table::unescape;
+
 /// Passwords, keys, and data of programs that run pods or containers. Below the root.
 const OF_MACHINE: &[&str] = &[
     "etc/shadow",
@@ -215,29 +217,6 @@ fn beneath_mount(path: &Path, mounts: &[Mounted<'_>]) -> Option<PathBuf> {
     }
     let place = mount.part.join(path.strip_prefix(&mount.target).ok()?);
     Some(Path::new("/").join(place.strip_prefix(&root.part).ok()?))
-}
-
-/// Spaces and the like are written as a backslash and three octal digits.
-fn unescape(text: &str) -> Cow<'_, Path> {
-    if !text.contains('\\') {
-        return Cow::Borrowed(Path::new(text));
-    }
-    let mut bytes = Vec::new();
-    let mut rest = text.as_bytes();
-    while let Some((first, tail)) = rest.split_first() {
-        let digits = tail.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
-        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) if *first == b'\\' => {
-                bytes.push(byte);
-                rest = &tail[3..];
-            }
-            Some(_) | None => {
-                bytes.push(*first);
-                rest = tail;
-            }
-        }
-    }
-    Cow::Owned(PathBuf::from(OsStr::from_bytes(&bytes)))
 }
 
 #[cfg(test)]
