@@ -5,7 +5,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use pulselet_agent::{Feed, NodeFacts, NodeHandle, NodeOptions};
+use pulselet_agent::{Feed, NodeDuties, NodeFacts, NodeHandle, NodeOptions};
 use pulselet_apiserver::NodeCertificate;
 use pulselet_cluster::{
     ApiClient, ApiObjects, BootstrapError, CertificateSubject, IssuedCertificate, Joined, Kubeconfig,
@@ -165,6 +165,7 @@ impl Application {
         node: NodeHandle,
         runtime: Arc<dyn Runtime>,
         facts: NodeFacts,
+        duties: NodeDuties,
         data_dir: &Path,
     ) -> Result<Membership, Failure> {
         let endpoint = self.endpoint()?;
@@ -190,6 +191,7 @@ impl Application {
         };
         let machine = Machine {
             facts,
+            duties,
             runtime,
             data_dir: data_dir.to_owned(),
             endpoint,
