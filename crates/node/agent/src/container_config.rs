@@ -89,6 +89,7 @@ pub(crate) fn sandbox_config(context: Context<'_>, attempt: u32) -> SandboxConfi
                 (false, _) => PidNamespace::Container,
             },
             own_users: spec.host_users == Some(false),
+            user_ids: None,
         },
         sysctls: security
             .sysctls
@@ -115,6 +116,7 @@ pub(crate) fn sandbox_config(context: Context<'_>, attempt: u32) -> SandboxConfi
             .as_ref()
             .map(security::resources)
             .unwrap_or_default(),
+        cgroup_parent: None,
         labels: pod.metadata.labels.clone().unwrap_or_default(),
         annotations: pod.metadata.annotations.clone().unwrap_or_default(),
     }
@@ -207,6 +209,7 @@ pub(crate) fn container_config(
         mounts,
         devices: Vec::new(),
         log_path: log_path(&context.log_directory(), name, attempt),
+        log_rotated_by_caller: false,
         stdin: container.stdin,
         stdin_once: container.stdin_once,
         tty: container.tty,
@@ -218,6 +221,7 @@ pub(crate) fn container_config(
         // Names were checked at admission; one this build does not know leaves the image's signal in force.
         stop_signal,
         pid_target: None,
+        pid_namespace: None,
         labels: pod.metadata.labels.clone().unwrap_or_default(),
         annotations: pod.metadata.annotations.clone().unwrap_or_default(),
     };
