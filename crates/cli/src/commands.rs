@@ -3,6 +3,7 @@
 mod api;
 mod check;
 mod completion;
+mod cri;
 mod demo;
 mod explain;
 mod history;
@@ -34,6 +35,7 @@ pub(crate) fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Api(args) => api::run(&args, cli.global.verbose),
         Command::Check(args) => check::run(&args, cli.global.verbose),
         Command::Completion(args) => completion::run(&args),
+        Command::Cri(args) => cri::run(&args, cli.global.verbose),
         Command::Demo(args) => demo::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::History(args) => history::run(&args),

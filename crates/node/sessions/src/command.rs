@@ -152,11 +152,7 @@ impl SessionStart {
     }
 
     /// The streams, or the message for the client.
-    async fn streams(
-        &self,
-        runtime: &dyn Runtime,
-        id: &ContainerId,
-    ) -> Result<ExecStreams, String> {
+    async fn streams(&self, runtime: &dyn Runtime, id: &ContainerId) -> Result<ExecStreams, String> {
         match self {
             Self::Exec(options) => {
                 let started = runtime.exec(id, options).await;

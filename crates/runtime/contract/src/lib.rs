@@ -44,8 +44,8 @@ pub use id::{ContainerId, SandboxId};
 pub use image::{ImageErrorKind, ImageStorage, ImageSummary, RegistryCredentials, RuntimeImageError};
 pub use pulselet_vocabulary::{ParseSignalError, PodName, Signal, exit_code};
 pub use sandbox::{
-    Dns, IdRange, InterfaceStats, Namespaces, PidNamespace, PodIdentity, PortMapping, Protocol, SandboxConfig, SandboxState,
-    SandboxStatus,
+    Dns, IdRange, InterfaceStats, Namespaces, PidNamespace, PodIdentity, PortMapping, Protocol,
+    SandboxConfig, SandboxState, SandboxStatus,
 };
 pub use signal_masks::SignalMasks;
 pub use volume_root::VolumeRoot;

@@ -54,7 +54,9 @@ pub(crate) fn to_wire(config: &SandboxConfig, owner: &str) -> v1::PodSandboxConf
 
 fn cgroup_parent(config: &SandboxConfig) -> String {
     let parent = config.cgroup_parent.as_ref();
-    parent.map(|parent| parent.display().to_string()).unwrap_or_default()
+    parent
+        .map(|parent| parent.display().to_string())
+        .unwrap_or_default()
 }
 
 /// The configuration without what the sandbox has as labels and annotations of its own.

@@ -184,7 +184,9 @@ pub(crate) fn image(image: &ImageSummary, pinned: bool) -> v1::Image {
 
 /// Whether all of a selector's labels are there.
 pub(crate) fn selects(selector: &BTreeMap<String, String>, labels: &BTreeMap<String, String>) -> bool {
-    selector.iter().all(|(name, value)| labels.get(name) == Some(value))
+    selector
+        .iter()
+        .all(|(name, value)| labels.get(name) == Some(value))
 }
 
 #[cfg(test)]
@@ -204,7 +206,9 @@ mod tests {
     #[test]
     fn a_selector_selects_what_has_all_of_it() {
         let map = |pairs: &[(&str, &str)]| {
-            let pairs = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            let pairs = pairs
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
             pairs.collect::<BTreeMap<_, _>>()
         };
         let labels = map(&[("a", "1"), ("b", "2")]);

@@ -32,13 +32,20 @@ impl Service {
         .resolve()?;
         let sources = resolved.mounts.iter().map(|mount| mount.host_path.clone());
         make_missing(sources.collect()).await?;
-        let created = self.runtime().create_container(&sandbox.status.id, &resolved).await;
+        let created = self
+            .runtime()
+            .create_container(&sandbox.status.id, &resolved)
+            .await;
         created.map(|id| id.to_string()).map_err(refused)
     }
 
     /// The image that a container is to be made of, which must be there.
     async fn image_of(&self, config: &v1::ContainerConfig) -> Result<ImageSummary, Status> {
-        let name = config.image.as_ref().map(|image| image.image.clone()).unwrap_or_default();
+        let name = config
+            .image
+            .as_ref()
+            .map(|image| image.image.clone())
+            .unwrap_or_default();
         if name.is_empty() {
             return Err(RequestError::Missing { field: "image" }.into());
         }
@@ -70,7 +77,10 @@ impl Service {
         let Some(id) = self.known_container(&request.container_id).await? else {
             return Ok(());
         };
-        let stopped = self.runtime().stop_container(&id, Duration::from_secs(seconds)).await;
+        let stopped = self
+            .runtime()
+            .stop_container(&id, Duration::from_secs(seconds))
+            .await;
         stopped.map_err(refused)
     }
 
@@ -132,14 +142,20 @@ impl Service {
         let container = self.container(&request.container_id).await?;
         let given = request.linux.unwrap_or_default();
         let resources = request::resources::of_container(&given)?;
-        let changed = self.runtime().update_container(&container.status.id, &resources).await;
+        let changed = self
+            .runtime()
+            .update_container(&container.status.id, &resources)
+            .await;
         changed.map_err(refused)
     }
 
     /// A container that does not run has no log to be opened again.
     pub(crate) async fn reopen_log(&self, id: &str) -> Result<(), Status> {
         let container = self.container(id).await?;
-        self.runtime().reopen_log(&container.status.id).await.map_err(refused)
+        self.runtime()
+            .reopen_log(&container.status.id)
+            .await
+            .map_err(refused)
     }
 }
 

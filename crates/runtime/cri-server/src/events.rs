@@ -52,26 +52,23 @@ impl Service {
         let containers = self.runtime().events();
         let sandboxes = self.0.sandbox_events.subscribe();
         let begun = (self.clone(), containers, sandboxes);
-        Box::pin(stream::unfold(
-            Some(begun),
-            async move |state| {
-                let (service, mut containers, mut sandboxes) = state?;
-                loop {
-                    let change = tokio::select! {
-                        event = containers.next() => of_container(event),
-                        event = sandboxes.recv() => of_sandbox(event),
-                    };
-                    match change {
-                        Ok(Some(change)) => {
-                            let event = service.complete(change).await;
-                            return Some((Ok(event), Some((service, containers, sandboxes))));
-                        }
-                        Ok(None) => {}
-                        Err(status) => return Some((Err(status), None)),
+        Box::pin(stream::unfold(Some(begun), async move |state| {
+            let (service, mut containers, mut sandboxes) = state?;
+            loop {
+                let change = tokio::select! {
+                    event = containers.next() => of_container(event),
+                    event = sandboxes.recv() => of_sandbox(event),
+                };
+                match change {
+                    Ok(Some(change)) => {
+                        let event = service.complete(change).await;
+                        return Some((Ok(event), Some((service, containers, sandboxes))));
                     }
+                    Ok(None) => {}
+                    Err(status) => return Some((Err(status), None)),
                 }
-            },
-        ))
+            }
+        }))
     }
 
     /// Adds the pod as it is now. One that is gone is left out.
@@ -99,7 +96,9 @@ impl Service {
 fn of_container(event: Option<RuntimeEvent>) -> Result<Option<Change>, Status> {
     let event = match event {
         Some(RuntimeEvent::Container(event)) => event,
-        Some(RuntimeEvent::Resync) => return Err(Status::aborted("events were missed: list, and listen again")),
+        Some(RuntimeEvent::Resync) => {
+            return Err(Status::aborted("events were missed: list, and listen again"));
+        }
         None => return Err(Status::unavailable("the runtime is gone")),
     };
     Ok(Some(Change {
@@ -114,9 +113,7 @@ fn of_container(event: Option<RuntimeEvent>) -> Result<Option<Change>, Status> {
     }))
 }
 
-fn of_sandbox(
-    event: Result<SandboxEvent, broadcast::error::RecvError>,
-) -> Result<Option<Change>, Status> {
+fn of_sandbox(event: Result<SandboxEvent, broadcast::error::RecvError>) -> Result<Option<Change>, Status> {
     let SandboxEvent { sandbox, change } = match event {
         Ok(event) => event,
         Err(broadcast::error::RecvError::Lagged(_)) => {

@@ -16,7 +16,10 @@ use crate::streams::Session;
 const OUTPUT_LIMIT: usize = 1 << 20;
 
 impl Service {
-    pub(crate) async fn exec_sync(&self, request: v1::ExecSyncRequest) -> Result<v1::ExecSyncResponse, Status> {
+    pub(crate) async fn exec_sync(
+        &self,
+        request: v1::ExecSyncRequest,
+    ) -> Result<v1::ExecSyncResponse, Status> {
         check_command(&request.cmd)?;
         let seconds = u64::try_from(request.timeout)
             .map_err(|_| RequestError::invalid("timeout", format!("{} is negative", request.timeout)))?;
@@ -28,7 +31,11 @@ impl Service {
             output_limit: OUTPUT_LIMIT,
         };
         let id = &container.status.id;
-        let output = self.runtime().exec_sync_separately(id, &exec).await.map_err(refused)?;
+        let output = self
+            .runtime()
+            .exec_sync_separately(id, &exec)
+            .await
+            .map_err(refused)?;
         match output.outcome {
             ExecOutcome::Exited(exit_code) => Ok(v1::ExecSyncResponse {
                 stdout: output.stdout,
@@ -137,7 +144,10 @@ fn check_streams(wanted: WantedStreams) -> Result<(), RequestError> {
         ));
     }
     if wanted.tty && wanted.stderr {
-        return Err(RequestError::invalid("stderr", "a terminal has one output: leave it out"));
+        return Err(RequestError::invalid(
+            "stderr",
+            "a terminal has one output: leave it out",
+        ));
     }
     Ok(())
 }

@@ -15,7 +15,10 @@ impl ImageService for Service {
         Ok(Response::new(v1::ListImagesResponse { images }))
     }
 
-    async fn image_status(&self, request: Request<v1::ImageStatusRequest>) -> Answer<v1::ImageStatusResponse> {
+    async fn image_status(
+        &self,
+        request: Request<v1::ImageStatusRequest>,
+    ) -> Answer<v1::ImageStatusResponse> {
         let answer = self.describe_image(request.get_ref()).await?;
         Ok(Response::new(answer))
     }
@@ -25,7 +28,10 @@ impl ImageService for Service {
         Ok(Response::new(v1::PullImageResponse { image_ref }))
     }
 
-    async fn remove_image(&self, request: Request<v1::RemoveImageRequest>) -> Answer<v1::RemoveImageResponse> {
+    async fn remove_image(
+        &self,
+        request: Request<v1::RemoveImageRequest>,
+    ) -> Answer<v1::RemoveImageResponse> {
         self.remove_image(request.get_ref().image.as_ref()).await?;
         Ok(Response::new(v1::RemoveImageResponse {}))
     }

@@ -18,7 +18,10 @@ impl Service {
     }
 
     /// Returns `None` if it is not there, which is no error in CRI.
-    pub(crate) async fn find_image(&self, spec: Option<&v1::ImageSpec>) -> Result<Option<ImageSummary>, Status> {
+    pub(crate) async fn find_image(
+        &self,
+        spec: Option<&v1::ImageSpec>,
+    ) -> Result<Option<ImageSummary>, Status> {
         let name = image_name(spec)?;
         match self.runtime().image_status(&name).await {
             Err(pulselet_runtime::Error::Image(error)) if error.kind == ImageErrorKind::NotFound => Ok(None),
@@ -43,14 +46,21 @@ impl Service {
         })
     }
 
-    pub(crate) async fn list_images(&self, filter: Option<v1::ImageFilter>) -> Result<Vec<v1::Image>, Status> {
-        let wanted = filter.and_then(|filter| filter.image).filter(|image| !image.image.is_empty());
+    pub(crate) async fn list_images(
+        &self,
+        filter: Option<v1::ImageFilter>,
+    ) -> Result<Vec<v1::Image>, Status> {
+        let wanted = filter
+            .and_then(|filter| filter.image)
+            .filter(|image| !image.image.is_empty());
         let images = match wanted {
             Some(spec) => self.find_image(Some(&spec)).await?.into_iter().collect(),
             None => self.runtime().list_images().await.map_err(refused)?,
         };
         let images = images.iter();
-        Ok(images.map(|image| answer::image(image, self.is_pinned(image))).collect())
+        Ok(images
+            .map(|image| answer::image(image, self.is_pinned(image)))
+            .collect())
     }
 
     /// Removes the image with all its names. What is not there is removed.
@@ -64,13 +74,17 @@ impl Service {
     /// Whether it has one of the names that are not to be removed.
     fn is_pinned(&self, image: &ImageSummary) -> bool {
         let pinned = &self.0.pinned_images;
-        pinned.iter().any(|name| image.tags.contains(name) || image.digests.contains(name))
+        pinned
+            .iter()
+            .any(|name| image.tags.contains(name) || image.digests.contains(name))
     }
 
     pub(crate) async fn image_fs(&self) -> Result<v1::ImageFsInfoResponse, Status> {
         let storage = self.runtime().image_storage().await.map_err(refused)?;
         let Some(storage) = storage else {
-            return Err(Status::unimplemented("this runtime does not say where its images are"));
+            return Err(Status::unimplemented(
+                "this runtime does not say where its images are",
+            ));
         };
         let usage = |used: u64| v1::FilesystemUsage {
             timestamp: answer::now(),
@@ -99,10 +113,14 @@ fn image_name(spec: Option<&v1::ImageSpec>) -> Result<String, RequestError> {
 /// Returns `None` if the client gives none.
 fn credentials(auth: &v1::AuthConfig) -> Result<Option<RegistryCredentials>, RequestError> {
     if !auth.identity_token.is_empty() {
-        return Ok(Some(RegistryCredentials::IdentityToken(auth.identity_token.clone())));
+        return Ok(Some(RegistryCredentials::IdentityToken(
+            auth.identity_token.clone(),
+        )));
     }
     if !auth.registry_token.is_empty() {
-        return Ok(Some(RegistryCredentials::RegistryToken(auth.registry_token.clone())));
+        return Ok(Some(RegistryCredentials::RegistryToken(
+            auth.registry_token.clone(),
+        )));
     }
     if !auth.username.is_empty() {
         return Ok(Some(RegistryCredentials::Basic {
@@ -121,7 +139,9 @@ fn credentials(auth: &v1::AuthConfig) -> Result<Option<RegistryCredentials>, Req
 /// A user name and a password as docker's files have them.
 fn decode_basic(text: &str) -> Option<(String, String)> {
     use base64::Engine as _;
-    let bytes = base64::engine::general_purpose::STANDARD.decode(text.trim()).ok()?;
+    let bytes = base64::engine::general_purpose::STANDARD
+        .decode(text.trim())
+        .ok()?;
     let text = String::from_utf8(bytes).ok()?;
     let (username, password) = text.split_once(':')?;
     // Some writers fill up with zero bytes.

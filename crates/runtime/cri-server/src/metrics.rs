@@ -130,7 +130,10 @@ impl Service {
             let measured = self.measure_containers(&sandbox).await?;
             all.push(v1::PodSandboxMetrics {
                 pod_sandbox_id: sandbox.status.id.to_string(),
-                metrics: interfaces.iter().flat_map(|one| of_interface(&sandbox, one)).collect(),
+                metrics: interfaces
+                    .iter()
+                    .flat_map(|one| of_interface(&sandbox, one))
+                    .collect(),
                 container_metrics: measured.iter().map(|one| of_container(&sandbox, one)).collect(),
             });
         }
@@ -199,7 +202,10 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), OF_CONTAINERS.len() + OF_INTERFACES.len());
-        let network = all.iter().find(|one| one.name.contains("receive_bytes")).expect("is there");
+        let network = all
+            .iter()
+            .find(|one| one.name.contains("receive_bytes"))
+            .expect("is there");
         assert_eq!(network.label_keys.len(), LABELS.len() + 1);
     }
 }

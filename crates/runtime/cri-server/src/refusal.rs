@@ -11,10 +11,7 @@ pub(crate) enum RequestError {
     #[error("{field}: {detail}")]
     Invalid { field: &'static str, detail: String },
     #[error("{field} is not supported by this runtime: {hint}")]
-    Unsupported {
-        field: &'static str,
-        hint: &'static str,
-    },
+    Unsupported { field: &'static str, hint: &'static str },
 }
 
 impl RequestError {

@@ -78,7 +78,10 @@ impl RuntimeService for Service {
         Ok(Response::new(answer))
     }
 
-    async fn runtime_config(&self, _: Request<v1::RuntimeConfigRequest>) -> Answer<v1::RuntimeConfigResponse> {
+    async fn runtime_config(
+        &self,
+        _: Request<v1::RuntimeConfigRequest>,
+    ) -> Answer<v1::RuntimeConfigResponse> {
         // Cgroups are made by their paths; systemd has no part in it.
         let cgroup_driver = v1::CgroupDriver::Cgroupfs.into();
         let linux = Some(v1::LinuxRuntimeConfiguration { cgroup_driver });
@@ -90,7 +93,10 @@ impl RuntimeService for Service {
         &self,
         request: Request<v1::UpdateRuntimeConfigRequest>,
     ) -> Answer<v1::UpdateRuntimeConfigResponse> {
-        let network = request.into_inner().runtime_config.and_then(|config| config.network_config);
+        let network = request
+            .into_inner()
+            .runtime_config
+            .and_then(|config| config.network_config);
         if let Some(network) = network.filter(|network| !network.pod_cidr.is_empty()) {
             tracing::info!(
                 pod_cidr = network.pod_cidr,
@@ -100,7 +106,10 @@ impl RuntimeService for Service {
         Ok(Response::new(v1::UpdateRuntimeConfigResponse {}))
     }
 
-    async fn run_pod_sandbox(&self, request: Request<v1::RunPodSandboxRequest>) -> Answer<v1::RunPodSandboxResponse> {
+    async fn run_pod_sandbox(
+        &self,
+        request: Request<v1::RunPodSandboxRequest>,
+    ) -> Answer<v1::RunPodSandboxResponse> {
         let pod_sandbox_id = self.run_sandbox(request.into_inner()).await?;
         Ok(Response::new(v1::RunPodSandboxResponse { pod_sandbox_id }))
     }
@@ -161,7 +170,10 @@ impl RuntimeService for Service {
         Ok(Response::new(v1::StartContainerResponse {}))
     }
 
-    async fn stop_container(&self, request: Request<v1::StopContainerRequest>) -> Answer<v1::StopContainerResponse> {
+    async fn stop_container(
+        &self,
+        request: Request<v1::StopContainerRequest>,
+    ) -> Answer<v1::StopContainerResponse> {
         self.stop_container(request.get_ref()).await?;
         Ok(Response::new(v1::StopContainerResponse {}))
     }
@@ -221,7 +233,10 @@ impl RuntimeService for Service {
         Ok(Response::new(v1::AttachResponse { url }))
     }
 
-    async fn port_forward(&self, request: Request<v1::PortForwardRequest>) -> Answer<v1::PortForwardResponse> {
+    async fn port_forward(
+        &self,
+        request: Request<v1::PortForwardRequest>,
+    ) -> Answer<v1::PortForwardResponse> {
         let url = self.port_forward(request.into_inner()).await?;
         Ok(Response::new(v1::PortForwardResponse { url }))
     }
@@ -278,7 +293,9 @@ impl RuntimeService for Service {
         &self,
         _: Request<v1::CheckpointContainerRequest>,
     ) -> Answer<v1::CheckpointContainerResponse> {
-        Err(Status::unimplemented("this runtime makes no checkpoints of containers"))
+        Err(Status::unimplemented(
+            "this runtime makes no checkpoints of containers",
+        ))
     }
 
     async fn get_container_events(

@@ -111,12 +111,18 @@ impl Service {
         let sandbox = self.sandbox(&request.pod_sandbox_id).await?;
         let given = request.resources.unwrap_or_default();
         let resources = request::resources::resources(&given)?;
-        let has_parent = sandbox.config.linux.is_some_and(|linux| !linux.cgroup_parent.is_empty());
+        let has_parent = sandbox
+            .config
+            .linux
+            .is_some_and(|linux| !linux.cgroup_parent.is_empty());
         if has_parent {
             // The client has changed them there.
             return Ok(());
         }
-        let changed = self.runtime().update_sandbox(&sandbox.status.id, &resources).await;
+        let changed = self
+            .runtime()
+            .update_sandbox(&sandbox.status.id, &resources)
+            .await;
         changed.map_err(refused)
     }
 }

@@ -151,10 +151,14 @@ async fn listen(path: &Path) -> Result<UnixListener, CriServeError> {
     }
     match std::fs::symlink_metadata(path) {
         Ok(found) if !std::os::unix::fs::FileTypeExt::is_socket(&found.file_type()) => {
-            return Err(CriServeError::NotASocket { path: path.to_owned() });
+            return Err(CriServeError::NotASocket {
+                path: path.to_owned(),
+            });
         }
         Ok(_) if UnixStream::connect(path).await.is_ok() => {
-            return Err(CriServeError::InUse { path: path.to_owned() });
+            return Err(CriServeError::InUse {
+                path: path.to_owned(),
+            });
         }
         Ok(_) => std::fs::remove_file(path).map_err(failed)?,
         Err(_) => {}

@@ -3,9 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pulselet_runtime::{
-    ContainerFilter, ContainerId, Runtime, SandboxId, SecurityFeatures, Version,
-};
+use pulselet_runtime::{ContainerFilter, ContainerId, Runtime, SandboxId, SecurityFeatures, Version};
 use tokio::sync::broadcast;
 use tonic::Status;
 

@@ -5,7 +5,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use pulselet_cri_wire::v1;
-use pulselet_runtime::{ContainerFilter, ContainerId, ContainerState, ContainerStats, SandboxId, SandboxState};
+use pulselet_runtime::{
+    ContainerFilter, ContainerId, ContainerState, ContainerStats, SandboxId, SandboxState,
+};
 use tonic::Status;
 
 use crate::answer;
@@ -84,7 +86,8 @@ impl Service {
         let container = self.container(id).await?;
         let id = container.status.id.clone();
         let measured = self.measure(container).await?;
-        let measured = measured.ok_or_else(|| Status::failed_precondition(format!("container {id} does not run")))?;
+        let measured =
+            measured.ok_or_else(|| Status::failed_precondition(format!("container {id} does not run")))?;
         Ok(self.container_stats_of(&measured).await)
     }
 
@@ -229,7 +232,10 @@ impl Service {
         } = measured;
         let timestamp = answer::now();
         let resources = self.runtime().container_resources(&container.status.id).await;
-        let limit = resources.ok().flatten().and_then(|resources| resources.memory_limit);
+        let limit = resources
+            .ok()
+            .flatten()
+            .and_then(|resources| resources.memory_limit);
         let storage = self.runtime().image_storage().await.ok().flatten();
         v1::ContainerStats {
             attributes: Some(v1::ContainerAttributes {
@@ -257,7 +263,10 @@ impl Service {
     }
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "CRI has its numbers as messages that may be missing")]
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "CRI has its numbers as messages that may be missing"
+)]
 fn value(value: u64) -> Option<v1::UInt64Value> {
     Some(v1::UInt64Value { value })
 }

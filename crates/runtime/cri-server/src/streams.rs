@@ -198,7 +198,10 @@ fn answer(
     stop: &CancellationToken,
 ) -> Response<Full<Bytes>> {
     let Some(session) = streams.take(request.uri().path()) else {
-        return text(StatusCode::NOT_FOUND, "there is no such address: it is good for one use within a minute");
+        return text(
+            StatusCode::NOT_FOUND,
+            "there is no such address: it is good for one use within a minute",
+        );
     };
     let protocol = match negotiate(request.headers(), session.purpose()) {
         Ok(protocol) => protocol,

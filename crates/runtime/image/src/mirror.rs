@@ -19,7 +19,9 @@ pub struct RegistryMirror {
 pub enum ParseMirrorError {
     #[error("{text:?} is not REGISTRY=URL, such as docker.io=https://mirror.example.com")]
     Form { text: String },
-    #[error("{url:?} is not the address of a mirror: it begins with http:// or https:// and has a host and nothing else")]
+    #[error(
+        "{url:?} is not the address of a mirror: it begins with http:// or https:// and has a host and nothing else"
+    )]
     Url { url: String },
 }
 
@@ -37,7 +39,9 @@ impl FromStr for RegistryMirror {
     type Err = ParseMirrorError;
 
     fn from_str(text: &str) -> Result<Self, ParseMirrorError> {
-        let form = || ParseMirrorError::Form { text: text.to_owned() };
+        let form = || ParseMirrorError::Form {
+            text: text.to_owned(),
+        };
         let (registry, address) = text.split_once('=').ok_or_else(form)?;
         if registry.is_empty() || registry.contains(['/', '@', ' ']) {
             return Err(form());

@@ -11,7 +11,9 @@ use pulselet_image::{
     Auth, CredentialsError, Digest, DockerConfig, ImageStore, ImageStoreError, ImageStoreErrorKind,
     ParseReferenceError, Progress, Reference,
 };
-use pulselet_runtime::{ImageErrorKind, ImageStorage, ImageSummary, Mount, RegistryCredentials, RuntimeImageError};
+use pulselet_runtime::{
+    ImageErrorKind, ImageStorage, ImageSummary, Mount, RegistryCredentials, RuntimeImageError,
+};
 
 use crate::host_image::HostImage;
 

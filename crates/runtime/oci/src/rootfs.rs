@@ -561,7 +561,10 @@ fn protect_kernel_files(root: &RootDir, spec: &ContainerSpec, null: OwnedFd) -> 
 }
 
 fn paths_or(given: Option<&[PathBuf]>, default: &[&str]) -> Vec<PathBuf> {
-    given.map_or_else(|| default.iter().map(PathBuf::from).collect(), <[PathBuf]>::to_vec)
+    given.map_or_else(
+        || default.iter().map(PathBuf::from).collect(),
+        <[PathBuf]>::to_vec,
+    )
 }
 
 /// The kernel's own files are what their paths say; an image may have links anywhere else.

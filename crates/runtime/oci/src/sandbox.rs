@@ -472,7 +472,12 @@ mod tests {
             (stats.receive_errors, stats.sent_bytes, stats.send_errors),
             (1, 2500, 3)
         );
-        for other in ["Inter-|   Receive  |  Transmit", "lo: 1 1 0 0 0 0 0 0 1 1 0 0", "eth1: x", ""] {
+        for other in [
+            "Inter-|   Receive  |  Transmit",
+            "lo: 1 1 0 0 0 0 0 0 1 1 0 0",
+            "eth1: x",
+            "",
+        ] {
             assert_eq!(interface(other), None, "{other}");
         }
     }

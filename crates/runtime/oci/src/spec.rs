@@ -5,9 +5,9 @@
 
 use std::path::{Path, PathBuf};
 
+use pulselet_runtime::IdRange;
 use pulselet_runtime::{Device, Mount, Resources};
 use pulselet_shim::record::{self, Durability, RecordError};
-use pulselet_runtime::IdRange;
 use serde::{Deserialize, Serialize};
 
 use crate::seccomp::Filter;

@@ -5,11 +5,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use pulselet_runtime::IdRange;
 use pulselet_runtime::{
     ContainerConfig, Error, Mount, PidNamespace, Propagation, Resources, Result, SandboxConfig, Seccomp,
     Signal,
 };
-use pulselet_runtime::IdRange;
 
 use crate::{
     capability,

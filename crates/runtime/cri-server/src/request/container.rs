@@ -49,7 +49,10 @@ impl ContainerRequest<'_> {
         let linux = config.linux.clone().unwrap_or_default();
         let context = linux.security_context.unwrap_or_default();
         if context.privileged && !self.sandbox.privileged {
-            return Err(RequestError::invalid("privileged", "the sandbox is not privileged"));
+            return Err(RequestError::invalid(
+                "privileged",
+                "the sandbox is not privileged",
+            ));
         }
         let pid = namespaces::of_container(context.namespace_options.as_ref(), &self.sandbox.namespaces)?;
         let (log_path, log_rotated_by_caller) = self.log_path()?;
@@ -89,7 +92,8 @@ impl ContainerRequest<'_> {
             return Ok((self.own_log.clone(), false));
         }
         let relative = Path::new(&self.config.log_path);
-        let is_below = |component: Component<'_>| matches!(component, Component::Normal(_) | Component::CurDir);
+        let is_below =
+            |component: Component<'_>| matches!(component, Component::Normal(_) | Component::CurDir);
         if !relative.components().all(is_below) || self.config.log_path.contains('\0') {
             let detail = format!("{:?} is not below the pod's directory", self.config.log_path);
             return Err(RequestError::invalid(FIELD, detail));
@@ -137,7 +141,9 @@ impl ContainerRequest<'_> {
         let wrong = |detail: String| Err(RequestError::invalid(FIELD, detail));
         let path = &mount.container_path;
         if mount.image.as_ref().is_some_and(|image| !image.image.is_empty()) {
-            return wrong(format!("{path}: images cannot be mounted: copy the files into the container's image"));
+            return wrong(format!(
+                "{path}: images cannot be mounted: copy the files into the container's image"
+            ));
         }
         if !mount.mount_options.is_empty() {
             return wrong(format!("{path}: mount_options are not supported"));
@@ -146,7 +152,10 @@ impl ContainerRequest<'_> {
             return wrong(format!("{path:?} is not a path"));
         }
         if !Path::new(&mount.host_path).is_absolute() {
-            return wrong(format!("{:?} is not an absolute path of the host", mount.host_path));
+            return wrong(format!(
+                "{:?} is not an absolute path of the host",
+                mount.host_path
+            ));
         }
         let ids = self.sandbox.namespaces.user_ids;
         let is_pods = |mapping: &v1::IdMapping| {
@@ -154,7 +163,9 @@ impl ContainerRequest<'_> {
                 && ids.is_some_and(|ids| (ids.first, ids.count) == (mapping.host_id, mapping.length))
         };
         if !mount.uid_mappings.iter().chain(&mount.gid_mappings).all(is_pods) {
-            return wrong(format!("{path}: owners can be mapped to the pod's own users alone"));
+            return wrong(format!(
+                "{path}: owners can be mapped to the pod's own users alone"
+            ));
         }
         Ok(())
     }
@@ -205,7 +216,10 @@ fn device(device: &v1::Device) -> Result<Device, RequestError> {
 
 /// CRI has the signals of the API in their order, from one on; zero leaves it to the image.
 fn stop_signal(number: i32) -> Result<Option<Signal>, RequestError> {
-    let Some(index) = usize::try_from(number).ok().and_then(|number| number.checked_sub(1)) else {
+    let Some(index) = usize::try_from(number)
+        .ok()
+        .and_then(|number| number.checked_sub(1))
+    else {
         return match number {
             0 => Ok(None),
             _ => Err(no_signal(number)),
@@ -271,7 +285,10 @@ mod tests {
     #[test]
     fn a_container_has_the_pods_name_of_its_image_and_the_stores_id() {
         let made = resolve(|_| ()).expect("is allowed");
-        assert_eq!((made.image.as_str(), made.image_id.as_str()), ("registry.example/app:1", "sha256:1"));
+        assert_eq!(
+            (made.image.as_str(), made.image_id.as_str()),
+            ("registry.example/app:1", "sha256:1")
+        );
         assert_eq!(made.log_path, Path::new("/logs/pod/app/3.log"));
         assert!(made.log_rotated_by_caller);
         let unlogged = resolve(|config| config.log_path.clear()).expect("is allowed");

@@ -21,13 +21,25 @@ fn number(field: &'static str, value: i64) -> Result<u32, RequestError> {
         .map_err(|_| RequestError::invalid(field, format!("{value} is not a user or group of Linux")))
 }
 
-/// Refuses options that only a machine with SELinux could follow.
+/// Refuses options that only a machine with SELinux could follow. The lowest level without categories keeps nothing from
+/// anything.
 fn refuse_selinux(options: Option<&v1::SeLinuxOption>) -> Result<(), RequestError> {
-    match options {
-        Some(options) if *options != v1::SeLinuxOption::default() => Err(RequestError::Unsupported {
+    let Some(options) = options else {
+        return Ok(());
+    };
+    let v1::SeLinuxOption {
+        user,
+        role,
+        r#type,
+        level,
+    } = options;
+    let separates =
+        !matches!(level.as_str(), "" | "s0") || !(user.is_empty() && role.is_empty() && r#type.is_empty());
+    if separates {
+        return Err(RequestError::Unsupported {
             field: "selinux_options",
             hint: "leave seLinuxOptions out of the pod",
-        }),
-        Some(_) | None => Ok(()),
+        });
     }
+    Ok(())
 }

@@ -35,7 +35,10 @@ fn is_host(field: &'static str, mode: NamespaceMode) -> Result<bool, RequestErro
 }
 
 fn wrong_mode(field: &'static str, mode: NamespaceMode) -> RequestError {
-    RequestError::invalid(field, format!("there is no such namespace of mode {}", mode.as_str_name()))
+    RequestError::invalid(
+        field,
+        format!("there is no such namespace of mode {}", mode.as_str_name()),
+    )
 }
 
 /// The range of a pod that has users of its own.
@@ -66,7 +69,10 @@ fn user_ids(users: &v1::UserNamespace) -> Result<Option<IdRange>, RequestError> 
 fn range(mapping: &v1::IdMapping) -> Result<IdRange, RequestError> {
     const FIELD: &str = "userns_options";
     if mapping.container_id != 0 {
-        return Err(RequestError::invalid(FIELD, "the mapping must begin with root, 0"));
+        return Err(RequestError::invalid(
+            FIELD,
+            "the mapping must begin with root, 0",
+        ));
     }
     let last = mapping.host_id.checked_add(mapping.length);
     if mapping.length == 0 || last.is_none() {

@@ -10,15 +10,18 @@ const PIDS_MAX: &str = "pids.max";
 
 pub(crate) fn resources(given: &v1::LinuxContainerResources) -> Result<Resources, RequestError> {
     let positive = |field: &'static str, value: i64| -> Result<Option<u64>, RequestError> {
-        let number = u64::try_from(value)
-            .map_err(|_| RequestError::invalid(field, format!("{value} is negative")))?;
+        let number =
+            u64::try_from(value).map_err(|_| RequestError::invalid(field, format!("{value} is negative")))?;
         Ok(Some(number).filter(|number| *number > 0))
     };
     let text = |value: &String| Some(value.clone()).filter(|value| !value.is_empty());
     if let Some(limit) = given.hugepage_limits.iter().find(|limit| limit.limit > 0) {
         return Err(RequestError::invalid(
             "hugepage_limits",
-            format!("huge pages ({}) are not supported: leave them out of the pod", limit.page_size),
+            format!(
+                "huge pages ({}) are not supported: leave them out of the pod",
+                limit.page_size
+            ),
         ));
     }
     let mut unified = given.unified.clone();
@@ -105,7 +108,10 @@ mod tests {
             ..v1::LinuxContainerResources::default()
         };
         let resources = of_container(&given).expect("is allowed");
-        assert_eq!((resources.pids_limit, resources.cpuset_mems.as_ref()), (Some(17), None));
+        assert_eq!(
+            (resources.pids_limit, resources.cpuset_mems.as_ref()),
+            (Some(17), None)
+        );
         assert_eq!(to_wire(&resources), given);
         let nothing = of_container(&v1::LinuxContainerResources::default()).expect("is allowed");
         assert_eq!(nothing.memory_limit, None);
@@ -121,7 +127,10 @@ mod tests {
         assert!(refused(|it| it.cpu_shares = -1).starts_with("cpu_shares: "));
         assert!(refused(|it| it.memory_limit_in_bytes = -5).starts_with("memory_limit_in_bytes: "));
         assert!(refused(|it| it.oom_score_adj = 1001).starts_with("oom_score_adj: "));
-        assert!(refused(|it| it.unified = [(PIDS_MAX.to_owned(), "x".to_owned())].into()).starts_with("unified: "));
+        assert!(
+            refused(|it| it.unified = [(PIDS_MAX.to_owned(), "x".to_owned())].into())
+                .starts_with("unified: ")
+        );
         let huge = |it: &mut v1::LinuxContainerResources| {
             it.hugepage_limits.push(v1::HugepageLimit {
                 page_size: "2MB".into(),

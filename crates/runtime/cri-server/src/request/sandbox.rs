@@ -85,7 +85,10 @@ fn hostname(name: &str) -> Result<String, RequestError> {
 fn log_directory(text: &str) -> Result<PathBuf, RequestError> {
     let path = PathBuf::from(text);
     if !text.is_empty() && !path.is_absolute() {
-        return Err(RequestError::invalid("log_directory", format!("{text:?} is not absolute")));
+        return Err(RequestError::invalid(
+            "log_directory",
+            format!("{text:?} is not absolute"),
+        ));
     }
     Ok(path)
 }
@@ -144,7 +147,10 @@ fn cgroup_parent(text: &str) -> Result<Option<PathBuf>, RequestError> {
         .components()
         .all(|component| matches!(component, Component::Normal(_)));
     if !is_plain || text.contains('\0') {
-        return Err(RequestError::invalid("cgroup_parent", format!("{text:?} is not a cgroup")));
+        return Err(RequestError::invalid(
+            "cgroup_parent",
+            format!("{text:?} is not a cgroup"),
+        ));
     }
     Ok(Some(path.to_owned()).filter(|path| !path.as_os_str().is_empty()))
 }

@@ -43,7 +43,10 @@ impl Users {
     /// A group alone says nothing: CRI wants the user whose it is.
     fn check(self, has_name: bool) -> Result<Self, RequestError> {
         if self.group.is_some() && self.user.is_none() && !has_name {
-            return Err(RequestError::invalid("run_as_group", "needs a user: give run_as_user too"));
+            return Err(RequestError::invalid(
+                "run_as_group",
+                "needs a user: give run_as_user too",
+            ));
         }
         Ok(self)
     }
@@ -161,7 +164,12 @@ fn app_armor(
         (None, "unconfined") => AppArmor::Unconfined,
         (None, text) => match text.strip_prefix("localhost/") {
             Some(name) => AppArmor::Localhost(name.to_owned()),
-            None => return Err(RequestError::invalid("apparmor_profile", format!("{text:?} is none"))),
+            None => {
+                return Err(RequestError::invalid(
+                    "apparmor_profile",
+                    format!("{text:?} is none"),
+                ));
+            }
         },
     };
     match wanted {

@@ -9,7 +9,11 @@ use super::OciRuntime;
 use crate::spec::ContainerSpec;
 
 impl OciRuntime {
-    pub(super) async fn update_container_to_the_end(&self, id: &ContainerId, given: &Resources) -> Result<()> {
+    pub(super) async fn update_container_to_the_end(
+        &self,
+        id: &ContainerId,
+        given: &Resources,
+    ) -> Result<()> {
         let operation = Operation::UpdateContainer;
         let state = self.0.shims.container_status(id)?.state;
         let runs = match state {
@@ -79,7 +83,10 @@ mod tests {
             ..Resources::default()
         };
         let merged = merge(&now, given);
-        assert_eq!((merged.cpu_shares, merged.memory_limit), (Some(200), Some(1 << 20)));
+        assert_eq!(
+            (merged.cpu_shares, merged.memory_limit),
+            (Some(200), Some(1 << 20))
+        );
         assert_eq!(
             (merged.oom_score_adj, merged.cpuset_cpus.as_deref()),
             (Some(5), Some("0"))

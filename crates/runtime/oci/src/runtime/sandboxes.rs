@@ -82,7 +82,10 @@ impl Inner {
 
     /// Kills what runs in the cgroups of a sandbox that has no record, or no readable one.
     fn end_unknown(&self, id: &SandboxId) {
-        let sandbox = self.cgroups.hierarchies.cgroup(&self.cgroups.base.join(id.as_str()));
+        let sandbox = self
+            .cgroups
+            .hierarchies
+            .cgroup(&self.cgroups.base.join(id.as_str()));
         for container in sandbox.children() {
             let path = self.cgroups.unparented(id, &container);
             let cgroup = self.cgroups.hierarchies.cgroup(&path);
