@@ -16,7 +16,7 @@ use crate::paths;
 use crate::runtime;
 
 /// Logs of containers whose kubelet wants none, below the data directory.
-const OWN_LOGS: &str = "unlogged";
+const OWN_LOGS: &str = "logs";
 
 pub(crate) fn run(args: &CriArgs, verbose: u8) -> Result<Exit, Failure> {
     logging::start(Quietness::Daemon, verbose, std::io::stderr);

@@ -34,6 +34,10 @@ pub const READ_ONLY_PATHS: [&str; 5] = [
 ];
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent switches, most of them under their Kubernetes names"
+)]
 pub struct ContainerConfig {
     pub pod: PodIdentity,
     pub name: String,

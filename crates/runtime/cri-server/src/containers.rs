@@ -168,13 +168,13 @@ fn matches(filter: &v1::ContainerFilter, container: &Container) -> bool {
 
 /// Makes the directories of the host that are to be mounted and are not there, as clients of CRI expect it.
 async fn make_missing(paths: Vec<PathBuf>) -> Result<(), Status> {
-    let make = |path: &Path| match path.try_exists() {
+    let ensure = |path: &Path| match path.try_exists() {
         Ok(true) => Ok(()),
         Ok(false) | Err(_) => std::fs::create_dir_all(path),
     };
     let made = tokio::task::spawn_blocking(move || {
         paths.iter().try_for_each(|path| {
-            make(path).map_err(|error| {
+            ensure(path).map_err(|error| {
                 let detail = format!("{} is not there and cannot be made: {error}", path.display());
                 RequestError::invalid("mounts", detail)
             })

@@ -30,6 +30,10 @@ impl From<RequestError> for Status {
 }
 
 /// The code for what a runtime says.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "errors are mapped by this, and those are values"
+)]
 pub(crate) fn refused(error: Error) -> Status {
     let code = match &error {
         Error::NotFound { .. } => Code::NotFound,

@@ -36,7 +36,7 @@ const MAX_CLIENTS: usize = 256;
 /// Calls of one client at once: exec probes of a full node, all in the same second.
 const MAX_CALLS: u32 = 4096;
 /// Between two looks whether a client that says nothing is still there.
-const KEEP_ALIVE: Duration = Duration::from_secs(60);
+const KEEP_ALIVE: Duration = Duration::from_mins(1);
 /// How long calls under way may take to end when the server does. What they have begun goes on.
 const LAST_CALLS: Duration = Duration::from_secs(5);
 /// After a failed accept: most often there are no descriptors left.

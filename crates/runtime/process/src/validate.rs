@@ -26,7 +26,10 @@ pub(crate) fn container(config: &ContainerConfig) -> Result<()> {
             format!("{:?} is not the name of a volume", mount.volume),
         );
     }
-    if config.pid_namespace.is_some_and(|mode| mode != PidNamespace::Host) {
+    if config
+        .pid_namespace
+        .is_some_and(|mode| mode != PidNamespace::Host)
+    {
         return invalid(
             "pid_namespace",
             "host processes have no process namespace but the host's".into(),

@@ -21,7 +21,7 @@ fn number(field: &'static str, value: i64) -> Result<u32, RequestError> {
         .map_err(|_| RequestError::invalid(field, format!("{value} is not a user or group of Linux")))
 }
 
-/// Refuses options that only a machine with SELinux could follow. The lowest level without categories keeps nothing from
+/// Refuses options that only a machine with `SELinux` could follow. The lowest level without categories keeps nothing from
 /// anything.
 fn refuse_selinux(options: Option<&v1::SeLinuxOption>) -> Result<(), RequestError> {
     let Some(options) = options else {
@@ -33,9 +33,9 @@ fn refuse_selinux(options: Option<&v1::SeLinuxOption>) -> Result<(), RequestErro
         r#type,
         level,
     } = options;
-    let separates =
-        !matches!(level.as_str(), "" | "s0") || !(user.is_empty() && role.is_empty() && r#type.is_empty());
-    if separates {
+    let is_lowest = matches!(level.as_str(), "" | "s0");
+    let is_plain = is_lowest && user.is_empty() && role.is_empty() && r#type.is_empty();
+    if !is_plain {
         return Err(RequestError::Unsupported {
             field: "selinux_options",
             hint: "leave seLinuxOptions out of the pod",
