@@ -3,6 +3,8 @@
 //! A tier is a list of commands that are run one after the other until one fails. Tests that the machine cannot run
 //! write themselves into a file, which is printed at the end, so that nobody takes them for passed.
 
+mod fields;
+
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,10 +19,12 @@ cargo xtask TIER [ARGUMENTS]
   docs         documentation without warnings, and its examples
   deny         licences, bans and sources of dependencies (needs cargo-deny)
   faults       a server under faults drawn at random, for a minute; seed and counts are printed (root, after a build)
+  vm           the built-in runtime on cgroup version 2 and AppArmor, in an emulated machine (root, qemu)
   bench        the measurements of docs/BENCHMARKS.md
-  all          everything but the measurements, as scripts/test runs it
+  all          everything but the measurements and the emulated machine, as scripts/test runs it
+  fields       writes the table of the fields of Kubernetes objects; its argument is a work tree of Kubernetes
 
-Arguments go to `cargo nextest run`, with `bench` and `faults` to the script of that name.";
+Arguments go to `cargo nextest run`, with `bench`, `faults` and `vm` to the script of that name.";
 
 /// Crates whose tests need nothing of the machine, beside the unit tests of all others.
 const PURE: [&str; 6] = [
@@ -39,6 +43,15 @@ fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     let tier = args.next().unwrap_or_default();
     let rest: Vec<String> = args.collect();
+    if let ("fields", [checkout]) = (tier.as_str(), rest.as_slice()) {
+        return match fields::write(Path::new(checkout), &repository()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(why) => {
+                eprintln!("xtask: {why}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     let Some(steps) = steps(&tier, &rest) else {
         eprintln!("{USAGE}");
         return ExitCode::from(if tier.is_empty() { 0 } else { 2 });
@@ -114,6 +127,7 @@ fn steps(tier: &str, arguments: &[String]) -> Option<Vec<Step>> {
         "docs" => docs(),
         "deny" => vec![deny()],
         "faults" => vec![faults().with(arguments)],
+        "vm" => vec![Step::new(&["scripts/vm", "boundary"]).with(arguments)],
         "bench" => vec![Step::new(&["scripts/bench"]).with(arguments)],
         "all" => {
             let mut steps = lints();

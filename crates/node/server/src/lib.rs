@@ -43,4 +43,4 @@ mod server;
 mod tls;
 
 pub use server::{NodeServeError, NodeServer, Options, serve};
-pub use tls::{Tls, TlsError};
+pub use tls::{ServingCertificate, Tls, TlsError};

@@ -191,7 +191,19 @@ impl Cgroup {
         self.limit_pod(&Resources {
             pids_limit,
             ..resources.clone()
-        })
+        })?;
+        self.end_as_a_whole(resources);
+        Ok(())
+    }
+
+    /// With version 2 a container that has too little memory ends with all of its processes; the others of its pod do not.
+    fn end_as_a_whole(&self, resources: &Resources) {
+        if let Some(directory) = self
+            .directory("memory")
+            .filter(|_| self.is_v2() && resources.memory_limit.is_some())
+        {
+            let _ = fs::write(directory.join("memory.oom.group"), "1");
+        }
     }
 
     /// The limits of a pod as a whole: those given.
@@ -269,7 +281,6 @@ impl Cgroup {
                 bytes => bytes.saturating_sub(limit).to_string(),
             };
             let _ = fs::write(directory.join("memory.swap.max"), swap);
-            let _ = fs::write(directory.join("memory.oom.group"), "1");
         } else {
             let bytes = match together {
                 u64::MAX => "-1".to_owned(),

@@ -14,7 +14,7 @@ use pulselet_image::ImageStore;
 use pulselet_runtime::{
     AttachOptions, BoxError, ContainerConfig, ContainerFilter, ContainerId, ContainerStats, ContainerStatus,
     DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Features, ImageStorage,
-    ImageSummary, InterfaceStats, Operation, RegistryCredentials, Resources, Result, Runtime,
+    ImageSummary, InterfaceStats, LogLimits, Operation, RegistryCredentials, Resources, Result, Runtime,
     RuntimeCondition, RuntimeHealth, RuntimeImageError, SandboxConfig, SandboxId, SandboxState,
     SandboxStatus, SecurityFeatures, SeparateExecOutput, SignalMasks, Version, async_trait,
 };
@@ -24,8 +24,9 @@ use pulselet_shim_client::{ContainerKind, ContainerRecord, SandboxRecord, ShimCo
 use pulselet_sys::Pid;
 
 use crate::{
+    app_armor,
     cgroup::{Cgroup, Hierarchies},
-    cni::Cni,
+    cni::{self, Cni},
     host_image::{self, HostImage},
     image::Images,
     network::{Network, NetworkOptions},
@@ -84,6 +85,8 @@ struct Inner {
     cni: Cni,
     /// Whether pods can have users of their own.
     user_namespaces: bool,
+    /// Whether containers can have `AppArmor` profiles.
+    app_armor: bool,
     /// Where ranges of users are looked for first.
     seed: u64,
 }
@@ -157,6 +160,10 @@ impl ContainerKind for Cgroups {
     fn clean_up(&self, record: &ContainerRecord, dir: &Path) {
         self.container(record, dir).remove();
     }
+
+    fn outlives_machine(&self, dir: &Path) -> bool {
+        cni::is_attached(dir)
+    }
 }
 
 impl OciRuntime {
@@ -173,12 +180,9 @@ impl OciRuntime {
         }
     }
 
-    /// Everything but `AppArmor`: no profile is applied. User namespaces need a kernel and file systems that can map the
-    /// owners of files; [`Runtime::version`] says whether they are there.
-    pub const SECURITY: SecurityFeatures = SecurityFeatures {
-        app_armor: false,
-        ..SecurityFeatures::ALL
-    };
+    /// Everything. `AppArmor` needs a kernel that uses it and the program that loads profiles, user namespaces a kernel and
+    /// file systems that can map the owners of files; [`Runtime::version`] says whether they are there.
+    pub const SECURITY: SecurityFeatures = SecurityFeatures::ALL;
 
     /// Opens the root, adopts what is there and removes what belongs to nothing any more.
     pub async fn open(options: OciOptions) -> std::result::Result<Self, OciOpenError> {
@@ -192,6 +196,7 @@ impl OciRuntime {
             shim,
             cgroups,
             user_namespaces,
+            app_armor,
         } = prepared.await.expect("preparing does not panic")?;
         let kind = Arc::new(cgroups.clone());
         let shims = Shims::open(&options.root, shim.clone(), kind).await?;
@@ -212,6 +217,7 @@ impl OciRuntime {
             network,
             cni: Cni::new(options.network.cni),
             user_namespaces,
+            app_armor,
             seed,
         }));
         runtime.check_pins().await;
@@ -234,6 +240,7 @@ struct Prepared {
     shim: ShimCommand,
     cgroups: Cgroups,
     user_namespaces: bool,
+    app_armor: bool,
 }
 
 fn prepare(mut options: OciOptions) -> std::result::Result<Prepared, OciOpenError> {
@@ -271,11 +278,16 @@ fn prepare(mut options: OciOptions) -> std::result::Result<Prepared, OciOpenErro
             "pods with hostUsers false are refused: this machine makes no user namespaces, or does not map the owners of files"
         );
     }
+    let profiles = app_armor::load_default();
+    if let Err(error) = &profiles {
+        tracing::info!(%error, "containers have no AppArmor profiles, and pods that ask for one are refused");
+    }
     Ok(Prepared {
         options,
         shim,
         cgroups,
         user_namespaces: checked.is_ok(),
+        app_armor: profiles.is_ok(),
     })
 }
 
@@ -339,6 +351,7 @@ impl Runtime for OciRuntime {
             images: true,
             security: SecurityFeatures {
                 user_namespaces: self.0.user_namespaces,
+                app_armor: self.0.app_armor,
                 ..Self::SECURITY
             },
             ..Shims::FEATURES
@@ -420,6 +433,7 @@ impl Runtime for OciRuntime {
             sandbox_dir: &self.0.shims.sandbox_dir(sandbox),
             user_ids: record.user_ids,
             cgroup: self.0.cgroups.sandbox_path(sandbox, &record.config),
+            app_armor: self.0.app_armor,
         }
         .build()?;
         self.check_user(&spec).await?;
@@ -550,6 +564,11 @@ impl Runtime for OciRuntime {
             .map_err(|error| failed(error.into()))?;
         let stream = tokio::net::TcpStream::from_std(stream).map_err(|error| failed(error.into()))?;
         Ok(Box::new(stream))
+    }
+
+    fn limit_logs(&self, limits: LogLimits) -> bool {
+        self.0.shims.limit_logs(limits);
+        true
     }
 
     async fn reopen_log(&self, id: &ContainerId) -> Result<()> {

@@ -76,6 +76,9 @@ pub(crate) struct Confinement {
     #[serde(default)]
     pub(crate) read_only_paths: Option<Vec<PathBuf>>,
     pub(crate) seccomp: Option<Filter>,
+    /// The `AppArmor` profile of its programs; `None` if they have none.
+    #[serde(default)]
+    pub(crate) app_armor: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

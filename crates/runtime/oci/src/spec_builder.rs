@@ -12,7 +12,7 @@ use pulselet_runtime::{
 };
 
 use crate::{
-    capability,
+    app_armor, capability,
     image::Template,
     oom_score,
     program::DEFAULT_PATH,
@@ -39,6 +39,8 @@ pub(crate) struct SpecBuilder<'a> {
     pub(crate) target: Option<i32>,
     /// The container's cgroup.
     pub(crate) cgroup: PathBuf,
+    /// Whether there are `AppArmor` profiles on this machine.
+    pub(crate) app_armor: bool,
 }
 
 impl SpecBuilder<'_> {
@@ -78,6 +80,7 @@ impl SpecBuilder<'_> {
                 masked_paths: security.masked_paths.clone(),
                 read_only_paths: security.read_only_paths.clone(),
                 seccomp: self.seccomp(capabilities)?,
+                app_armor: app_armor::profile(security, self.app_armor)?,
             },
             namespaces: self.namespaces()?,
             cgroup: CgroupSpec {
@@ -289,6 +292,7 @@ mod tests {
             user_ids: None,
             target: None,
             cgroup: "c".into(),
+            app_armor: false,
         };
         builder.build()
     }
@@ -355,6 +359,7 @@ mod tests {
                 user_ids: None,
                 target: None,
                 cgroup: "c".into(),
+                app_armor: false,
             };
             builder.build().expect("can be built").namespaces
         };

@@ -62,6 +62,7 @@ fn plan(kind: ResourceKind, object: &Object, asked: Option<i64>, now: Timestamp)
         | ResourceKind::Lease
         | ResourceKind::Namespace
         | ResourceKind::Node
+        | ResourceKind::Plain(_)
         | ResourceKind::Secret
         | ResourceKind::ServiceAccount => 0,
     };
@@ -180,7 +181,7 @@ impl Registry {
             value,
             guards: Vec::new(),
         };
-        match self.store.swap(swap).await? {
+        match self.swap(swap).await? {
             Swapped::Done(revision) => {
                 object.set_meta("resourceVersion", json!(revision.to_string()));
                 Ok(Some(Deleted { object, gone }))

@@ -7,14 +7,30 @@
 use serde_json::Value;
 
 use super::Access;
+use crate::access::attributes::ResourceAttributes;
 use crate::registry::Registry;
 use crate::registry::object::Object;
+use crate::registry::plain::{NodeAccess, PlainKind};
 use crate::registry::resource::{ResourceKind, Subresource};
 use crate::rest::route::Verb;
 use crate::rest::status::{ApiError, StatusReason};
 
 /// Where the leases of nodes are.
 const LEASE_NAMESPACE: &str = "kube-node-lease";
+
+/// Whether a node may ask this about others: its own endpoint has callers, too.
+pub(super) fn may_review(asked: &ResourceAttributes) -> bool {
+    let kind = (asked.group.as_str(), asked.resource.as_str());
+    asked.verb == "create"
+        && matches!(
+            kind,
+            ("authentication.k8s.io", "tokenreviews")
+                | (
+                    "authorization.k8s.io",
+                    "subjectaccessreviews" | "localsubjectaccessreviews"
+                )
+        )
+}
 
 pub(super) async fn allows(node: &str, registry: &Registry, access: Access<'_>) -> Result<bool, ApiError> {
     match access.path.endpoint.kind {
@@ -27,9 +43,41 @@ pub(super) async fn allows(node: &str, registry: &Registry, access: Access<'_>) 
             Ok(reads && used_by_own_pod(node, registry, access).await?)
         }
         ResourceKind::ServiceAccount => {
-            Ok(access.verb == Verb::Get && used_by_own_pod(node, registry, access).await?)
+            // For which pod a token is, is checked when the body is read.
+            let asked = match access.path.subresource {
+                None => access.verb == Verb::Get,
+                Some(Subresource::Token) => access.verb == Verb::Create,
+                Some(_) => false,
+            };
+            Ok(asked && used_by_own_pod(node, registry, access).await?)
         }
+        ResourceKind::Plain(kind) => of_table(node, kind, registry, access).await,
         ResourceKind::Namespace => Ok(false),
+    }
+}
+
+async fn of_table(
+    node: &str,
+    kind: PlainKind,
+    registry: &Registry,
+    access: Access<'_>,
+) -> Result<bool, ApiError> {
+    let whole = access.path.subresource.is_none();
+    match kind.row().node_access {
+        NodeAccess::Nothing | NodeAccess::ByRoles => Ok(false),
+        NodeAccess::Read => Ok(whole && matches!(access.verb, Verb::Get | Verb::List | Verb::Watch)),
+        NodeAccess::OfItsName => Ok(whole
+            && match access.verb {
+                // Under which name is seen when the body is.
+                Verb::Create => true,
+                Verb::Get | Verb::List | Verb::Watch | Verb::Update | Verb::Patch | Verb::Delete => {
+                    subject(&access) == Some(node)
+                }
+                Verb::DeleteCollection => false,
+            }),
+        NodeAccess::OfItsPods(_) => {
+            Ok(whole && access.verb == Verb::Get && used_by_own_pod(node, registry, access).await?)
+        }
     }
 }
 
@@ -115,7 +163,7 @@ fn uses(pod: &Object, kind: ResourceKind, name: &str) -> bool {
         .is_some_and(|spec| mentions(spec, kind, name))
 }
 
-/// Looks for the fields that name config maps and secrets: of volumes, environment and image pulls.
+/// Looks for the fields that name objects of a kind: of volumes, environment and image pulls.
 fn mentions(value: &Value, kind: ResourceKind, name: &str) -> bool {
     let fields: &[(&str, &str)] = match kind {
         ResourceKind::ConfigMap => &[
@@ -129,6 +177,10 @@ fn mentions(value: &Value, kind: ResourceKind, name: &str) -> bool {
             ("secretRef", "name"),
             ("secretKeyRef", "name"),
         ],
+        ResourceKind::Plain(kind) => match kind.row().node_access {
+            NodeAccess::OfItsPods(fields) => fields,
+            NodeAccess::Nothing | NodeAccess::ByRoles | NodeAccess::Read | NodeAccess::OfItsName => &[],
+        },
         ResourceKind::Event
         | ResourceKind::Lease
         | ResourceKind::Namespace
