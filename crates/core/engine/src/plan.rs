@@ -163,6 +163,11 @@ pub struct ProbePlan {
 }
 
 impl ProbePlan {
+    /// Whether its period is below one second: then it has another one for later.
+    pub(crate) fn is_fast(&self) -> bool {
+        self.period < self.period_after
+    }
+
     /// What a gate changes for a life that has begun: when its probe asks and waits, and how long a kill takes. What it
     /// counts to stays as it was.
     pub(crate) fn with_times_of(&self, other: &Self) -> Self {
@@ -205,7 +210,7 @@ pub enum SubSecondPolicy {
     Always,
 }
 
-/// The node's settings that change what the engine decides.
+/// What holds for every pod of the node and changes what the engine decides: the node's settings, and its pressure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     pub sub_second_policy: SubSecondPolicy,
@@ -221,6 +226,9 @@ pub struct Settings {
     /// than the pod's grace period.
     #[serde(default)]
     pub probe_grace: Option<Span>,
+    /// The node is late, so that probes with a period below one second go by whole seconds for now.
+    #[serde(default)]
+    pub stretched: bool,
 }
 
 impl Default for Settings {
@@ -233,6 +241,7 @@ impl Default for Settings {
             backoff_initial: Span::from_secs(10),
             backoff_max: Span::from_secs(300),
             probe_grace: None,
+            stretched: false,
         }
     }
 }

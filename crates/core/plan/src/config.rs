@@ -156,6 +156,7 @@ impl File {
                 .as_ref()
                 .map(probe_grace)
                 .transpose()?,
+            stretched: defaults.stretched,
         };
         Ok(NodeConfig {
             gates,
@@ -247,6 +248,7 @@ hostImage: true
             backoff_initial: Span::from_secs(1),
             backoff_max: Span::from_secs(90),
             probe_grace: Some(Span::from_secs(15)),
+            stretched: false,
         };
         let host_image = Some(true);
         let expected = NodeConfig {

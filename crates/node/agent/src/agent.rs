@@ -12,6 +12,7 @@ mod entry;
 mod journal;
 mod observe;
 mod pods;
+mod pressure;
 mod publish;
 mod requests;
 mod starvation;
@@ -42,6 +43,7 @@ pub(crate) use requests::{REQUESTS, Request};
 
 use self::entry::{DueAction, PendingOutput, PodEntry};
 use self::journal::{Journal, Verdict};
+use self::pressure::Lateness;
 use self::starvation::Starvation;
 use crate::endpoints::metrics::Metrics;
 use crate::jobs::{JobAnswer, JobContext};
@@ -85,6 +87,7 @@ pub(crate) struct Agent {
     tasks: JoinSet<()>,
     out: Outbox,
     starvation: Option<Starvation>,
+    lateness: Lateness,
     /// The part of the pods whose light changes are saved next.
     light_part: usize,
     ending: Option<Shutdown>,
@@ -143,6 +146,7 @@ impl Agent {
             tasks: JoinSet::new(),
             out: Outbox::default(),
             starvation: config.settings.overload_guard.then(|| Starvation::new(now)),
+            lateness: Lateness::default(),
             light_part: 0,
             ending: None,
             leave_by: Instant::now(),
@@ -235,6 +239,7 @@ impl Agent {
     /// Advances what is due, begins a batch, reaps ended tasks.
     fn turn(&mut self) {
         let now = self.jobs.clock.now();
+        self.advance_pressure(now);
         for _ in 0..ADVANCES_PER_TURN {
             if !self.advance(now) {
                 break;
@@ -263,7 +268,8 @@ impl Agent {
     }
 
     fn arm(&mut self, mut timer: Pin<&mut Sleep>) {
-        let next = self.pods.next_deadline();
+        let deadlines = [self.pods.next_deadline(), self.lateness.next_deadline()];
+        let next = deadlines.into_iter().flatten().min();
         let wait = next.map_or(LONGEST_SLEEP, |at| self.jobs.clock.until(at).min(LONGEST_SLEEP));
         let at = Instant::now() + wait;
         if timer.is_elapsed() || timer.deadline() != at {

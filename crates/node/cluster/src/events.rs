@@ -1,4 +1,4 @@
-//! Events of pods, posted to the API.
+//! Events of pods and of the node, posted to the API.
 //!
 //! Best effort: events explain, nothing depends on them. Equal ones are one object that counts, as on the node. What
 //! waits while the API is away is bounded, equal events waiting together; beyond that, new ones are left out.
@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use pulselet_agent::{PodEvent, spans};
+use pulselet_agent::{NodeEvent, PodEvent};
+use pulselet_vocabulary::{PodName, Severity};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -25,11 +26,32 @@ const MAX_POSTED: usize = 4_096;
 /// Who says it.
 const COMPONENT: &str = "pulselet";
 
+/// Events of nodes, which are in no namespace, are in this one, as a kubelet's are.
+const NODE_NAMESPACE: &str = "default";
+
+/// What is to be posted.
+#[derive(Debug)]
+pub(crate) enum NewEvent {
+    Pod(PodEvent),
+    Node(NodeEvent),
+}
+
+/// What an event is about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Regarding {
+    Pod {
+        pod: PodName,
+        uid: Arc<str>,
+        container: Option<Arc<str>>,
+    },
+    /// The node that posts.
+    Node,
+}
+
 /// What makes two events equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Key {
-    uid: Arc<str>,
-    container: Option<Arc<str>>,
+    regarding: Regarding,
     reason: &'static str,
     message: String,
 }
@@ -39,9 +61,10 @@ struct Key {
 struct Waiting {
     /// In the order in which they came.
     number: u64,
-    event: PodEvent,
+    severity: Severity,
     count: u32,
     first: Timestamp,
+    last: Timestamp,
 }
 
 /// An event the API has.
@@ -76,7 +99,7 @@ impl Poster {
     }
 
     /// Posts what comes until nothing more can come.
-    pub(crate) async fn run(mut self, mut events: mpsc::Receiver<PodEvent>) {
+    pub(crate) async fn run(mut self, mut events: mpsc::Receiver<NewEvent>) {
         let mut backoff = Backoff::default();
         let mut pause = Instant::now();
         loop {
@@ -99,16 +122,11 @@ impl Poster {
         }
     }
 
-    fn take(&mut self, event: PodEvent) {
-        let key = Key {
-            uid: Arc::clone(&event.uid),
-            container: event.container.clone(),
-            reason: event.reason,
-            message: event.message.clone(),
-        };
+    fn take(&mut self, event: NewEvent) {
+        let (key, severity, at) = sorted(event);
         if let Some(waiting) = self.waiting.get_mut(&key) {
             waiting.count += 1;
-            waiting.event.at = event.at;
+            waiting.last = at;
             return;
         }
         if self.waiting.len() == MAX_WAITING {
@@ -117,9 +135,10 @@ impl Poster {
         self.arrived += 1;
         let waiting = Waiting {
             number: self.arrived,
-            first: event.at,
-            event,
+            severity,
             count: 1,
+            first: at,
+            last: at,
         };
         self.waiting.insert(key, waiting);
     }
@@ -135,24 +154,25 @@ impl Poster {
         let now = Posted {
             name: known
                 .as_ref()
-                .map_or_else(|| name(&waiting.event), |known| known.name.clone()),
+                .map_or_else(|| self.name(&key, waiting), |known| known.name.clone()),
             count: waiting.count + known.as_ref().map_or(0, |known| known.count),
             first: known.as_ref().map_or(waiting.first, |known| known.first),
         };
         let answer = match known {
-            Some(_) => match self.client.send(counted(waiting, &now)).await {
+            Some(_) => match self.client.send(counted(&key, waiting, &now)).await {
                 // Events are forgotten after a while.
-                Err(error) if error.is_not_found() => self.client.send(self.created(waiting, &now)).await,
+                Err(error) if error.is_not_found() => {
+                    self.client.send(self.created(&key, waiting, &now)).await
+                }
                 other => other,
             },
-            None => self.client.send(self.created(waiting, &now)).await,
+            None => self.client.send(self.created(&key, waiting, &now)).await,
         };
         match answer {
             Ok(()) => self.remember(key.clone(), now),
             // A refusal stays one: a namespace that is gone, a message that is not liked.
             Err(error @ ApiClientError::Refused { .. }) => {
-                spans::pod(&waiting.event.pod)
-                    .in_scope(|| tracing::debug!(%error, "the API refused an event of the pod"));
+                tracing::debug!(%error, regarding = ?key.regarding, "the API refused an event");
             }
             Err(error) => return Err(error),
         }
@@ -171,48 +191,96 @@ impl Poster {
         }
     }
 
-    fn created(&self, waiting: &Waiting, now: &Posted) -> Call {
-        let event = &waiting.event;
-        let field_path = event
-            .container
-            .as_ref()
-            .map(|container| format!("spec.containers{{{container}}}"));
+    fn created(&self, key: &Key, waiting: &Waiting, now: &Posted) -> Call {
+        let namespace = key.regarding.namespace();
         let object: Value = json!({
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": now.name, "namespace": event.pod.namespace},
-            "involvedObject": {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "namespace": event.pod.namespace,
-                "name": event.pod.name,
-                "uid": event.uid,
-                "fieldPath": field_path,
-            },
-            "type": event.severity,
-            "reason": event.reason,
-            "message": event.message,
+            "metadata": {"name": now.name, "namespace": namespace},
+            "involvedObject": self.reference(&key.regarding),
+            "type": waiting.severity,
+            "reason": key.reason,
+            "message": key.message,
             "source": {"component": COMPONENT, "host": self.node},
             "reportingComponent": COMPONENT,
             "reportingInstance": self.node,
             "firstTimestamp": whole_seconds(now.first),
-            "lastTimestamp": whole_seconds(event.at),
+            "lastTimestamp": whole_seconds(waiting.last),
             "count": now.count,
         });
-        Call::create(paths::events(&event.pod.namespace), &object)
+        Call::create(paths::events(namespace), &object)
+    }
+
+    fn reference(&self, regarding: &Regarding) -> Value {
+        match regarding {
+            Regarding::Pod { pod, uid, container } => {
+                let field_path = container
+                    .as_ref()
+                    .map(|container| format!("spec.containers{{{container}}}"));
+                json!({
+                    "apiVersion": "v1",
+                    "kind": "Pod",
+                    "namespace": pod.namespace,
+                    "name": pod.name,
+                    "uid": uid,
+                    "fieldPath": field_path,
+                })
+            }
+            // A kubelet gives the name as the uid, and `kubectl describe node` looks for that.
+            Regarding::Node => {
+                json!({"apiVersion": "v1", "kind": "Node", "name": self.node, "uid": self.node})
+            }
+        }
+    }
+
+    fn name(&self, key: &Key, waiting: &Waiting) -> String {
+        let about = match &key.regarding {
+            Regarding::Pod { pod, .. } => &*pod.name,
+            Regarding::Node => &self.node,
+        };
+        // As upstream names them; two of a pod in the same nanosecond would be refused, and are not missed.
+        format!("{about}.{:x}", waiting.last.as_nanosecond())
     }
 }
 
-fn counted(waiting: &Waiting, now: &Posted) -> Call {
-    let event = &waiting.event;
-    let path = paths::named(&event.pod.namespace, "events", &now.name);
-    let changes = json!({"count": now.count, "lastTimestamp": whole_seconds(event.at)});
-    Call::merge(path, &changes)
+impl Regarding {
+    fn namespace(&self) -> &str {
+        match self {
+            Self::Pod { pod, .. } => &pod.namespace,
+            Self::Node => NODE_NAMESPACE,
+        }
+    }
 }
 
-fn name(event: &PodEvent) -> String {
-    // As upstream names them; two of a pod in the same nanosecond would be refused, and are not missed.
-    format!("{}.{:x}", event.pod.name, event.at.as_nanosecond())
+fn sorted(event: NewEvent) -> (Key, Severity, Timestamp) {
+    match event {
+        NewEvent::Pod(event) => {
+            let key = Key {
+                regarding: Regarding::Pod {
+                    pod: event.pod,
+                    uid: event.uid,
+                    container: event.container,
+                },
+                reason: event.reason,
+                message: event.message,
+            };
+            (key, event.severity, event.at)
+        }
+        NewEvent::Node(event) => {
+            let key = Key {
+                regarding: Regarding::Node,
+                reason: event.reason,
+                message: event.message,
+            };
+            (key, event.severity, event.at)
+        }
+    }
+}
+
+fn counted(key: &Key, waiting: &Waiting, now: &Posted) -> Call {
+    let path = paths::named(key.regarding.namespace(), "events", &now.name);
+    let changes = json!({"count": now.count, "lastTimestamp": whole_seconds(waiting.last)});
+    Call::merge(path, &changes)
 }
 
 fn whole_seconds(at: Timestamp) -> String {
