@@ -20,7 +20,7 @@ use crate::backoff::BackOff;
 use crate::hook::HookRun;
 use crate::io::{ContainerIx, CreateError, ImageFailure, LifeKey};
 use crate::line::{HookOutcome, LineBody};
-use crate::plan::{ContainerPlan, ProbeKind, Role, Settings};
+use crate::plan::{ContainerPlan, ProbeKind, ProbePace, Role, Settings};
 use crate::probe_runner::ProbeRunner;
 use crate::scope::Scope;
 use crate::status::{EffectiveProbe, Terminated};
@@ -315,10 +315,9 @@ impl Container {
             let plan = self.running().map_or(&self.plan, |running| &running.life.plan);
             let probe = plan.probe(kind)?;
             let prober = self.probers[kind as usize].as_ref();
-            let first = if settings.stretched {
-                probe.period_after
-            } else {
-                probe.period
+            let first = match settings.pace {
+                ProbePace::Planned => probe.period,
+                ProbePace::Stretched => probe.period_after,
             };
             Some(EffectiveProbe {
                 container: Arc::clone(&plan.name),

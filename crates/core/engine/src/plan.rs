@@ -210,6 +210,17 @@ pub enum SubSecondPolicy {
     Always,
 }
 
+/// How fast a probe may be whose period is below one second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ProbePace {
+    /// As its plan says.
+    #[default]
+    Planned,
+    /// The node is late: it goes by whole seconds for now.
+    Stretched,
+}
+
 /// What holds for every pod of the node and changes what the engine decides: the node's settings, and its pressure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
@@ -226,9 +237,8 @@ pub struct Settings {
     /// than the pod's grace period.
     #[serde(default)]
     pub probe_grace: Option<Span>,
-    /// The node is late, so that probes with a period below one second go by whole seconds for now.
     #[serde(default)]
-    pub stretched: bool,
+    pub pace: ProbePace,
 }
 
 impl Default for Settings {
@@ -241,7 +251,7 @@ impl Default for Settings {
             backoff_initial: Span::from_secs(10),
             backoff_max: Span::from_secs(300),
             probe_grace: None,
-            stretched: false,
+            pace: ProbePace::default(),
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::container::Container;
 use crate::event::Event;
 use crate::io::{ContainerIx, Input, LifeKey, Outbox};
 use crate::line::{KillReason, Line, LineBody, Phase};
-use crate::plan::{PodPlan, ProbeKind, Settings};
+use crate::plan::{PodPlan, ProbeKind, ProbePace, Settings};
 use crate::pressure::PressureChange;
 use crate::scope::Scope;
 use crate::status::{EffectiveProbe, PodCondition, PodReport};
@@ -107,7 +107,7 @@ impl PodMachine {
         out: &mut Outbox,
     ) -> Self {
         let mut pod = Self::accepted(identity, plan, settings, seed, now, out);
-        if settings.stretched {
+        if pod.is_stretched() {
             pod.report_pressure(now, PressureChange::Stretched, out);
         }
         pod.settle(now, out);
@@ -230,7 +230,7 @@ impl PodMachine {
 
     /// Whether its probes with a period below one second go by whole seconds for now.
     pub fn is_stretched(&self) -> bool {
-        self.settings.stretched
+        self.settings.pace == ProbePace::Stretched
     }
 
     pub fn status(&self) -> PodReport {

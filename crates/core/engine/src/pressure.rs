@@ -12,6 +12,7 @@
 
 use std::collections::VecDeque;
 
+use crate::plan::ProbePace;
 use crate::time::{Span, Time};
 
 /// The lateness of this long is looked at.
@@ -69,6 +70,14 @@ pub enum PressureChange {
 }
 
 impl PressureChange {
+    /// How fast probes are from now on.
+    pub const fn pace(self) -> ProbePace {
+        match self {
+            Self::Stretched => ProbePace::Stretched,
+            Self::Recovered => ProbePace::Planned,
+        }
+    }
+
     /// The reason of the node's event.
     pub const fn reason(self) -> &'static str {
         match self {
@@ -102,10 +111,10 @@ impl ProbePressure {
         }
     }
 
-    pub fn is_stretched(&self) -> bool {
+    pub fn pace(&self) -> ProbePace {
         match self.state {
-            PressureState::Calm => false,
-            PressureState::Stretched { .. } => true,
+            PressureState::Calm => ProbePace::Planned,
+            PressureState::Stretched { .. } => ProbePace::Stretched,
         }
     }
 
@@ -132,7 +141,7 @@ impl ProbePressure {
 
     /// Lets what is too old leave the window, one slice after the other, up to `now`.
     pub fn advance(&mut self, now: Time) -> Option<PressureChange> {
-        let was_stretched = self.is_stretched();
+        let before = self.pace();
         while let Some(slice) = self.slices.front().copied() {
             let leaves = slice.leaves();
             if leaves > now {
@@ -143,10 +152,10 @@ impl ProbePressure {
             self.judge(leaves);
         }
         self.judge(now);
-        match (was_stretched, self.is_stretched()) {
-            (false, true) => Some(PressureChange::Stretched),
-            (true, false) => Some(PressureChange::Recovered),
-            (true, true) | (false, false) => None,
+        match (before, self.pace()) {
+            (ProbePace::Planned, ProbePace::Stretched) => Some(PressureChange::Stretched),
+            (ProbePace::Stretched, ProbePace::Planned) => Some(PressureChange::Recovered),
+            (ProbePace::Planned, ProbePace::Planned) | (ProbePace::Stretched, ProbePace::Stretched) => None,
         }
     }
 
@@ -330,7 +339,7 @@ mod tests {
     #[test]
     fn an_agent_that_comes_back_goes_on_stretched() {
         let mut pressure = ProbePressure::stretched(at(7_000));
-        assert!(pressure.is_stretched());
+        assert_eq!(pressure.pace(), ProbePace::Stretched);
         assert_eq!(pressure.next_deadline(), Some(at(37_000)));
         assert_eq!(pressure.advance(at(36_999)), None);
         assert_eq!(pressure.advance(at(37_000)), Some(PressureChange::Recovered));
@@ -345,7 +354,7 @@ mod tests {
         let mut pressure = ProbePressure::default();
         pressure.observe(at(0), Span::from_millis(300));
         assert_eq!(pressure.observe(at(3_600_000), Span::from_millis(300)), None);
-        assert!(pressure.is_stretched());
+        assert_eq!(pressure.pace(), ProbePace::Stretched);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::io::{ProbeOutcome, ProbeReport};
-use crate::plan::{Handler, ProbeKind, ProbePlan, Settings, SubSecondPolicy};
+use crate::plan::{Handler, ProbeKind, ProbePace, ProbePlan, Settings, SubSecondPolicy};
 use crate::schedule::{Contact, Due, LookLimits, LookPolicy, Schedule, Turn};
 use crate::time::{Span, Time};
 use crate::worker::{LifeState, Next, Published, View, Worker};
@@ -106,11 +106,10 @@ impl ProbeRunner {
             }
             SubSecondPolicy::Always => true,
         };
-        // A period of a second or more is the same before and after: nothing stretches it.
-        if is_fast && !settings.stretched {
-            plan.period
-        } else {
-            plan.period_after
+        match settings.pace {
+            ProbePace::Planned if is_fast => plan.period,
+            // A period of a second or more is the same before and after: nothing stretches it.
+            ProbePace::Planned | ProbePace::Stretched => plan.period_after,
         }
     }
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use pulselet_engine::plan::{ProbeKind, Settings, SubSecondPolicy};
+use pulselet_engine::plan::{ProbeKind, ProbePace, Settings, SubSecondPolicy};
 use pulselet_engine::time::{Span, Time};
 use pulselet_model::{
     Container, ExecAction, Gate, GateSet, HttpGetAction, IntOrString, Lifecycle, LifecycleHandler, Pod,
@@ -200,7 +200,7 @@ impl Dice {
             backoff_initial: self.pick(&[defaults.backoff_initial, Span::from_secs(1)]),
             backoff_max: self.pick(&[defaults.backoff_max, Span::from_secs(20)]),
             probe_grace: self.sometimes(4, |dice| dice.seconds(20)),
-            stretched: false,
+            pace: ProbePace::Planned,
         }
     }
 

@@ -329,7 +329,7 @@ impl Simulation {
 
     fn handle(&mut self, mut input: Input) {
         if let Input::Replan { settings, .. } = &mut input {
-            settings.stretched = self.pressure.is_stretched();
+            settings.pace = self.pressure.pace();
         }
         self.pod.handle(self.now, input.clone(), &mut self.out);
         self.commit(Some(input));

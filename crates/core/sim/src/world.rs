@@ -179,7 +179,6 @@ impl World {
         let (now, happening) = self.queue.pop()?;
         let arrival = match happening {
             Happening::Report { agent, input } if agent == self.agent => Arrival::Input(input),
-            Happening::Report { .. } => Arrival::Silence,
             Happening::Request(input) => {
                 if let Input::Replan { plan, running, .. } = &input {
                     self.plan = Arc::clone(plan);
@@ -191,7 +190,8 @@ impl World {
                 self.begin_probe(now, asked, late);
                 Arrival::ProbeBegan { late }
             }
-            Happening::ProbeBegins { .. } => Arrival::Silence,
+            // For an agent that is gone.
+            Happening::Report { .. } | Happening::ProbeBegins { .. } => Arrival::Silence,
             Happening::Create(life) => self.create(now, life),
             Happening::Start(life) => self.start(now, life),
             Happening::Stop { life, grace } => self.stop(now, life, grace),

@@ -193,11 +193,11 @@ impl PodMachine {
 
     /// Probes with a period below one second give way to the node's pressure, or come back. Nothing else changes.
     pub(super) fn pace(&mut self, now: Time, change: PressureChange, out: &mut Outbox) {
-        let stretched = change == PressureChange::Stretched;
-        if self.settings.stretched == stretched {
+        let pace = change.pace();
+        if self.settings.pace == pace {
             return;
         }
-        self.settings.stretched = stretched;
+        self.settings.pace = pace;
         for ix in 0..self.containers.len() {
             self.with(now, ix, out, |it, scope| it.pace(scope));
         }

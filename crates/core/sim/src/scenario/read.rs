@@ -712,26 +712,29 @@ load:
                 "line 1, column",
                 "at",
             ),
-            (
-                "load: [{from: 3s, to: 3s, lateness: 1s}]\n".to_owned(),
-                "line 1, column 23",
-                "not after from",
-            ),
-            (
-                "load: [{from: 3s, to: 4s}]\n".to_owned(),
-                "line 1, column",
-                "lateness",
-            ),
-            (
-                "load: [{from: 3s, to: 4s, late: 1s}]\n".to_owned(),
-                "line 1, column 27",
-                "late",
-            ),
             ("containers: {\n".to_owned(), "line 1, column 13", ""),
         ];
         for (text, at, says) in cases {
             let error = read(&text).expect_err(&text).to_string();
             assert!(error.starts_with(at) && error.contains(says), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn errors_of_a_load_name_line_and_column() {
+        let cases = [
+            ("{from: 3s, to: 3s, lateness: 1s}", "column 23", "not after from"),
+            ("{from: 3s, to: 4s}", "column", "lateness"),
+            ("{from: 3s, to: 4s, late: 1s}", "column 27", "late"),
+        ];
+        for (text, at, says) in cases {
+            let text = format!("load: [{text}]\n");
+            let error = read(&text).expect_err(&text).to_string();
+            let begin = format!("line 1, {at}");
+            assert!(
+                error.starts_with(&begin) && error.contains(says),
+                "{text:?}: {error}"
+            );
         }
     }
 }

@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use pulselet_engine::plan::ProbePace;
 use pulselet_engine::{Input, PodKey, PodMachine, PressureChange, ProbePressure, Settings, Time};
 use pulselet_vocabulary::Severity;
 
@@ -31,7 +32,7 @@ impl Agent {
     /// What new plans and new pods go by.
     pub(super) fn settings(&self) -> Settings {
         Settings {
-            stretched: self.lateness.pressure.is_stretched(),
+            pace: self.lateness.pressure.pace(),
             ..self.config.settings
         }
     }
@@ -59,7 +60,7 @@ impl Agent {
             PressureChange::Stretched => tracing::warn!(reason, "{}", change.message()),
             PressureChange::Recovered => tracing::info!(reason, "{}", change.message()),
         }
-        self.metrics.stretched(self.lateness.pressure.is_stretched());
+        self.metrics.pace(change.pace());
         let concerned = self.pods.iter().filter(|(_, pod)| pod.has_fast_probe());
         let concerned: Vec<PodKey> = concerned.map(|(key, _)| key).collect();
         match change {
@@ -85,12 +86,16 @@ impl Agent {
 
     /// An agent that is gone had stretched the probes of this pod, and announced it: this goes on.
     pub(super) fn resume_pressure(&mut self, pod: &PodMachine) {
-        if pod.is_stretched() && pod.has_fast_probe() && !self.lateness.pressure.is_stretched() {
+        let goes_on = match self.lateness.pressure.pace() {
+            ProbePace::Planned => pod.is_stretched() && pod.has_fast_probe(),
+            ProbePace::Stretched => false,
+        };
+        if goes_on {
             self.lateness = Lateness {
                 pressure: ProbePressure::stretched(self.jobs.clock.now()),
                 is_announced: true,
             };
-            self.metrics.stretched(true);
+            self.metrics.pace(ProbePace::Stretched);
         }
     }
 

@@ -14,7 +14,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use pulselet_engine::io::{ProbeOutcome, ProbeReport};
 use pulselet_engine::line::KillReason;
-use pulselet_engine::plan::ProbeKind;
+use pulselet_engine::plan::{ProbeKind, ProbePace};
 use pulselet_model::{Gate, GateSet};
 use pulselet_vocabulary::Signal;
 
@@ -243,8 +243,8 @@ impl Metrics {
         self.lateness.observe(late.as_secs_f64());
     }
 
-    pub(crate) fn stretched(&self, is_stretched: bool) {
-        self.stretched.set(i64::from(is_stretched));
+    pub(crate) fn pace(&self, pace: ProbePace) {
+        self.stretched.set(i64::from(pace == ProbePace::Stretched));
     }
 
     pub(crate) fn first_success(&self, after: Duration) {
