@@ -4,6 +4,7 @@ mod cluster;
 mod doors;
 mod gates;
 mod old;
+mod pressure;
 mod rollback;
 mod streams;
 

@@ -3,29 +3,24 @@
 //! Best effort: events explain, nothing depends on them. Equal ones are one object that counts, as on the node. What
 //! waits while the API is away is bounded, equal events waiting together; beyond that, new ones are left out.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::Arc;
+mod queue;
 
 use jiff::Timestamp;
 use pulselet_agent::{NodeEvent, PodEvent};
-use pulselet_vocabulary::{PodName, Severity};
+use pulselet_vocabulary::Severity;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use self::queue::{EventQueue, Key, Posted, Regarding, Waiting};
 use crate::backoff::Backoff;
 use crate::client::{ApiClient, ApiClientError, Call};
 use crate::paths;
 
 /// Events between the node and this task.
 pub(crate) const QUEUE: usize = 256;
-/// Distinct events that wait to be posted.
-const MAX_WAITING: usize = 1_024;
-/// Posted events that are remembered, so that equal ones are counted: about what a node of hundreds of pods has.
-const MAX_POSTED: usize = 4_096;
 /// Who says it.
 const COMPONENT: &str = "pulselet";
-
 /// Events of nodes, which are in no namespace, are in this one, as a kubelet's are.
 const NODE_NAMESPACE: &str = "default";
 
@@ -36,54 +31,11 @@ pub(crate) enum NewEvent {
     Node(NodeEvent),
 }
 
-/// What an event is about.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Regarding {
-    Pod {
-        pod: PodName,
-        uid: Arc<str>,
-        container: Option<Arc<str>>,
-    },
-    /// The node that posts.
-    Node,
-}
-
-/// What makes two events equal.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct Key {
-    regarding: Regarding,
-    reason: &'static str,
-    message: String,
-}
-
-/// Equal events that wait to be posted.
-#[derive(Debug)]
-struct Waiting {
-    /// In the order in which they came.
-    number: u64,
-    severity: Severity,
-    count: u32,
-    first: Timestamp,
-    last: Timestamp,
-}
-
-/// An event the API has.
-#[derive(Clone, Debug)]
-struct Posted {
-    name: String,
-    count: u32,
-    first: Timestamp,
-}
-
 #[derive(Debug)]
 pub(crate) struct Poster {
     client: ApiClient,
     node: String,
-    waiting: BTreeMap<Key, Waiting>,
-    arrived: u64,
-    posted: HashMap<Key, Posted>,
-    /// The keys of `posted`, oldest first.
-    order: VecDeque<Key>,
+    queue: EventQueue,
 }
 
 impl Poster {
@@ -91,10 +43,7 @@ impl Poster {
         Self {
             client,
             node,
-            waiting: BTreeMap::new(),
-            arrived: 0,
-            posted: HashMap::new(),
-            order: VecDeque::new(),
+            queue: EventQueue::default(),
         }
     }
 
@@ -103,12 +52,17 @@ impl Poster {
         let mut backoff = Backoff::default();
         let mut pause = Instant::now();
         loop {
+            let due = self.queue.due();
+            let wake = due.unwrap_or(pause).max(pause);
             tokio::select! {
                 event = events.recv() => match event {
-                    Some(event) => self.take(event),
+                    Some(event) => {
+                        let (key, severity, at) = sorted(event);
+                        self.queue.take(key, severity, at, Instant::now());
+                    }
                     None => return,
                 },
-                () = tokio::time::sleep_until(pause), if !self.waiting.is_empty() => {
+                () = tokio::time::sleep_until(wake), if due.is_some() => {
                     match self.post_next().await {
                         Ok(()) => backoff.reset(),
                         Err(error) => {
@@ -122,35 +76,13 @@ impl Poster {
         }
     }
 
-    fn take(&mut self, event: NewEvent) {
-        let (key, severity, at) = sorted(event);
-        if let Some(waiting) = self.waiting.get_mut(&key) {
-            waiting.count += 1;
-            waiting.last = at;
-            return;
-        }
-        if self.waiting.len() == MAX_WAITING {
-            return;
-        }
-        self.arrived += 1;
-        let waiting = Waiting {
-            number: self.arrived,
-            severity,
-            count: 1,
-            first: at,
-            last: at,
-        };
-        self.waiting.insert(key, waiting);
-    }
-
     /// Posts the event that has waited longest. It goes on waiting if the API cannot be asked.
     async fn post_next(&mut self) -> Result<(), ApiClientError> {
-        let oldest = self.waiting.iter().min_by_key(|(_, waiting)| waiting.number);
-        let Some((key, waiting)) = oldest else {
+        let Some((key, waiting)) = self.queue.next(Instant::now()) else {
             return Ok(());
         };
         let key = key.clone();
-        let known = self.posted.get(&key).cloned();
+        let known = self.queue.posted(&key).cloned();
         let now = Posted {
             name: known
                 .as_ref()
@@ -169,26 +101,15 @@ impl Poster {
             None => self.client.send(self.created(&key, waiting, &now)).await,
         };
         match answer {
-            Ok(()) => self.remember(key.clone(), now),
+            Ok(()) => self.queue.remember(key.clone(), now, Instant::now()),
             // A refusal stays one: a namespace that is gone, a message that is not liked.
             Err(error @ ApiClientError::Refused { .. }) => {
                 tracing::debug!(%error, regarding = ?key.regarding, "the API refused an event");
             }
             Err(error) => return Err(error),
         }
-        self.waiting.remove(&key);
+        self.queue.drop_waiting(&key);
         Ok(())
-    }
-
-    fn remember(&mut self, key: Key, posted: Posted) {
-        if self.posted.insert(key.clone(), posted).is_none() {
-            self.order.push_back(key);
-        }
-        if self.order.len() > MAX_POSTED
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.posted.remove(&oldest);
-        }
     }
 
     fn created(&self, key: &Key, waiting: &Waiting, now: &Posted) -> Call {

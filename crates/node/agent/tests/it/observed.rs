@@ -84,6 +84,8 @@ async fn metrics_follow_what_pods_use() {
     assert_eq!(in_use(&metrics, "ContainerStopSignals"), 1);
     assert_eq!(in_use(&metrics, "StartupProbeEnabled"), 0);
     assert!(metrics.contains(r#"kubelet_pod_stop_signals_count{signal="SIGUSR1"} 1"#));
+    let first = "pulselet_container_time_to_first_success_seconds_count 1\n";
+    assert!(metrics.contains(first), "of the one that is probed: {metrics}");
     bench.delete("one").await;
     eventually("its numbers go with the pod", || async {
         let metrics = get(address, "/metrics").await;
