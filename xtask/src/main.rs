@@ -3,6 +3,8 @@
 //! A tier is a list of commands that are run one after the other until one fails. Tests that the machine cannot run
 //! write themselves into a file, which is printed at the end, so that nobody takes them for passed.
 
+mod fields;
+
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,6 +21,7 @@ cargo xtask TIER [ARGUMENTS]
   faults       a server under faults drawn at random, for a minute; seed and counts are printed (root, after a build)
   bench        the measurements of docs/BENCHMARKS.md
   all          everything but the measurements, as scripts/test runs it
+  fields       writes the table of the fields of Kubernetes objects; its argument is a work tree of Kubernetes
 
 Arguments go to `cargo nextest run`, with `bench` and `faults` to the script of that name.";
 
@@ -39,6 +42,15 @@ fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     let tier = args.next().unwrap_or_default();
     let rest: Vec<String> = args.collect();
+    if let ("fields", [checkout]) = (tier.as_str(), rest.as_slice()) {
+        return match fields::write(Path::new(checkout), &repository()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(why) => {
+                eprintln!("xtask: {why}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     let Some(steps) = steps(&tier, &rest) else {
         eprintln!("{USAGE}");
         return ExitCode::from(if tier.is_empty() { 0 } else { 2 });

@@ -13,11 +13,13 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use clap_complete::engine::ArgValueCompleter;
 use pulselet_engine::time::Span;
 use pulselet_model::gates::GateError;
 use pulselet_model::{GateSet, Profile};
 use pulselet_vocabulary::PodName;
 
+use crate::completing;
 use crate::output::{ColorArg, Format};
 use crate::paths;
 use crate::runtime::RuntimeChoice;
@@ -77,6 +79,12 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  pulselet demo --port 8080 --start-after 20s\n  \
                             pulselet demo --port 8080 --deadlock-at 1m --ignore SIGTERM")]
     Demo(DemoArgs),
+    /// Run a command in a container of the local agent
+    #[command(
+        after_help = "Examples:\n  pulselet exec web -- ls /\n  pulselet exec web -c app -it -- sh\n\nThe exit code is \
+                            the command's. Ctrl-C ends the command; with -t it gets the key instead."
+    )]
+    Exec(ExecArgs),
     /// Say what timing a manifest implies: start-up budget, detection, time to kill, and what to improve
     #[command(
         after_help = "Examples:\n  pulselet explain pod.yaml\n  pulselet explain pod.yaml --config node.yaml -o json"
@@ -421,6 +429,27 @@ pub(crate) struct DemoArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct ExecArgs {
+    /// The pod: NAME or NAMESPACE/NAME
+    #[arg(value_name = "POD", add = ArgValueCompleter::new(completing::pods))]
+    pub(crate) pod: PodName,
+    /// The container; not needed where the pod has only one
+    #[arg(short, long, value_name = "NAME", add = ArgValueCompleter::new(completing::containers))]
+    pub(crate) container: Option<String>,
+    /// Pass stdin on
+    #[arg(short = 'i', long)]
+    pub(crate) stdin: bool,
+    /// Give the command a terminal, with the size of this one
+    #[arg(short, long)]
+    pub(crate) tty: bool,
+    /// The command and its arguments
+    #[arg(value_name = "COMMAND", required = true, last = true)]
+    pub(crate) command: Vec<String>,
+    #[command(flatten)]
+    pub(crate) data: DataDirArgs,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
     /// Manifests: YAML, JSON or a stream of JSON objects; `-` is stdin
     #[arg(value_name = "FILE")]
@@ -434,10 +463,10 @@ pub(crate) struct ExplainArgs {
 #[derive(Debug, Args)]
 pub(crate) struct HistoryArgs {
     /// Only this pod: NAME or NAMESPACE/NAME
-    #[arg(value_name = "POD")]
+    #[arg(value_name = "POD", add = ArgValueCompleter::new(completing::pods))]
     pub(crate) pod: Option<PodName>,
     /// Only this container
-    #[arg(short, long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME", add = ArgValueCompleter::new(completing::containers))]
     pub(crate) container: Option<String>,
     #[command(flatten)]
     pub(crate) data: DataDirArgs,
@@ -449,10 +478,10 @@ pub(crate) struct HistoryArgs {
 #[expect(clippy::struct_excessive_bools, reason = "independent flags")]
 pub(crate) struct LogsArgs {
     /// The pod: NAME or NAMESPACE/NAME
-    #[arg(value_name = "POD")]
+    #[arg(value_name = "POD", add = ArgValueCompleter::new(completing::pods))]
     pub(crate) pod: PodName,
     /// The container; not needed where the pod has only one
-    #[arg(short, long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME", add = ArgValueCompleter::new(completing::containers))]
     pub(crate) container: Option<String>,
     /// Those of all containers, each line with the name of its own
     #[arg(long, conflicts_with = "container")]
@@ -582,10 +611,10 @@ pub(crate) struct ResetArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RestartArgs {
     /// The pod: NAME or NAMESPACE/NAME
-    #[arg(value_name = "POD")]
+    #[arg(value_name = "POD", add = ArgValueCompleter::new(completing::pods))]
     pub(crate) pod: PodName,
     /// Only this container
-    #[arg(short, long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME", add = ArgValueCompleter::new(completing::containers))]
     pub(crate) container: Option<String>,
     #[command(flatten)]
     pub(crate) data: DataDirArgs,
@@ -594,7 +623,7 @@ pub(crate) struct RestartArgs {
 #[derive(Debug, Args)]
 pub(crate) struct StartArgs {
     /// The pods: NAME or NAMESPACE/NAME
-    #[arg(value_name = "POD", required = true)]
+    #[arg(value_name = "POD", required = true, add = ArgValueCompleter::new(completing::pods))]
     pub(crate) pods: Vec<PodName>,
     #[command(flatten)]
     pub(crate) data: DataDirArgs,
@@ -603,7 +632,7 @@ pub(crate) struct StartArgs {
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
     /// Only this pod: NAME or NAMESPACE/NAME
-    #[arg(value_name = "POD")]
+    #[arg(value_name = "POD", add = ArgValueCompleter::new(completing::pods))]
     pub(crate) pod: Option<PodName>,
     #[command(flatten)]
     pub(crate) data: DataDirArgs,
@@ -702,7 +731,7 @@ pub(crate) enum SimulateFormat {
 #[derive(Debug, Args)]
 pub(crate) struct StopArgs {
     /// The pods: NAME or NAMESPACE/NAME
-    #[arg(value_name = "POD", required_unless_present = "all", conflicts_with = "all")]
+    #[arg(value_name = "POD", required_unless_present = "all", conflicts_with = "all", add = ArgValueCompleter::new(completing::pods))]
     pub(crate) pods: Vec<PodName>,
     /// All pods
     #[arg(long)]

@@ -4,6 +4,7 @@ mod api;
 mod check;
 mod completion;
 mod demo;
+mod exec;
 mod explain;
 mod history;
 mod image;
@@ -35,6 +36,7 @@ pub(crate) fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Check(args) => check::run(&args, cli.global.verbose),
         Command::Completion(args) => completion::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Exec(args) => exec::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::History(args) => history::run(&args),
         Command::Image(args) => image::run(&args),

@@ -58,10 +58,7 @@ async fn end_all(client: &LocalClient, names: &[String]) -> Result<(), ApiError>
 /// Deletes what is in a namespace; true if nothing is left.
 async fn empty(client: &LocalClient, namespace: &str) -> Result<bool, ApiError> {
     let mut is_empty = true;
-    for kind in ResourceKind::ALL
-        .into_iter()
-        .filter(|kind| kind.info().namespaced)
-    {
+    for kind in ResourceKind::all().filter(|kind| kind.info().namespaced) {
         let (objects, _) = client.list(kind, Some(namespace)).await?;
         for object in objects {
             match client.delete(kind, &object).await {

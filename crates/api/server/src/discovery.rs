@@ -125,7 +125,7 @@ pub(crate) fn resources(group_version: GroupVersion) -> Value {
 }
 
 /// Group, version and kind of what a subresource takes and gives.
-const fn subresource_type(
+fn subresource_type(
     endpoint: Endpoint,
     subresource: Subresource,
 ) -> (&'static str, &'static str, &'static str) {
@@ -136,6 +136,7 @@ const fn subresource_type(
         Subresource::Eviction => ("policy", "v1", "Eviction"),
         Subresource::Exec => (group, "v1", "PodExecOptions"),
         Subresource::PortForward => (group, "v1", "PodPortForwardOptions"),
+        Subresource::Scale => ("autoscaling", "v1", "Scale"),
         Subresource::EphemeralContainers | Subresource::Finalize | Subresource::Log | Subresource::Status => {
             (group, "v1", endpoint.info().kind)
         }

@@ -8,6 +8,7 @@
 //! - `access` says who is asking and what they may do, and keeps the certificate authority.
 //! - `audit` records who changed what, and who was refused.
 //! - `registry` holds the catalogue of kinds and the rules for reading and changing objects.
+//! - `schema` is the table of the fields that the kinds have.
 //! - `patch` computes what a patch or an apply makes of an object, and who owns which field.
 //! - `store` keeps versioned values and passes changes to watchers.
 //! - `watch` turns the changes of the store into the stream that a client reads.
@@ -34,6 +35,7 @@ mod node_proxy;
 mod patch;
 mod registry;
 mod rest;
+mod schema;
 mod server;
 pub mod store;
 mod watch;
@@ -42,6 +44,7 @@ pub use access::pki::{PkiError, node_kubeconfig};
 pub use access::{ADMIN_GROUP, AccessError, NODE_GROUP, NODE_USER_PREFIX, RevocationError};
 pub use client::{Deletion, LocalClient, ObjectChange, ObjectWatch};
 pub use registry::object::{Object, timestamp};
+pub use registry::plain::PlainKind;
 pub use registry::resource::ResourceKind;
 pub use rest::status::{ApiError, StatusReason};
 pub use server::{Config, NodeCertificate, ServeError, Server, backup_store, check_store, restore_store};

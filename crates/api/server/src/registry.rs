@@ -9,9 +9,11 @@ pub(crate) mod kinds;
 mod namespaces;
 mod nodes;
 pub(crate) mod object;
+pub(crate) mod plain;
 mod pods;
 pub(crate) mod resource;
 mod restriction;
+pub(crate) mod scale;
 pub(crate) mod selector;
 mod writes;
 

@@ -11,6 +11,7 @@ mod commands;
 mod cri;
 mod durability;
 mod everyday;
+mod exec;
 mod handlers;
 mod harness;
 mod hooks;

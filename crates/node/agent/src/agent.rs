@@ -16,6 +16,7 @@ mod pressure;
 mod publish;
 mod requests;
 mod starvation;
+mod succession;
 mod transitions;
 
 use std::collections::{BTreeMap, HashMap};

@@ -138,6 +138,15 @@ pub(crate) enum JobResult {
         messages: Vec<String>,
         is_new: bool,
     },
+    /// The images of the pod of that uid are there, which waits for this one's name.
+    SuccessorReady {
+        uid: String,
+    },
+    /// They are not yet, and why.
+    SuccessorWaits {
+        uid: String,
+        message: String,
+    },
     /// Nothing of the pod is left on disk.
     CleanedUp,
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use pulselet_model::Gate;
 use pulselet_plan::NodeConfig;
 use pulselet_runtime::Runtime;
 use pulselet_volume::{LocalObjects, NodeFacts, ObjectSource};
@@ -13,7 +14,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::agent::{AdoptError, Agent, Inlets, REQUESTS};
-use crate::endpoints::control::{self, Control};
+use crate::endpoints::control::{self, Control, NodeView};
 use crate::endpoints::health::Health;
 use crate::endpoints::http::serve;
 use crate::endpoints::metrics::Metrics;
@@ -146,7 +147,8 @@ impl Node {
             ended,
         };
         services.spawn(handle.clone().end_stopped());
-        services.control(&layout, &handle, options.joined)?;
+        let about = describe(&jobs, &options.config, options.joined);
+        services.control(&layout, &handle, Arc::clone(&jobs.runtime), about)?;
         services.spawn(jobs.keep_volumes());
         if let Some(listener) = options.metrics {
             services.spawn(serve(listener, health));
@@ -188,12 +190,34 @@ impl Services {
     }
 
     /// Opens the socket.
-    fn control(&mut self, layout: &Layout, handle: &NodeHandle, joined: bool) -> Result<(), NodeStartError> {
+    fn control(
+        &mut self,
+        layout: &Layout,
+        handle: &NodeHandle,
+        runtime: Arc<dyn Runtime>,
+        about: NodeView,
+    ) -> Result<(), NodeStartError> {
         let path = layout.socket();
         let listener = control::bind(&path).map_err(|source| NodeStartError::Listen { path, source })?;
-        let node = handle.clone();
-        self.spawn(serve(listener, Arc::new(Control { node, joined })));
+        let control = Control::new(handle.clone(), runtime, about);
+        self.spawn(serve(listener, Arc::new(control)));
         Ok(())
+    }
+}
+
+/// What does not change while the node runs.
+fn describe(jobs: &JobContext, config: &NodeConfig, joined: bool) -> NodeView {
+    let gates = Gate::ALL.map(|gate| (gate.name().to_owned(), config.gates.enabled(gate)));
+    NodeView {
+        name: jobs.facts.name.clone(),
+        address: jobs.facts.address.to_string(),
+        runtime: format!("{} {}", jobs.version.name, jobs.version.version),
+        cpus: jobs.facts.cpus,
+        memory_bytes: jobs.facts.memory_bytes,
+        joined,
+        gates: gates.into_iter().collect(),
+        settings: config.settings,
+        trouble: None,
     }
 }
 

@@ -5,13 +5,18 @@
 //! says about fields in its own words, are `documentation`'s. Documents are made when asked for, which is seldom, and not kept, because they are large.
 
 use bytes::Bytes;
-use k8s_openapi::api::{coordination, core, events};
+use k8s_openapi::api::{
+    apps, batch, coordination, core, discovery, events, networking, node, policy, resource, scheduling,
+    storage,
+};
 use pulselet_model::Profile;
 use pulselet_vocabulary::KUBERNETES_VERSION;
 use schemars::generate::SchemaSettings;
+use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
 use super::documentation;
+use crate::registry::plain::PlainKind;
 use crate::registry::resource::{Endpoint, GroupVersion, ResourceKind};
 
 const V2_DEFINITIONS: &str = "/definitions";
@@ -78,11 +83,12 @@ fn base_path(group_version: GroupVersion) -> String {
 
 /// The name of a kind's schema.
 fn schema_name(endpoint: Endpoint) -> String {
-    let package = match endpoint.group_version {
-        GroupVersion::CoreV1 => "core",
-        GroupVersion::CoordinationV1 => "coordination",
-        GroupVersion::EventsV1 => "events",
-    };
+    let group = endpoint.group_version.group();
+    let package = group
+        .split('.')
+        .next()
+        .filter(|package| !package.is_empty())
+        .unwrap_or("core");
     format!("io.k8s.api.{package}.v1.{}", endpoint.info().kind)
 }
 
@@ -102,6 +108,7 @@ fn schemas(groups: &[GroupVersion], definitions: &str, profile: Profile) -> Map<
             (ResourceKind::Pod, _) => generator.subschema_for::<core::v1::Pod>(),
             (ResourceKind::Secret, _) => generator.subschema_for::<core::v1::Secret>(),
             (ResourceKind::ServiceAccount, _) => generator.subschema_for::<core::v1::ServiceAccount>(),
+            (ResourceKind::Plain(kind), _) => plain_schema(kind, &mut generator),
         };
     }
     let mut schemas = generator.take_definitions(true);
@@ -114,6 +121,43 @@ fn schemas(groups: &[GroupVersion], definitions: &str, profile: Profile) -> Map<
         documentation::describe(&mut schemas);
     }
     schemas
+}
+
+/// The schema of a kind of the table. A test finds one for each.
+fn plain_schema(kind: PlainKind, generator: &mut SchemaGenerator) -> Schema {
+    match kind.info().kind {
+        "Endpoints" => generator.subschema_for::<core::v1::Endpoints>(),
+        "LimitRange" => generator.subschema_for::<core::v1::LimitRange>(),
+        "PersistentVolume" => generator.subschema_for::<core::v1::PersistentVolume>(),
+        "PersistentVolumeClaim" => generator.subschema_for::<core::v1::PersistentVolumeClaim>(),
+        "PodTemplate" => generator.subschema_for::<core::v1::PodTemplate>(),
+        "ReplicationController" => generator.subschema_for::<core::v1::ReplicationController>(),
+        "ResourceQuota" => generator.subschema_for::<core::v1::ResourceQuota>(),
+        "Service" => generator.subschema_for::<core::v1::Service>(),
+        "ControllerRevision" => generator.subschema_for::<apps::v1::ControllerRevision>(),
+        "DaemonSet" => generator.subschema_for::<apps::v1::DaemonSet>(),
+        "Deployment" => generator.subschema_for::<apps::v1::Deployment>(),
+        "ReplicaSet" => generator.subschema_for::<apps::v1::ReplicaSet>(),
+        "StatefulSet" => generator.subschema_for::<apps::v1::StatefulSet>(),
+        "CronJob" => generator.subschema_for::<batch::v1::CronJob>(),
+        "Job" => generator.subschema_for::<batch::v1::Job>(),
+        "EndpointSlice" => generator.subschema_for::<discovery::v1::EndpointSlice>(),
+        "NetworkPolicy" => generator.subschema_for::<networking::v1::NetworkPolicy>(),
+        "RuntimeClass" => generator.subschema_for::<node::v1::RuntimeClass>(),
+        "PodDisruptionBudget" => generator.subschema_for::<policy::v1::PodDisruptionBudget>(),
+        "DeviceClass" => generator.subschema_for::<resource::v1::DeviceClass>(),
+        "ResourceClaim" => generator.subschema_for::<resource::v1::ResourceClaim>(),
+        "ResourceClaimTemplate" => generator.subschema_for::<resource::v1::ResourceClaimTemplate>(),
+        "ResourceSlice" => generator.subschema_for::<resource::v1::ResourceSlice>(),
+        "PriorityClass" => generator.subschema_for::<scheduling::v1::PriorityClass>(),
+        "CSIDriver" => generator.subschema_for::<storage::v1::CSIDriver>(),
+        "CSINode" => generator.subschema_for::<storage::v1::CSINode>(),
+        "CSIStorageCapacity" => generator.subschema_for::<storage::v1::CSIStorageCapacity>(),
+        "StorageClass" => generator.subschema_for::<storage::v1::StorageClass>(),
+        "VolumeAttachment" => generator.subschema_for::<storage::v1::VolumeAttachment>(),
+        "VolumeAttributesClass" => generator.subschema_for::<storage::v1::VolumeAttributesClass>(),
+        _ => json_schema!({"type": "object"}),
+    }
 }
 
 fn group_version_kind(endpoint: Endpoint) -> Value {

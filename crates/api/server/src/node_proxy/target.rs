@@ -43,6 +43,7 @@ pub(crate) fn target(
         | Subresource::EphemeralContainers
         | Subresource::Eviction
         | Subresource::Finalize
+        | Subresource::Scale
         | Subresource::Status => return Err(ApiError::method_not_allowed()),
     };
     let query = match subresource {

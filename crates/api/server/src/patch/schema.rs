@@ -1,86 +1,41 @@
 //! How lists and maps inside objects are merged: by key, as sets, or as a whole.
 //!
-//! Both kinds of patch that know about fields read this table: strategic merge patch and server-side apply. Lists that
-//! it does not name are replaced as a whole.
+//! Both kinds of patch that know about fields ask here: strategic merge patch and server-side apply. The answers are in
+//! the table of fields. What it does not know is replaced as a whole.
 
 use crate::registry::resource::ResourceKind;
+use crate::schema::{Field, ListKind, Message, Place};
 
-/// How two versions of a list become one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ListKind {
-    /// The new one replaces the old.
-    Atomic,
-    /// Values, each at most once.
-    Set,
-    /// Items are the same when these fields are. The first is the merge key of strategic patches.
-    Map(&'static [&'static str]),
+/// The field at a path of names; `None` if the kind has none there.
+fn field(kind: ResourceKind, path: &[String]) -> Option<&'static Field> {
+    match place(kind, path) {
+        Place::Field(field) => Some(field),
+        Place::Message(_) | Place::Unknown => None,
+    }
 }
 
-const BY_NAME: ListKind = ListKind::Map(&["name"]);
-const BY_IP: ListKind = ListKind::Map(&["ip"]);
-const BY_TYPE: ListKind = ListKind::Map(&["type"]);
+fn place(kind: ResourceKind, path: &[String]) -> Place {
+    let group = kind.storage().group_version.group();
+    let steps: Vec<&str> = path.iter().map(String::as_str).collect();
+    Message::find(group, kind.info().kind).map_or(Place::Unknown, |message| message.at(&steps))
+}
 
-/// The kind of the list at a path of field names.
+/// The kind of the list at a path, to server-side apply.
 pub(crate) fn list_kind(kind: ResourceKind, path: &[String]) -> ListKind {
-    let path: Vec<&str> = path.iter().map(String::as_str).collect();
-    match (kind, path.as_slice()) {
-        (_, ["metadata", "finalizers"]) | (ResourceKind::Node, ["spec", "podCIDRs"]) => ListKind::Set,
-        (_, ["metadata", "ownerReferences"]) => ListKind::Map(&["uid"]),
-        (_, ["status", "conditions"]) | (ResourceKind::Node, ["status", "addresses"]) => BY_TYPE,
-        (ResourceKind::Pod, ["spec", rest @ ..]) => pod_spec_list(rest),
-        (ResourceKind::Pod, ["status", "podIPs" | "hostIPs"]) => BY_IP,
-        (ResourceKind::Pod, ["status", "resourceClaimStatuses"])
-        | (ResourceKind::ServiceAccount, ["secrets"]) => BY_NAME,
-        _ => ListKind::Atomic,
-    }
+    field(kind, path).map_or(ListKind::Atomic, |field| field.list)
 }
 
-fn pod_spec_list(path: &[&str]) -> ListKind {
-    match path {
-        [
-            "containers"
-            | "initContainers"
-            | "ephemeralContainers"
-            | "volumes"
-            | "imagePullSecrets"
-            | "schedulingGates"
-            | "resourceClaims",
-        ] => BY_NAME,
-        ["hostAliases"] => BY_IP,
-        ["topologySpreadConstraints"] => ListKind::Map(&["topologyKey", "whenUnsatisfiable"]),
-        ["containers" | "initContainers" | "ephemeralContainers", rest @ ..] => match rest {
-            ["env"] | ["resources", "claims"] => BY_NAME,
-            ["ports"] => ListKind::Map(&["containerPort", "protocol"]),
-            ["volumeMounts"] => ListKind::Map(&["mountPath"]),
-            ["volumeDevices"] => ListKind::Map(&["devicePath"]),
-            _ => ListKind::Atomic,
-        },
-        _ => ListKind::Atomic,
-    }
+/// The kind of the list at a path, to strategic merge patches: they know one key where apply may know several.
+pub(crate) fn patch_list_kind(kind: ResourceKind, path: &[String]) -> ListKind {
+    field(kind, path).map_or(ListKind::Atomic, |field| field.patch)
 }
 
 /// Whether the object at a path is owned as a whole, not field by field.
 pub(crate) fn is_atomic_map(kind: ResourceKind, path: &[String]) -> bool {
-    let last = path.last().map(String::as_str).unwrap_or_default();
-    match kind {
-        ResourceKind::Pod => matches!(
-            last,
-            "nodeSelector"
-                | "fieldRef"
-                | "resourceFieldRef"
-                | "secretKeyRef"
-                | "configMapKeyRef"
-                | "labelSelector"
-                | "requiredDuringSchedulingIgnoredDuringExecution"
-                | "secretRef"
-        ),
-        ResourceKind::Event => matches!(last, "involvedObject" | "related" | "source"),
-        ResourceKind::ConfigMap
-        | ResourceKind::Lease
-        | ResourceKind::Namespace
-        | ResourceKind::Node
-        | ResourceKind::Secret
-        | ResourceKind::ServiceAccount => false,
+    match place(kind, path) {
+        Place::Field(field) => field.atomic || field.message().is_some_and(|message| message.atomic),
+        Place::Message(message) => message.atomic,
+        Place::Unknown => false,
     }
 }
 

@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value};
 
-use crate::patch::schema::{ListKind, list_kind};
+use crate::patch::schema::patch_list_kind;
 use crate::registry::resource::ResourceKind;
+use crate::schema::ListKind;
 
 const DIRECTIVE: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";
@@ -61,7 +62,7 @@ impl Merger {
         for (key, order) in patch {
             if let Some(field) = key.strip_prefix(ELEMENT_ORDER) {
                 self.path.push(field.to_owned());
-                let list = list_kind(self.kind, &self.path);
+                let list = patch_list_kind(self.kind, &self.path);
                 self.path.pop();
                 let order = order.as_array().ok_or("$setElementOrder is not a list")?;
                 if let Some(Value::Array(items)) = map.get_mut(field) {
@@ -102,7 +103,7 @@ impl Merger {
             Value::Array(items) => items,
             _ => Vec::new(),
         };
-        match list_kind(self.kind, &self.path) {
+        match patch_list_kind(self.kind, &self.path) {
             ListKind::Atomic => {
                 items = patch.to_vec();
             }

@@ -62,6 +62,7 @@ fn plan(kind: ResourceKind, object: &Object, asked: Option<i64>, now: Timestamp)
         | ResourceKind::Lease
         | ResourceKind::Namespace
         | ResourceKind::Node
+        | ResourceKind::Plain(_)
         | ResourceKind::Secret
         | ResourceKind::ServiceAccount => 0,
     };

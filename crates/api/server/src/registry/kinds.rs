@@ -4,6 +4,7 @@
 //! kinds have upstream's names and defaults, and the few checks that keep nonsense out of the store.
 
 mod event;
+mod plain;
 mod pod;
 mod simple;
 
@@ -19,6 +20,7 @@ use crate::registry::resource::{Endpoint, GroupVersion, ResourceKind, Subresourc
 use crate::rest::body::{self, Parsed, Step};
 use crate::rest::query::FieldValidation;
 use crate::rest::status::ApiError;
+use crate::schema;
 
 /// Which rules for Pods the server was configured with.
 #[derive(Debug, Clone, Copy)]
@@ -86,13 +88,14 @@ pub(crate) fn decode(
                 let (value, _) = canonical::<core::v1::Event>(event::to_core(value))?;
                 Ok((value, unknown))
             }),
-            GroupVersion::CoreV1 | GroupVersion::CoordinationV1 => canonical::<core::v1::Event>(value),
+            _ => canonical::<core::v1::Event>(value),
         },
         ResourceKind::Lease => canonical::<coordination::v1::Lease>(value),
         ResourceKind::Namespace => canonical::<core::v1::Namespace>(value),
         ResourceKind::Node => canonical::<core::v1::Node>(value),
         ResourceKind::Secret => canonical::<core::v1::Secret>(value),
         ResourceKind::ServiceAccount => canonical::<core::v1::ServiceAccount>(value),
+        ResourceKind::Plain(kind) => schema::strict::canonical(plain::message(kind), value),
     }
     .map_err(|why| cannot_handle(endpoint, &why))?;
     let named = |what: &str, paths: &[Vec<Step>]| -> Vec<String> {
@@ -159,6 +162,9 @@ pub(crate) fn admit_create(kind: ResourceKind, object: Object, rules: Rules) -> 
     if kind == ResourceKind::Pod {
         return pod::admit_create(&object, rules);
     }
+    if let ResourceKind::Plain(kind) = kind {
+        return plain::admit_create(kind, object, rules);
+    }
     let mut object = object;
     simple::set_defaults(kind, &mut object);
     let mut errors = metadata_errors(kind, &object)?;
@@ -176,6 +182,9 @@ pub(crate) fn admit_update(
 ) -> Result<Admitted, Refusal> {
     if kind == ResourceKind::Pod {
         return pod::admit_update(subresource, old, &new, rules);
+    }
+    if let ResourceKind::Plain(kind) = kind {
+        return plain::admit_update(kind, subresource, old, new, rules);
     }
     let mut object = match subresource {
         Some(Subresource::Status) => with_part(old, &new, "status"),
@@ -264,11 +273,13 @@ fn metadata_errors(kind: ResourceKind, object: &Object) -> Result<Vec<FieldError
         serde_json::from_value(value).map_err(|error| Refusal::Undecodable(error.to_string()))?;
     let rule = match kind {
         ResourceKind::Namespace => NameRule::Label,
+        ResourceKind::Plain(kind) if kind.row().label_names => NameRule::Label,
         ResourceKind::ConfigMap
         | ResourceKind::Event
         | ResourceKind::Lease
         | ResourceKind::Node
         | ResourceKind::Pod
+        | ResourceKind::Plain(_)
         | ResourceKind::Secret
         | ResourceKind::ServiceAccount => NameRule::Subdomain,
     };

@@ -1,40 +1,70 @@
 //! The catalogue: which kinds of objects are served, under which groups, with which subresources.
 //!
-//! Routing, discovery, `OpenAPI` and error texts all read this one table. What a kind's rules are is said in `kinds`.
+//! Kinds without rules of their own are in `plain`. Routing, discovery, `OpenAPI` and error texts all read this one table. What a kind's rules are is said in `kinds`.
+
+use super::plain::PlainKind;
 
 /// A group and version under which kinds are served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GroupVersion {
     CoreV1,
+    AppsV1,
+    BatchV1,
     CoordinationV1,
+    DiscoveryV1,
     EventsV1,
+    NetworkingV1,
+    NodeV1,
+    PolicyV1,
+    ResourceV1,
+    SchedulingV1,
+    StorageV1,
 }
 
 impl GroupVersion {
-    pub const ALL: [Self; 3] = [Self::CoreV1, Self::CoordinationV1, Self::EventsV1];
-
-    /// Empty for the core group.
-    pub const fn group(self) -> &'static str {
-        match self {
-            Self::CoreV1 => "",
-            Self::CoordinationV1 => "coordination.k8s.io",
-            Self::EventsV1 => "events.k8s.io",
-        }
-    }
-
-    pub const fn version(self) -> &'static str {
-        match self {
-            Self::CoreV1 | Self::CoordinationV1 | Self::EventsV1 => "v1",
-        }
-    }
+    pub const ALL: [Self; 12] = [
+        Self::CoreV1,
+        Self::AppsV1,
+        Self::BatchV1,
+        Self::CoordinationV1,
+        Self::DiscoveryV1,
+        Self::EventsV1,
+        Self::NetworkingV1,
+        Self::NodeV1,
+        Self::PolicyV1,
+        Self::ResourceV1,
+        Self::SchedulingV1,
+        Self::StorageV1,
+    ];
 
     /// As in `apiVersion`.
     pub const fn api_version(self) -> &'static str {
         match self {
             Self::CoreV1 => "v1",
+            Self::AppsV1 => "apps/v1",
+            Self::BatchV1 => "batch/v1",
             Self::CoordinationV1 => "coordination.k8s.io/v1",
+            Self::DiscoveryV1 => "discovery.k8s.io/v1",
             Self::EventsV1 => "events.k8s.io/v1",
+            Self::NetworkingV1 => "networking.k8s.io/v1",
+            Self::NodeV1 => "node.k8s.io/v1",
+            Self::PolicyV1 => "policy/v1",
+            Self::ResourceV1 => "resource.k8s.io/v1",
+            Self::SchedulingV1 => "scheduling.k8s.io/v1",
+            Self::StorageV1 => "storage.k8s.io/v1",
         }
+    }
+
+    /// Empty for the core group.
+    pub fn group(self) -> &'static str {
+        self.api_version().split_once('/').map_or("", |(group, _)| group)
+    }
+
+    pub fn version(self) -> &'static str {
+        let api_version = self.api_version();
+        api_version
+            .split_once('/')
+            .map_or(api_version, |(_, version)| version)
     }
 
     pub fn find(group: &str, version: &str) -> Option<Self> {
@@ -45,7 +75,7 @@ impl GroupVersion {
 
     /// What is served here, in the order of discovery.
     pub fn endpoints(self) -> impl Iterator<Item = Endpoint> {
-        ResourceKind::ALL.into_iter().filter_map(move |kind| {
+        ResourceKind::all().filter_map(move |kind| {
             let served = kind.info().group_versions.contains(&self);
             served.then_some(Endpoint {
                 kind,
@@ -66,10 +96,13 @@ pub enum ResourceKind {
     Pod,
     Secret,
     ServiceAccount,
+    /// A kind that has no rules of ours beyond those that all have.
+    Plain(PlainKind),
 }
 
 impl ResourceKind {
-    pub const ALL: [Self; 8] = [
+    /// The kinds with rules of their own.
+    const SPECIAL: [Self; 8] = [
         Self::ConfigMap,
         Self::Event,
         Self::Lease,
@@ -79,6 +112,11 @@ impl ResourceKind {
         Self::Secret,
         Self::ServiceAccount,
     ];
+
+    /// Every kind that is served.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::SPECIAL.into_iter().chain(PlainKind::all().map(Self::Plain))
+    }
 
     pub const fn info(self) -> &'static Info {
         match self {
@@ -90,6 +128,7 @@ impl ResourceKind {
             Self::Pod => &POD,
             Self::Secret => &SECRET,
             Self::ServiceAccount => &SERVICE_ACCOUNT,
+            Self::Plain(kind) => kind.info(),
         }
     }
 
@@ -285,11 +324,12 @@ pub enum Subresource {
     Finalize,
     Log,
     PortForward,
+    Scale,
     Status,
 }
 
 impl Subresource {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Attach,
         Self::Binding,
         Self::EphemeralContainers,
@@ -298,6 +338,7 @@ impl Subresource {
         Self::Finalize,
         Self::Log,
         Self::PortForward,
+        Self::Scale,
         Self::Status,
     ];
 
@@ -311,6 +352,7 @@ impl Subresource {
             Self::Finalize => "finalize",
             Self::Log => "log",
             Self::PortForward => "portforward",
+            Self::Scale => "scale",
             Self::Status => "status",
         }
     }
@@ -324,7 +366,7 @@ impl Subresource {
         match self {
             Self::Attach | Self::Exec | Self::PortForward => &["create", "get"],
             Self::Binding | Self::Eviction => &["create"],
-            Self::EphemeralContainers | Self::Status => &["get", "patch", "update"],
+            Self::EphemeralContainers | Self::Scale | Self::Status => &["get", "patch", "update"],
             Self::Finalize => &["update"],
             Self::Log => &["get"],
         }

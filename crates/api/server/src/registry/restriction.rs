@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 use super::Registry;
 use crate::registry::object::Object;
+use crate::registry::plain::{NodeAccess, PlainKind};
 use crate::registry::resource::{ObjectPath, ResourceKind, Subresource};
 use crate::rest::status::ApiError;
 
@@ -112,6 +113,7 @@ impl Registry {
             ResourceKind::Node => check_new_node(node, object).map_err(refused),
             ResourceKind::Lease => check_lease(node, path, object).map_err(refused),
             ResourceKind::Event => Ok(()),
+            ResourceKind::Plain(kind) => check_own(node, kind, path, object).map_err(refused),
             ResourceKind::ConfigMap
             | ResourceKind::Namespace
             | ResourceKind::Secret
@@ -132,6 +134,7 @@ pub(super) fn check_update(
         ResourceKind::Node => check_node(node, old, new),
         ResourceKind::Lease => check_lease(node, path, old),
         ResourceKind::Event => Ok(()),
+        ResourceKind::Plain(kind) => check_own(node, kind, path, old),
         ResourceKind::ConfigMap
         | ResourceKind::Namespace
         | ResourceKind::Secret
@@ -148,6 +151,7 @@ pub(super) fn check_delete(node: &str, path: &ObjectPath, object: &Object) -> Re
             "node {node:?} can only delete pods with spec.nodeName set to itself"
         )),
         ResourceKind::Lease => check_lease(node, path, object),
+        ResourceKind::Plain(kind) => check_own(node, kind, path, object),
         ResourceKind::ConfigMap
         | ResourceKind::Event
         | ResourceKind::Namespace
@@ -160,6 +164,18 @@ pub(super) fn check_delete(node: &str, path: &ObjectPath, object: &Object) -> Re
 
 fn never(node: &str, path: &ObjectPath) -> String {
     format!("node {node:?} may not change {}", path.endpoint.info().plural)
+}
+
+/// A kind of which each node has one object, by its own name.
+fn check_own(node: &str, kind: PlainKind, path: &ObjectPath, object: &Object) -> Result<(), String> {
+    match kind.row().node_access {
+        NodeAccess::OfItsName if object.name() == node => Ok(()),
+        NodeAccess::OfItsName => Err(format!(
+            "node {node:?} can only access the {} with its own name",
+            kind.info().singular
+        )),
+        NodeAccess::Nothing | NodeAccess::Read | NodeAccess::OfItsPods(_) => Err(never(node, path)),
+    }
 }
 
 fn check_mirror(node: &str, pod: &Object) -> Result<(), String> {

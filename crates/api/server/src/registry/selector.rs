@@ -270,6 +270,7 @@ fn canonical_field(kind: ResourceKind, label: &str) -> Option<String> {
         ResourceKind::Namespace => label == "status.phase",
         ResourceKind::Node => label == "spec.unschedulable",
         ResourceKind::Secret => label == "type",
+        ResourceKind::Plain(kind) => kind.row().selectable.contains(&label),
         ResourceKind::ConfigMap | ResourceKind::Lease | ResourceKind::ServiceAccount => false,
     };
     known.then(|| label.to_owned())
@@ -284,6 +285,7 @@ fn field_value(object: &Object, field: &str) -> String {
     match (field, value) {
         ("source", Some(source)) => text(source.get("component")),
         ("spec.hostNetwork" | "spec.unschedulable", None) => "false".to_owned(),
+        ("status.replicas" | "status.successful", None) => "0".to_owned(),
         (_, value) => text(value),
     }
 }

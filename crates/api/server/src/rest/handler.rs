@@ -28,6 +28,7 @@ use crate::node_proxy::{self, Nodes};
 use crate::patch;
 use crate::registry::object::Object;
 use crate::registry::resource::{ObjectPath, ResourceKind, Subresource};
+use crate::registry::scale;
 use crate::registry::selector::Selector;
 use crate::registry::{Deleted, Registry, Written};
 use crate::rest::accept::{self, DiscoveryView, View};
@@ -302,6 +303,9 @@ impl Handler {
     async fn get(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
         let view = call.view()?;
         let entry = self.registry.read(call.path).await?;
+        if call.path.subresource == Some(Subresource::Scale) {
+            return scale_answer(call, &Object::from_entry(&entry)?);
+        }
         let mut out = bytes::BytesMut::new();
         render_one(&self.registry, call.path.endpoint, view, &entry, &mut out)?;
         Ok(bytes_answer(StatusCode::OK, out.freeze()))
@@ -376,6 +380,14 @@ impl Handler {
 
     async fn update(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
         let parsed = call.parse_body()?;
+        if call.path.subresource == Some(Subresource::Scale) {
+            let options = call.write_options()?;
+            let written = self
+                .registry
+                .update_scale(call.path, parsed.value, &options)
+                .await?;
+            return scale_answer(call, &written.object);
+        }
         let written = self
             .registry
             .update(call.path, parsed, &call.write_options()?)
@@ -386,6 +398,11 @@ impl Handler {
     async fn patch(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
         let content_type = header(call.headers, &CONTENT_TYPE);
         let patch = patch::parse(Some(content_type), &call.body)?;
+        if call.path.subresource == Some(Subresource::Scale) {
+            let options = call.write_options()?;
+            let written = self.registry.patch_scale(call.path, &patch, &options).await?;
+            return scale_answer(call, &written.object);
+        }
         let written = self
             .registry
             .patch(call.path, &patch, &call.write_options()?)
@@ -552,6 +569,13 @@ fn is_stream(path: &ObjectPath) -> bool {
         path.subresource,
         Some(Subresource::Log | Subresource::Exec | Subresource::Attach | Subresource::PortForward)
     )
+}
+
+/// The scale that an object has now.
+fn scale_answer(call: &Call<'_>, object: &Object) -> Result<Response<Body>, ApiError> {
+    call.view()?;
+    let scale = scale::of(call.path.endpoint.kind, object);
+    Ok(json_answer(StatusCode::OK, scale.value()))
 }
 
 async fn read_body(body: Body) -> Result<Bytes, ApiError> {

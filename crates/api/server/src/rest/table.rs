@@ -1,6 +1,9 @@
 //! Tables: the columns of `kubectl get`, computed here as upstream does.
 
+mod plain;
 mod pod;
+
+pub(crate) use plain::selector;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -88,6 +91,7 @@ fn columns(kind: ResourceKind) -> Vec<Column> {
         ],
         ResourceKind::ServiceAccount => vec![NAME, column("Secrets", "The number of secrets."), AGE],
         ResourceKind::Lease => vec![NAME, column("Holder", "Who holds it."), AGE],
+        ResourceKind::Plain(kind) => plain::columns(kind),
     }
 }
 
@@ -108,6 +112,7 @@ fn cells(kind: ResourceKind, object: &Object, now: Timestamp) -> Vec<Value> {
         ResourceKind::Secret => vec![name, json!(object.text("/type")), json!(count("/data")), age],
         ResourceKind::ServiceAccount => vec![name, json!(count("/secrets")), age],
         ResourceKind::Lease => vec![name, json!(object.text("/spec/holderIdentity")), age],
+        ResourceKind::Plain(kind) => plain::cells(kind, object, now),
     }
 }
 
@@ -330,7 +335,7 @@ mod tests {
     #[test]
     fn every_kind_has_a_cell_per_column() {
         let object = Object::new(json!({"metadata": {"name": "x"}})).unwrap();
-        for kind in ResourceKind::ALL {
+        for kind in ResourceKind::all() {
             let cells = cells(kind, &object, Timestamp::UNIX_EPOCH);
             assert_eq!(cells.len(), columns(kind).len(), "{kind:?}");
         }

@@ -106,6 +106,16 @@ impl Agent {
                 }
             }
         }
+        let keys: Vec<PodKey> = self.entries.keys().copied().collect();
+        for key in keys {
+            let leaves = self
+                .pods
+                .get(key)
+                .is_none_or(pulselet_engine::PodMachine::is_deleting);
+            if !leaves {
+                self.prepare_successor(key);
+            }
+        }
         for sandbox in &listing.sandboxes {
             if !uids.contains(&sandbox.pod.uid) {
                 self.found_stranger(sandbox);

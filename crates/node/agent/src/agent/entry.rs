@@ -15,6 +15,7 @@ use pulselet_vocabulary::{PodName, Signal};
 use serde::{Deserialize, Serialize};
 use tokio::task::AbortHandle;
 
+use super::succession::Preparation;
 use crate::jobs::{PodRef, SandboxLocation};
 use crate::pod::annotation::AcceptedAnnotation;
 use crate::pod::identity::Origin;
@@ -50,6 +51,8 @@ pub(super) struct PodEntry {
     pub(super) pending: PendingOutput,
     /// Takes this pod's name once it is gone.
     pub(super) successor: Option<Successor>,
+    /// What is fetched for it meanwhile.
+    pub(super) preparation: Option<Preparation>,
     /// The distinct stop signals it goes by, as counted in the metrics.
     pub(super) signals: BTreeSet<Signal>,
     /// The gates whose fields its manifest has, as counted in the metrics.
@@ -185,6 +188,7 @@ impl PodEntry {
             history: History::default(),
             pending: PendingOutput::default(),
             successor: None,
+            preparation: None,
             signals: BTreeSet::new(),
             gates_in_use: gates_in_use(pod),
             grace_exceeded: false,
@@ -211,6 +215,12 @@ impl PodEntry {
             annotation: self.annotation.clone(),
             engine,
         }
+    }
+
+    /// Nobody waits for its name any more.
+    pub(super) fn forget_successor(&mut self) {
+        self.successor = None;
+        self.preparation = None;
     }
 
     /// The image that a container's next life is to have.

@@ -88,6 +88,8 @@ impl Agent {
                 message,
             } => self.warn(key, container, reason, message),
             JobResult::FailedMount { messages, is_new } => self.failed_mount(key, messages, is_new),
+            JobResult::SuccessorReady { uid } => self.successor_is_ready(key, &uid),
+            JobResult::SuccessorWaits { uid, message } => self.successor_waits(key, &uid, &message),
             JobResult::CleanedUp => self.forget(key),
         }
     }

@@ -117,6 +117,8 @@ impl Agent {
             check_owner(entry, &origin)?;
             if *entry.identity.uid == *uid && !leaving {
                 entry.origin = origin;
+                // Whoever waited for its name was a change that is taken back.
+                entry.forget_successor();
                 self.journal.mark(key);
                 return Ok(added(How::Adopted));
             }
@@ -124,7 +126,7 @@ impl Agent {
             entry.successor = Some(Successor { pod, origin });
             self.journal.mark(key);
         }
-        self.feed(key, Input::Delete { grace: None });
+        self.prepare_successor(key);
         Ok(added(How::Replacing))
     }
 
@@ -253,7 +255,10 @@ impl Agent {
         if let Some(entry) = self.entries.get_mut(&key) {
             let is_meant = uid.is_none_or(|uid| uid == &*entry.identity.uid);
             let waits = |it: &Successor| uid.is_none_or(|uid| uid == uid_of(&it.pod));
-            let waited = entry.successor.take_if(|successor| waits(successor)).is_some();
+            let waited = entry.successor.as_ref().is_some_and(waits);
+            if waited {
+                entry.forget_successor();
+            }
             if !is_meant {
                 self.journal.mark(key);
                 return if waited {
@@ -286,7 +291,7 @@ impl Agent {
         let keys: Vec<_> = self.entries.keys().copied().collect();
         for key in keys {
             if let Some(entry) = self.entries.get_mut(&key) {
-                entry.successor = None;
+                entry.forget_successor();
             }
             self.feed(key, Input::Delete { grace });
         }

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::Access;
 use crate::registry::Registry;
 use crate::registry::object::Object;
+use crate::registry::plain::{NodeAccess, PlainKind};
 use crate::registry::resource::{ResourceKind, Subresource};
 use crate::rest::route::Verb;
 use crate::rest::status::{ApiError, StatusReason};
@@ -29,7 +30,33 @@ pub(super) async fn allows(node: &str, registry: &Registry, access: Access<'_>) 
         ResourceKind::ServiceAccount => {
             Ok(access.verb == Verb::Get && used_by_own_pod(node, registry, access).await?)
         }
+        ResourceKind::Plain(kind) => of_table(node, kind, registry, access).await,
         ResourceKind::Namespace => Ok(false),
+    }
+}
+
+async fn of_table(
+    node: &str,
+    kind: PlainKind,
+    registry: &Registry,
+    access: Access<'_>,
+) -> Result<bool, ApiError> {
+    let whole = access.path.subresource.is_none();
+    match kind.row().node_access {
+        NodeAccess::Nothing => Ok(false),
+        NodeAccess::Read => Ok(whole && matches!(access.verb, Verb::Get | Verb::List | Verb::Watch)),
+        NodeAccess::OfItsName => Ok(whole
+            && match access.verb {
+                // Under which name is seen when the body is.
+                Verb::Create => true,
+                Verb::Get | Verb::List | Verb::Watch | Verb::Update | Verb::Patch | Verb::Delete => {
+                    subject(&access) == Some(node)
+                }
+                Verb::DeleteCollection => false,
+            }),
+        NodeAccess::OfItsPods(_) => {
+            Ok(whole && access.verb == Verb::Get && used_by_own_pod(node, registry, access).await?)
+        }
     }
 }
 
@@ -115,7 +142,7 @@ fn uses(pod: &Object, kind: ResourceKind, name: &str) -> bool {
         .is_some_and(|spec| mentions(spec, kind, name))
 }
 
-/// Looks for the fields that name config maps and secrets: of volumes, environment and image pulls.
+/// Looks for the fields that name objects of a kind: of volumes, environment and image pulls.
 fn mentions(value: &Value, kind: ResourceKind, name: &str) -> bool {
     let fields: &[(&str, &str)] = match kind {
         ResourceKind::ConfigMap => &[
@@ -129,6 +156,10 @@ fn mentions(value: &Value, kind: ResourceKind, name: &str) -> bool {
             ("secretRef", "name"),
             ("secretKeyRef", "name"),
         ],
+        ResourceKind::Plain(kind) => match kind.row().node_access {
+            NodeAccess::OfItsPods(fields) => fields,
+            NodeAccess::Nothing | NodeAccess::Read | NodeAccess::OfItsName => &[],
+        },
         ResourceKind::Event
         | ResourceKind::Lease
         | ResourceKind::Namespace

@@ -6,12 +6,13 @@ use serde_json::{Map, Value, json};
 
 use super::fields::{FieldSet, item_step, value_step};
 use super::{ManagedEntry, entries, ownable};
-use crate::patch::schema::{ListKind, is_atomic_map, list_kind};
+use crate::patch::schema::{is_atomic_map, list_kind};
 use crate::registry::object::Object;
 use crate::registry::resource::{Endpoint, ResourceKind};
 use crate::rest::body::strip_nulls;
 use crate::rest::query::WriteOptions;
 use crate::rest::status::{ApiError, StatusReason};
+use crate::schema::ListKind;
 
 /// The object with a configuration applied, or the conflicts that stand against it.
 pub(crate) fn apply(

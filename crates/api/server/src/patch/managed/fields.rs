@@ -8,8 +8,9 @@ use serde::de::{Deserialize, Deserializer};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value};
 
-use crate::patch::schema::{ListKind, is_atomic_map, key_default, list_kind};
+use crate::patch::schema::{is_atomic_map, key_default, list_kind};
 use crate::registry::resource::ResourceKind;
+use crate::schema::ListKind;
 
 /// Which members of a set stay when it is compared with another one.
 #[derive(Debug, Clone, Copy)]

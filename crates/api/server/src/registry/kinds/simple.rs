@@ -26,7 +26,11 @@ pub(super) fn set_defaults(kind: ResourceKind, object: &mut Object) {
                 object.value_mut()["involvedObject"] = json!({});
             }
         }
-        ResourceKind::ConfigMap | ResourceKind::Lease | ResourceKind::Pod | ResourceKind::ServiceAccount => {}
+        ResourceKind::ConfigMap
+        | ResourceKind::Lease
+        | ResourceKind::Plain(_)
+        | ResourceKind::Pod
+        | ResourceKind::ServiceAccount => {}
     }
 }
 
@@ -78,9 +82,11 @@ pub(super) fn validate(kind: ResourceKind, object: &Object) -> Vec<FieldError> {
         ResourceKind::Secret => data_errors(object, &["data"]),
         ResourceKind::Event => event_errors(object),
         ResourceKind::Lease => lease_errors(object),
-        ResourceKind::Namespace | ResourceKind::Node | ResourceKind::Pod | ResourceKind::ServiceAccount => {
-            Vec::new()
-        }
+        ResourceKind::Namespace
+        | ResourceKind::Node
+        | ResourceKind::Plain(_)
+        | ResourceKind::Pod
+        | ResourceKind::ServiceAccount => Vec::new(),
     }
 }
 
@@ -153,6 +159,7 @@ pub(super) fn validate_update(kind: ResourceKind, new: &Object, old: &Object) ->
         ResourceKind::Event
         | ResourceKind::Namespace
         | ResourceKind::Node
+        | ResourceKind::Plain(_)
         | ResourceKind::Pod
         | ResourceKind::ServiceAccount => Vec::new(),
     }

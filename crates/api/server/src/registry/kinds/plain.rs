@@ -1,0 +1,372 @@
+//! Admission of the kinds of the table: their fields and defaults come from `schema`, and here are the few rules that
+//! their controllers rely on.
+//!
+//! What must always hold: the status of an object changes only through its subresource, and its generation counts the
+//! changes of everything else but metadata.
+
+use pulselet_model::{CauseReason, FieldError, Pod};
+use serde_json::{Map, Value, json};
+
+use super::{Admitted, Refusal, Rules};
+use super::{
+    copy_field, finish, immutable_metadata, invalid, keep_system_metadata, metadata_errors, required,
+};
+use crate::registry::object::Object;
+use crate::registry::plain::PlainKind;
+use crate::registry::resource::{ResourceKind, Subresource};
+use crate::schema::{self, Message};
+
+/// Where templates of Pods are in objects that have one, and whether their Pods may end.
+const TEMPLATES: [(&str, &str, Ending); 8] = [
+    ("Deployment", "/spec/template", Ending::Never),
+    ("ReplicaSet", "/spec/template", Ending::Never),
+    ("DaemonSet", "/spec/template", Ending::Never),
+    ("StatefulSet", "/spec/template", Ending::Never),
+    ("ReplicationController", "/spec/template", Ending::Never),
+    ("PodTemplate", "/template", Ending::Any),
+    ("Job", "/spec/template", Ending::Wanted),
+    ("CronJob", "/spec/jobTemplate/spec/template", Ending::Wanted),
+];
+
+/// Whether the Pods of a template are meant to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    Never,
+    Wanted,
+    Any,
+}
+
+/// The fields of a kind.
+pub(super) fn message(kind: PlainKind) -> &'static Message {
+    let info = kind.info();
+    Message::find(info.group_versions[0].group(), info.kind).expect("a test finds the fields of every kind")
+}
+
+pub(super) fn admit_create(kind: PlainKind, object: Object, rules: Rules) -> Result<Admitted, Refusal> {
+    let mut object = object;
+    if kind.info().subresources.contains(&Subresource::Status) {
+        object.value_mut()["status"] = json!({});
+    }
+    fill(kind, &mut object);
+    if kind.row().has_generation {
+        object.set_meta("generation", json!(1));
+    }
+    if kind.info().kind == "Job" {
+        select_own_pods(&mut object);
+    }
+    let errors = errors(kind, &object, rules)?;
+    finish(object, errors)
+}
+
+pub(super) fn admit_update(
+    kind: PlainKind,
+    subresource: Option<Subresource>,
+    old: &Object,
+    new: Object,
+    rules: Rules,
+) -> Result<Admitted, Refusal> {
+    let mut object = new;
+    keep_system_metadata(&mut object, old);
+    let has_status = kind.info().subresources.contains(&Subresource::Status);
+    if subresource == Some(Subresource::Status) {
+        keep_all_but_status(&mut object, old);
+    } else if has_status {
+        copy_field(&mut object, old, "status");
+    }
+    fill(kind, &mut object);
+    if kind.row().has_generation && wanted(&object) != wanted(old) {
+        let before = old.metadata().get("generation").and_then(Value::as_i64);
+        object.set_meta("generation", json!(before.unwrap_or(0) + 1));
+    }
+    let mut errors = errors(kind, &object, rules)?;
+    errors.extend(immutable_metadata(&object, old));
+    errors.extend(changed_for_good(kind, &object, old));
+    finish(object, errors)
+}
+
+/// Fills in defaults, and then what is written although nobody said it.
+fn fill(kind: PlainKind, object: &mut Object) {
+    let message = message(kind);
+    let template_labels = TEMPLATES
+        .iter()
+        .find(|(name, _, _)| *name == kind.info().kind)
+        .and_then(|(_, pointer, _)| object.value().pointer(&format!("{pointer}/metadata/labels")))
+        .cloned();
+    if let (Some(labels), "Job" | "ReplicationController") = (template_labels, kind.info().kind) {
+        object
+            .metadata_mut()
+            .entry("labels")
+            .or_insert_with(|| labels.clone());
+        if kind.info().kind == "ReplicationController" && object.value().pointer("/spec/selector").is_none() {
+            object.value_mut()["spec"]["selector"] = labels;
+        }
+    }
+    schema::strict::complete(message, map(object));
+    schema::defaults::fill(message, object.value_mut());
+}
+
+fn map(object: &mut Object) -> &mut Map<String, Value> {
+    object.value_mut().as_object_mut().expect("an Object is a map")
+}
+
+/// Everything that says what is wanted.
+fn wanted(object: &Object) -> Vec<(&String, &Value)> {
+    let fields = object.value().as_object().into_iter().flatten();
+    fields
+        .filter(|(name, _)| !matches!(name.as_str(), "metadata" | "status" | "apiVersion" | "kind"))
+        .collect()
+}
+
+/// A change of the status leaves the rest as it is, but annotations and finalizers, which controllers write with it.
+fn keep_all_but_status(object: &mut Object, old: &Object) {
+    let (Some(before), Some(labels)) = (
+        old.value().as_object(),
+        Some(old.metadata().get("labels").cloned().unwrap_or_default()),
+    ) else {
+        return;
+    };
+    object.set_meta("labels", labels);
+    let now = map(object);
+    now.retain(|name, _| matches!(name.as_str(), "metadata" | "status"));
+    for (name, value) in before {
+        if !matches!(name.as_str(), "metadata" | "status") {
+            now.insert(name.clone(), value.clone());
+        }
+    }
+}
+
+/// A Job selects the Pods that carry its own uid, unless it says that it knows better.
+fn select_own_pods(job: &mut Object) {
+    if job.value().pointer("/spec/manualSelector") == Some(&json!(true)) {
+        return;
+    }
+    let (uid, name) = (job.uid().to_owned(), job.name().to_owned());
+    let spec = &mut job.value_mut()["spec"];
+    let labels = &mut spec["template"]["metadata"]["labels"];
+    for prefix in ["", "batch.kubernetes.io/"] {
+        labels[format!("{prefix}controller-uid")] = json!(uid);
+        labels[format!("{prefix}job-name")] = json!(name);
+    }
+    if spec["selector"].is_null() {
+        spec["selector"] = json!({});
+    }
+    spec["selector"]["matchLabels"]["batch.kubernetes.io/controller-uid"] = json!(uid);
+}
+
+fn errors(kind: PlainKind, object: &Object, rules: Rules) -> Result<Vec<FieldError>, Refusal> {
+    let mut errors = metadata_errors(ResourceKind::Plain(kind), object)?;
+    errors.extend(number_errors(object));
+    for (_, pointer, ending) in TEMPLATES.iter().filter(|(name, _, _)| *name == kind.info().kind) {
+        errors.extend(selector_errors(kind, object, pointer));
+        errors.extend(template_errors(object, pointer, *ending, rules)?);
+    }
+    if kind.info().kind == "Service" {
+        errors.extend(service_errors(object));
+    }
+    Ok(errors)
+}
+
+/// Numbers that count something.
+fn number_errors(object: &Object) -> Vec<FieldError> {
+    const COUNTS: [&str; 8] = [
+        "replicas",
+        "minReadySeconds",
+        "revisionHistoryLimit",
+        "progressDeadlineSeconds",
+        "parallelism",
+        "completions",
+        "backoffLimit",
+        "ttlSecondsAfterFinished",
+    ];
+    let negative = COUNTS.into_iter().filter_map(|field| {
+        let value = object.value().get("spec")?.get(field)?;
+        (value.as_i64()? < 0).then(|| {
+            invalid(
+                &format!("spec.{field}"),
+                value,
+                "must be greater than or equal to 0",
+            )
+        })
+    });
+    negative.collect()
+}
+
+/// A selector must be there, and must select what the template makes.
+fn selector_errors(kind: PlainKind, object: &Object, template: &str) -> Vec<FieldError> {
+    let by_selector = matches!(
+        kind.info().kind,
+        "Deployment" | "ReplicaSet" | "DaemonSet" | "StatefulSet"
+    );
+    if !by_selector {
+        return Vec::new();
+    }
+    let Some(selector) = object
+        .value()
+        .pointer("/spec/selector")
+        .filter(|selector| selector.is_object())
+    else {
+        return vec![required("spec.selector", "")];
+    };
+    let labels = object.value().pointer(&format!("{template}/metadata/labels"));
+    let text = |label: &str| {
+        labels
+            .and_then(|labels| labels.get(label))
+            .and_then(Value::as_str)
+    };
+    let is_empty = selector.as_object().is_none_or(Map::is_empty);
+    if is_empty {
+        return vec![invalid(
+            "spec.selector",
+            selector,
+            "empty selector is invalid for deployment",
+        )];
+    }
+    let matches = selector
+        .get("matchLabels")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+        .all(|(label, value)| text(label) == value.as_str());
+    if matches && expressions_hold(selector, &text) {
+        Vec::new()
+    } else {
+        let shown = labels.cloned().unwrap_or_else(|| json!({}));
+        vec![invalid(
+            "spec.template.metadata.labels",
+            &shown,
+            "`selector` does not match template `labels`",
+        )]
+    }
+}
+
+fn expressions_hold<'a>(selector: &Value, text: &impl Fn(&str) -> Option<&'a str>) -> bool {
+    let expressions = selector.get("matchExpressions").and_then(Value::as_array);
+    expressions.into_iter().flatten().all(|expression| {
+        let found = text(expression["key"].as_str().unwrap_or_default());
+        let values = expression["values"]
+            .as_array()
+            .map(Vec::as_slice)
+            .unwrap_or_default();
+        let listed = found.is_some_and(|found| values.iter().any(|value| value.as_str() == Some(found)));
+        match expression["operator"].as_str() {
+            Some("In") => listed,
+            Some("NotIn") => !listed,
+            Some("Exists") => found.is_some(),
+            Some("DoesNotExist") => found.is_none(),
+            _ => false,
+        }
+    })
+}
+
+/// What is wrong with the Pods that a template would make.
+fn template_errors(
+    object: &Object,
+    pointer: &str,
+    ending: Ending,
+    rules: Rules,
+) -> Result<Vec<FieldError>, Refusal> {
+    let Some(template) = object
+        .value()
+        .pointer(pointer)
+        .filter(|template| template.is_object())
+    else {
+        return Ok(Vec::new());
+    };
+    let prefix = pointer.trim_start_matches('/').replace('/', ".");
+    let mut pod = json!({"metadata": {"name": "template"}, "spec": template["spec"]});
+    pod["metadata"]["labels"] = template["metadata"]["labels"].clone();
+    let pod: Pod = serde_json::from_value(pod).map_err(|error| Refusal::Undecodable(error.to_string()))?;
+    let policy = pod.spec.restart_policy.clone();
+    let mut errors = match pulselet_model::admit_create(pod, rules.profile, rules.gates) {
+        Ok(_) => Vec::new(),
+        Err(errors) => errors,
+    };
+    for error in &mut errors {
+        error.field = format!("{prefix}.{}", error.field);
+    }
+    let (allowed, shown): (&[&str], &str) = match ending {
+        Ending::Never => (&["Always"], "\"Always\""),
+        Ending::Wanted => (&["OnFailure", "Never"], "\"OnFailure\", \"Never\""),
+        Ending::Any => return Ok(errors),
+    };
+    if !allowed.contains(&policy.as_str()) {
+        errors.push(FieldError {
+            field: format!("{prefix}.spec.restartPolicy"),
+            reason: CauseReason::NotSupported,
+            message: format!("Unsupported value: {policy:?}: supported values: {shown}"),
+        });
+    }
+    Ok(errors)
+}
+
+fn service_errors(service: &Object) -> Vec<FieldError> {
+    let kind = service.text("/spec/type");
+    let mut errors = Vec::new();
+    let ports = service.value().pointer("/spec/ports").and_then(Value::as_array);
+    let ports = ports.map(Vec::as_slice).unwrap_or_default();
+    let headless = service.text("/spec/clusterIP") == "None";
+    if ports.is_empty() && kind != "ExternalName" && !headless {
+        errors.push(required("spec.ports", ""));
+    }
+    if kind == "ExternalName" && service.text("/spec/externalName").is_empty() {
+        errors.push(required("spec.externalName", ""));
+    }
+    let known = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
+    if !known.contains(&kind) {
+        let shown: Vec<String> = known.iter().map(|name| format!("{name:?}")).collect();
+        errors.push(FieldError {
+            field: "spec.type".to_owned(),
+            reason: CauseReason::NotSupported,
+            message: format!(
+                "Unsupported value: {kind:?}: supported values: {}",
+                shown.join(", ")
+            ),
+        });
+    }
+    for (index, port) in ports.iter().enumerate() {
+        let field = |name: &str| format!("spec.ports[{index}].{name}");
+        if ports.len() > 1 && port["name"].as_str().unwrap_or_default().is_empty() {
+            errors.push(required(&field("name"), ""));
+        }
+        for name in ["port", "targetPort"] {
+            let number = port[name].as_i64();
+            if number.is_some_and(|number| !(1..=65_535).contains(&number)) {
+                errors.push(invalid(
+                    &field(name),
+                    &port[name],
+                    "must be between 1 and 65535, inclusive",
+                ));
+            }
+        }
+    }
+    errors
+}
+
+/// What stays as it was created.
+fn changed_for_good(kind: PlainKind, new: &Object, old: &Object) -> Vec<FieldError> {
+    let fields: &[&str] = match kind.info().kind {
+        "Deployment" | "ReplicaSet" | "DaemonSet" => &["spec.selector"],
+        "StatefulSet" => &[
+            "spec.selector",
+            "spec.serviceName",
+            "spec.podManagementPolicy",
+            "spec.volumeClaimTemplates",
+        ],
+        "Job" => &["spec.selector", "spec.completionMode"],
+        "ControllerRevision" => &["data"],
+        "StorageClass" => &["provisioner", "parameters", "reclaimPolicy", "volumeBindingMode"],
+        "PriorityClass" => &["value", "preemptionPolicy"],
+        "RuntimeClass" => &["handler"],
+        "EndpointSlice" => &["addressType"],
+        "ResourceClaim" => &["spec"],
+        _ => &[],
+    };
+    let at = |object: &Object, field: &str| {
+        let pointer = format!("/{}", field.replace('.', "/"));
+        object.value().pointer(&pointer).cloned().unwrap_or_default()
+    };
+    let changed = fields.iter().filter(|field| at(new, field) != at(old, field));
+    changed
+        .map(|field| invalid(field, &at(new, field), "field is immutable"))
+        .collect()
+}
