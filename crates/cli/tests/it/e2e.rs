@@ -7,8 +7,10 @@
 
 mod acting;
 mod bad_input;
+mod browser;
 mod commands;
 mod cri;
+mod dashboard;
 mod durability;
 mod everyday;
 mod exec;

@@ -4,7 +4,6 @@ mod cluster;
 mod doors;
 mod gates;
 mod old;
-mod pressure;
 mod rollback;
 mod streams;
 

@@ -115,23 +115,28 @@ e2e!(one_of_several_containers_must_be_named, [Process], |world| {
     stop(world, node);
 });
 
-e2e!(a_client_that_is_interrupted_takes_its_command_along, |world| {
-    let node = start(world, &["app"]);
-    // A length that no other process on this machine sleeps.
-    let nap = format!("98765.{}", std::process::id());
-    let sleeps = || !processes(|line| line.starts_with(b"sleep\0") && contains(line, &nap)).is_empty();
-    let mut client = world
-        .command("exec")
-        .args(["web", "--", "sleep", &nap])
-        .stdin(Stdio::null())
-        .spawn()
-        .unwrap();
-    eventually("sleep", || sleeps().then_some(()));
-    signal(&client, Signal::INT);
-    assert_eq!(client.wait().unwrap().code(), Some(130));
-    eventually("end of the sleep", || (!sleeps()).then_some(()));
-    stop(world, node);
-});
+// A containerd does not end a command whose client has left.
+e2e!(
+    a_client_that_is_interrupted_takes_its_command_along,
+    [Process, Oci],
+    |world| {
+        let node = start(world, &["app"]);
+        // A length that no other process on this machine sleeps.
+        let nap = format!("98765.{}", std::process::id());
+        let sleeps = || !processes(|line| line.starts_with(b"sleep\0") && contains(line, &nap)).is_empty();
+        let mut client = world
+            .command("exec")
+            .args(["web", "--", "sleep", &nap])
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        eventually("sleep", || sleeps().then_some(()));
+        signal(&client, Signal::INT);
+        assert_eq!(client.wait().unwrap().code(), Some(130));
+        eventually("end of the sleep", || (!sleeps()).then_some(()));
+        stop(world, node);
+    }
+);
 
 fn contains(line: &[u8], text: &str) -> bool {
     line.windows(text.len()).any(|window| window == text.as_bytes())

@@ -1,7 +1,7 @@
 //! Running servers and nodes, and kubectl to talk to them. Pods are plain processes unless a test asks for containers; none
 //! outlives its test.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -35,8 +35,6 @@ pub(crate) struct Cluster {
     kubeconfig: PathBuf,
     /// Where an API of its own listens, also after a restart.
     address: SocketAddr,
-    /// Where the node serves its metrics; port 0 if nobody asks for them.
-    metrics: SocketAddr,
 }
 
 /// An address of this machine where nobody listens.
@@ -71,31 +69,6 @@ impl Cluster {
             api: owned(api),
             node: owned(node),
         })
-    }
-
-    /// `api` and `node` as two processes, and metrics of the node that can be asked for.
-    pub(crate) fn measured() -> Option<Self> {
-        let parts = Parts::Two {
-            api: Vec::new(),
-            node: Vec::new(),
-        };
-        let mut cluster = Self::prepare(parts, "process")?;
-        cluster.metrics = free_address();
-        cluster.start();
-        Some(cluster)
-    }
-
-    /// The node's metrics at this moment.
-    pub(crate) fn metrics(&self) -> String {
-        let mut stream = std::net::TcpStream::connect(self.metrics).expect("the node listens");
-        write!(
-            stream,
-            "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        )
-        .expect("it reads");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("it answers");
-        answer
     }
 
     /// `serve` with built-in containers, and an image to run them from.
@@ -137,7 +110,6 @@ impl Cluster {
             runtime,
             children: Vec::new(),
             address: free_address(),
-            metrics: SocketAddr::from(([127, 0, 0, 1], 0)),
         })
     }
 
@@ -185,7 +157,7 @@ impl Cluster {
                 "--node-listen",
                 "127.0.0.1:0",
             ])
-            .args(["--metrics", &self.metrics.to_string(), "--data-dir"])
+            .args(["--metrics", "127.0.0.1:0", "--data-dir"])
             .arg(self.data());
     }
 
@@ -240,11 +212,6 @@ impl Cluster {
         let mut api = self.children.remove(0);
         api.kill().expect("it can be killed");
         api.wait().expect("it ends");
-    }
-
-    /// The process of the node, where it is one of its own.
-    pub(crate) fn node_pid(&self) -> u32 {
-        self.children.last().expect("it runs").id()
     }
 
     /// Brings back the API that was killed.
