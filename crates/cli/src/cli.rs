@@ -75,6 +75,12 @@ pub(crate) enum Command {
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  pulselet completion bash > /etc/bash_completion.d/pulselet")]
     Completion(CompletionArgs),
+    /// Serve a web page of the local node: pods, live timelines, logs, and what a change would mean
+    #[command(
+        after_help = "Examples:\n  pulselet dashboard\n  pulselet dashboard --open\n\nIt listens on loopback only and prints its \
+                            address, which opens one browser, once. It changes nothing; Ctrl-C ends it."
+    )]
+    Dashboard(DashboardArgs),
     /// Run a small server that starts slowly, hangs, fails or leaves when told to
     #[command(after_help = "Examples:\n  pulselet demo --port 8080 --start-after 20s\n  \
                             pulselet demo --port 8080 --deadlock-at 1m --ignore SIGTERM")]
@@ -108,6 +114,9 @@ pub(crate) enum Command {
                             left is shown until the next run."
     )]
     Logs(LogsArgs),
+    /// Write the manual pages
+    #[command(hide = true)]
+    Man(ManArgs),
     /// Run the pods of a directory of manifests, of an API server, or of both, as a service
     #[command(
         after_help = "Examples:\n  pulselet node --manifests /etc/pulselet/manifests\n  pulselet node --kubeconfig \
@@ -385,6 +394,25 @@ pub(crate) struct CheckArgs {
 pub(crate) struct CompletionArgs {
     /// The shell to complete for
     pub(crate) shell: Shell,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DashboardArgs {
+    /// The port on 127.0.0.1; 0 is one that is free
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    pub(crate) port: u16,
+    /// Open it in this machine's browser
+    #[arg(long)]
+    pub(crate) open: bool,
+    #[command(flatten)]
+    pub(crate) data: DataDirArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ManArgs {
+    /// Where to, a directory that is there
+    #[arg(value_name = "DIR", value_parser = paths::parser())]
+    pub(crate) directory: PathBuf,
 }
 
 /// All ages count from the start of the process.

@@ -51,6 +51,7 @@ pub use pulselet_volume::{
     LocalObject, LocalObjects, NoObjects, NodeFacts, ObjectSource, ServiceFacts, ServicePortFacts,
     SourceError, Token, TokenRequest,
 };
+pub use state::handed_objects::KeepObjectsError;
 pub use state::layout::{DataDir, Layout, LayoutError};
 pub use state::stopped::SaveStoppedError;
 pub use state::store::{EventRow, NodeStoreError};

@@ -26,6 +26,7 @@ use crate::publish::feed::Feed;
 use crate::publish::lines::LineHub;
 use crate::publish::notify::ServiceManager;
 use crate::state::clock::Continuity;
+use crate::state::handed_objects::HandedObjects;
 use crate::state::layout::{DataDir, Layout};
 use crate::state::stopped::StoppedPods;
 use crate::state::store::{self, NodeStoreError, Opened, Reader};
@@ -148,7 +149,9 @@ impl Node {
         };
         services.spawn(handle.clone().end_stopped());
         let about = describe(&jobs, &options.config, options.joined);
-        services.control(&layout, &handle, Arc::clone(&jobs.runtime), about)?;
+        let objects = HandedObjects::load(layout.objects(), options.local_objects.clone());
+        let control = Control::new(handle.clone(), Arc::clone(&jobs.runtime), objects, about);
+        services.control(&layout, control)?;
         services.spawn(jobs.keep_volumes());
         if let Some(listener) = options.metrics {
             services.spawn(serve(listener, health));
@@ -190,16 +193,9 @@ impl Services {
     }
 
     /// Opens the socket.
-    fn control(
-        &mut self,
-        layout: &Layout,
-        handle: &NodeHandle,
-        runtime: Arc<dyn Runtime>,
-        about: NodeView,
-    ) -> Result<(), NodeStartError> {
+    fn control(&mut self, layout: &Layout, control: Control) -> Result<(), NodeStartError> {
         let path = layout.socket();
         let listener = control::bind(&path).map_err(|source| NodeStartError::Listen { path, source })?;
-        let control = Control::new(handle.clone(), runtime, about);
         self.spawn(serve(listener, Arc::new(control)));
         Ok(())
     }

@@ -74,7 +74,7 @@ pub(crate) struct Inner {
     pub(crate) store: Store,
     pub(crate) events: EventHub,
     shim: ShimCommand,
-    kind: Arc<dyn ContainerKind>,
+    pub(crate) kind: Arc<dyn ContainerKind>,
     starts: Semaphore,
     known: Mutex<Known>,
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `GET /v1/pods` | [`PodView`]s as a JSON array |
 //! | `POST /v1/pods` | a Pod that was admitted; [`Added`] |
+//! | `POST /v1/objects` | config maps and secrets that were admitted, for pods that come after them; 202, nothing |
 //! | `DELETE /v1/pods/NAMESPACE/NAME?gracePeriodSeconds=N&forget=true` | 202, nothing; stopped until `start` unless it is forgotten |
 //! | `POST /v1/pods/NAMESPACE/NAME/start` | [`Added`] |
 //! | `POST /v1/pods/NAMESPACE/NAME/restart?container=C` | the number of containers |

@@ -89,6 +89,7 @@ async fn check(column: fn(&Row) -> Verdict, least: SecurityFeatures, most: Secur
 async fn containers_honour_or_refuse_every_field() {
     // What is left depends on the machine.
     let least = SecurityFeatures {
+        app_armor: false,
         user_namespaces: false,
         ..OciRuntime::SECURITY
     };

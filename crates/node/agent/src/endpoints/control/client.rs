@@ -14,11 +14,13 @@ use hyper_util::rt::TokioIo;
 use pulselet_model::Pod;
 use pulselet_runtime::ExecOptions;
 use pulselet_vocabulary::PodName;
+use pulselet_volume::LocalObject;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 use super::exec::{self, ExecSession};
 use super::{ControlRefusal, NodeView, encode, socket};
+use crate::state::handed_objects::HandedObject;
 use crate::{Added, EventRow, LogPlace, PodView};
 
 /// Bytes of an answer that are read: the status of a full node.
@@ -79,6 +81,14 @@ impl ControlClient {
         let body = serde_json::to_vec(pod).map_err(ControlClientError::Decode)?;
         let response = self.send(Method::POST, "/v1/pods", body.into()).await?;
         decode(response).await
+    }
+
+    /// Hands admitted config maps and secrets over, for pods that come after them.
+    pub async fn keep_objects(&self, objects: &[LocalObject]) -> Result<(), ControlClientError> {
+        let objects: Vec<HandedObject> = objects.iter().cloned().map(Into::into).collect();
+        let body = serde_json::to_vec(&objects).map_err(ControlClientError::Decode)?;
+        let response = self.send(Method::POST, "/v1/objects", body.into()).await?;
+        read(response).await.map(drop)
     }
 
     /// Stops a pod; without a grace period its own counts. It stays known, and stopped, unless it is forgotten.

@@ -21,11 +21,14 @@ use crate::endpoints::http::{Answering, Body, full};
 use crate::handle::{Gone, NodeHandle, StartError, StopError};
 use crate::pod::identity::Origin;
 use crate::publish::lines::GUEST_BACKLOG;
+use crate::state::handed_objects::{HandedObject, HandedObjects, KeepObjectsError};
 use crate::state::stopped::{SaveStoppedError, StoppedPod};
 use crate::state::store::NodeStoreError;
 
 /// Bytes of a pod that are read: twice what a manifest may have, since defaults are filled in.
 const MAX_POD: usize = 2 * pulselet_model::MAX_DOCUMENT_BYTES;
+/// Bytes of config maps and secrets that are read at a time: each may have a mebibyte.
+const MAX_OBJECTS: usize = 64 * 1024 * 1024;
 /// Commands in containers at a time.
 const MAX_COMMANDS: usize = 64;
 const JSON: &str = "application/json";
@@ -37,6 +40,7 @@ pub(crate) struct Control {
     /// The node as it was started.
     about: NodeView,
     runtime: Arc<dyn Runtime>,
+    objects: Arc<HandedObjects>,
     /// One for each command that may still be begun.
     commands: Arc<Semaphore>,
 }
@@ -50,6 +54,10 @@ enum ControlError {
     ReadBody(Box<dyn std::error::Error + Send + Sync>),
     #[error("the pod cannot be decoded: {0}")]
     DecodePod(serde_json::Error),
+    #[error("the objects cannot be decoded: {0}")]
+    DecodeObjects(serde_json::Error),
+    #[error(transparent)]
+    KeepObjects(#[from] KeepObjectsError),
     #[error("{key} is not a number of seconds: {value:?}")]
     ReadSeconds { key: &'static str, value: String },
     #[error(transparent)]
@@ -99,6 +107,7 @@ impl ControlError {
             | Self::Restart(StreamError::Pod(_)) => StatusCode::NOT_FOUND,
             Self::ReadBody(_)
             | Self::DecodePod(_)
+            | Self::DecodeObjects(_)
             | Self::ReadSeconds { .. }
             | Self::ReadPodName(_)
             | Self::ReadCommand
@@ -107,6 +116,9 @@ impl ControlError {
             | Self::Log(_) => StatusCode::BAD_REQUEST,
             Self::Add(AddError::Plan(_)) => StatusCode::UNPROCESSABLE_ENTITY,
             Self::OfApi { .. }
+            | Self::KeepObjects(
+                KeepObjectsError::OfApi | KeepObjectsError::Owned { .. } | KeepObjectsError::TooMany,
+            )
             | Self::Stop(StopError::Stopped(_))
             | Self::Start(StartError::NotStopped(_) | StartError::Add(_))
             | Self::Restart(_)
@@ -115,6 +127,7 @@ impl ControlError {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::Store(_)
+            | Self::KeepObjects(KeepObjectsError::Save { .. })
             | Self::Stopped(_)
             | Self::Stop(StopError::Save(_))
             | Self::Start(StartError::Save(_)) => StatusCode::INTERNAL_SERVER_ERROR,
@@ -134,11 +147,17 @@ impl Answering for Control {
 }
 
 impl Control {
-    pub(crate) fn new(node: NodeHandle, runtime: Arc<dyn Runtime>, about: NodeView) -> Self {
+    pub(crate) fn new(
+        node: NodeHandle,
+        runtime: Arc<dyn Runtime>,
+        objects: HandedObjects,
+        about: NodeView,
+    ) -> Self {
         Self {
             node,
             about,
             runtime,
+            objects: Arc::new(objects),
             commands: Arc::new(Semaphore::new(MAX_COMMANDS)),
         }
     }
@@ -150,6 +169,7 @@ impl Control {
         match (request.method().clone(), parts.as_slice()) {
             (Method::GET, ["v1", "pods"]) => Ok(json(StatusCode::OK, &self.list().await?)),
             (Method::POST, ["v1", "pods"]) => self.add(request).await,
+            (Method::POST, ["v1", "objects"]) => self.keep_objects(request).await,
             (Method::DELETE, ["v1", "pods", namespace, name]) => {
                 let grace = ask("gracePeriodSeconds").map(seconds).transpose()?;
                 let forgets = ask("forget").as_deref() == Some("true");
@@ -203,6 +223,19 @@ impl Control {
         self.node.forget_stopped(&crate::pod_name_of(&pod)).await?;
         let added = self.node.add_pod(pod, Origin::Detached).await??;
         Ok(json(StatusCode::CREATED, &added))
+    }
+
+    async fn keep_objects(&self, request: Request<Incoming>) -> Result<Response<Body>, ControlError> {
+        let body = Limited::new(request.into_body(), MAX_OBJECTS);
+        let body = body.collect().await.map_err(ControlError::ReadBody)?.to_bytes();
+        let objects: Vec<HandedObject> =
+            serde_json::from_slice(&body).map_err(ControlError::DecodeObjects)?;
+        let objects = objects.into_iter().map(Into::into).collect();
+        let kept = Arc::clone(&self.objects);
+        tokio::task::spawn_blocking(move || kept.keep(objects))
+            .await
+            .expect("writing does not panic")?;
+        Ok(full(StatusCode::ACCEPTED, JSON, Bytes::new()))
     }
 
     async fn about_now(&self) -> NodeView {
