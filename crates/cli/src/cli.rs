@@ -6,7 +6,7 @@ mod image;
 #[cfg(test)]
 mod reference;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -560,6 +560,14 @@ pub(crate) struct MemberArgs {
     /// Where the API reaches the node for logs and commands; port 0 is one that is free
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:10250")]
     pub(crate) node_listen: SocketAddr,
+    /// A name server of the cluster, for pods whose `dnsPolicy` asks for it; up to three, or separated by commas. Wins over
+    /// `clusterDNS` of the settings
+    #[arg(long, value_name = "IP", value_delimiter = ',')]
+    pub(crate) cluster_dns: Vec<IpAddr>,
+    /// Under which domain the names of services are; wins over `clusterDomain` of the settings, and is cluster.local if
+    /// nobody says otherwise
+    #[arg(long, value_name = "DOMAIN", value_parser = pulselet_plan::parse_cluster_domain)]
+    pub(crate) cluster_domain: Option<String>,
 }
 
 /// A node's name is part of its credentials and of object names.

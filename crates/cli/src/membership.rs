@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use pulselet_agent::{Feed, NodeFacts, NodeHandle, NodeOptions};
+use pulselet_agent::{Feed, NodeDuties, NodeFacts, NodeHandle, NodeOptions};
 use pulselet_apiserver::NodeCertificate;
 use pulselet_cluster::{ApiClient, ApiObjects, Joined, Kubeconfig, Machine, join};
 use pulselet_node_server::{NodeServer, Options, Tls, serve};
@@ -111,6 +111,7 @@ impl Application {
         node: NodeHandle,
         runtime: Arc<dyn Runtime>,
         facts: NodeFacts,
+        duties: NodeDuties,
         data_dir: &Path,
     ) -> Result<Membership, Failure> {
         let endpoint = self.endpoint()?;
@@ -132,6 +133,7 @@ impl Application {
         let server = server.map_err(Failure::environment)?;
         let machine = Machine {
             facts,
+            duties,
             runtime,
             data_dir: data_dir.to_owned(),
             endpoint,

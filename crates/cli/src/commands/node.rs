@@ -13,8 +13,10 @@ use crate::membership::Application;
 use crate::output;
 
 pub(crate) fn run(args: &NodeCommandArgs, verbose: u8) -> Result<Exit, Failure> {
+    let mut config = args.agent.node.resolve()?;
+    args.member.apply(&mut config)?;
     let setting = Setting {
-        config: args.agent.node.resolve()?,
+        config,
         lines: LineHub::default(),
         metrics: Some(args.metrics.clone()),
         feed: None,

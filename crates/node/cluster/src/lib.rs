@@ -21,6 +21,7 @@ mod objects;
 mod paths;
 mod pods;
 mod registration;
+mod selection;
 mod services;
 mod status;
 mod store_memory;
@@ -62,9 +63,10 @@ pub fn join(
     let memory = StoreMemory::new(&machine.data_dir);
     let (seen, changes) = mpsc::channel(watch::BACKLOG);
     let (posts, events) = mpsc::channel(events::QUEUE);
+    let registrar = node.clone();
     let pods = Pods::new(client.clone(), node, feed, registered.clone(), posts);
     let mut tasks = JoinSet::new();
-    tasks.spawn(Registration::new(client.clone(), machine, known).run());
+    tasks.spawn(Registration::new(client.clone(), machine, registrar, known).run());
     tasks.spawn(lease::renew(client.clone(), registered));
     tasks.spawn(watch::follow(
         client.clone(),

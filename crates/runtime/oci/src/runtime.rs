@@ -13,8 +13,9 @@ use pulselet_image::ImageStore;
 use pulselet_runtime::{
     AttachOptions, BoxError, ContainerConfig, ContainerFilter, ContainerId, ContainerStats, ContainerStatus,
     DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Features, ImageSummary,
-    Operation, RegistryCredentials, Result, Runtime, RuntimeCondition, RuntimeHealth, RuntimeImageError,
-    SandboxConfig, SandboxId, SandboxStatus, SecurityFeatures, SignalMasks, Version, async_trait,
+    LogLimits, Operation, RegistryCredentials, Result, Runtime, RuntimeCondition, RuntimeHealth,
+    RuntimeImageError, SandboxConfig, SandboxId, SandboxStatus, SecurityFeatures, SignalMasks, Version,
+    async_trait,
 };
 use pulselet_shim::record::{self, LifeRecord};
 use pulselet_shim_client::{ContainerKind, ContainerRecord, SandboxRecord, ShimCommand, Shims, detached};
@@ -495,6 +496,11 @@ impl Runtime for OciRuntime {
             .map_err(|error| failed(error.into()))?;
         let stream = tokio::net::TcpStream::from_std(stream).map_err(|error| failed(error.into()))?;
         Ok(Box::new(stream))
+    }
+
+    fn limit_logs(&self, limits: LogLimits) -> bool {
+        self.0.shims.limit_logs(limits);
+        true
     }
 
     async fn reopen_log(&self, id: &ContainerId) -> Result<()> {

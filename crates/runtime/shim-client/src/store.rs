@@ -22,7 +22,7 @@ use std::{
 
 use jiff::Timestamp;
 use pulselet_runtime::{
-    BoxError, ContainerConfig, ContainerId, SandboxConfig, SandboxId, SandboxState, Signal,
+    BoxError, ContainerConfig, ContainerId, LogLimits, SandboxConfig, SandboxId, SandboxState, Signal,
 };
 use pulselet_shim::{
     LOG_FILE_SIZE, LOG_FILES, ShimConfig,
@@ -46,16 +46,23 @@ pub struct ContainerRecord {
     /// The effective one.
     pub stop_signal: Signal,
     pub config: ContainerConfig,
+    /// Of its log; `None` if nobody has set any, and the usual ones apply.
+    #[serde(default)]
+    pub log_limits: Option<LogLimits>,
 }
 
 impl ContainerRecord {
     /// What the container's shim needs to know besides how to launch. `dir` is the container's directory.
     pub fn shim_config(&self, dir: &Path) -> ShimConfig {
+        let limits = self.log_limits.unwrap_or(LogLimits {
+            file_size: LOG_FILE_SIZE,
+            files: LOG_FILES,
+        });
         ShimConfig {
             dir: dir.to_owned(),
             log_path: self.config.log_path.clone(),
-            log_file_size: LOG_FILE_SIZE,
-            log_files: LOG_FILES,
+            log_file_size: limits.file_size,
+            log_files: limits.files,
             stop_signal: self.stop_signal,
             stdin: self.config.stdin,
             stdin_once: self.config.stdin_once,
@@ -478,6 +485,7 @@ mod tests {
             created_at: Timestamp::UNIX_EPOCH,
             stop_signal: Signal::TERM,
             config: ContainerConfig::default(),
+            log_limits: None,
         };
         store.put_container(&record, |_| Ok(())).expect("writes");
         assert_eq!(container_records(root.path()).expect("reads"), [record]);
@@ -495,6 +503,7 @@ mod tests {
             created_at: Timestamp::UNIX_EPOCH,
             stop_signal: Signal::TERM,
             config: ContainerConfig::default(),
+            log_limits: None,
         };
         let full = store.put_container(&record, |dir| {
             fs::write(dir.join("spec.json"), b"{").expect("writes");

@@ -135,8 +135,12 @@ impl Agent {
         let (pod, bad_annotation) = annotated(pod);
         let pod = &*pod;
         let has = abilities(self.jobs.version.features.security);
-        let refusal = blueprint.refusal.take();
-        blueprint.refusal = refusal.or_else(|| refusal_without(pod, has).map(Box::new));
+        let refusal = blueprint.refusal.take().map(|refusal| *refusal);
+        let refusal = refusal
+            .or_else(|| refusal_without(pod, has))
+            .or_else(|| self.lack_of_strength(pod, &origin))
+            .or_else(|| self.lack_of_room(&blueprint, &origin));
+        blueprint.refusal = refusal.map(Box::new);
         let identity = Identity {
             namespace: pod.namespace().into(),
             name: pod.name().into(),
