@@ -34,6 +34,14 @@ async fn serve(args: &NodeCommandArgs, mut setting: Setting) -> Result<Exit, Fai
     if let Some(kubeconfig) = &args.kubeconfig {
         setting.application = Some(Application::new(kubeconfig, &args.member).await?);
     }
+    if let Some(kubeconfig) = &args.bootstrap_kubeconfig {
+        let data_dir = args.agent.data.resolve()?;
+        let applying = Application::bootstrap(kubeconfig, &args.member, &data_dir);
+        setting.application = tokio::select! {
+            application = applying => Some(application?),
+            () = interrupts.next() => return Ok(Exit::Interrupted),
+        };
+    }
     let started = agent::start(&args.agent, setting).await?;
     announce(&started, args.manifests.as_deref());
     tokio::select! {

@@ -10,9 +10,11 @@
 //! Left to others: running pods (`node`), the rules about them (`api`), and who may do what (the server).
 
 mod backoff;
+mod bootstrap;
 mod client;
 mod decide;
 mod events;
+mod exec_credential;
 mod kubeconfig;
 mod lease;
 mod machine;
@@ -31,7 +33,11 @@ use pulselet_agent::{Feed, NodeHandle};
 use tokio::sync::{mpsc, watch as value};
 use tokio::task::JoinSet;
 
+pub use bootstrap::{
+    BootstrapError, CertificateSubject, IssuedCertificate, bootstrap, renew_client, renew_serving,
+};
 pub use client::{ApiClient, ApiClientError};
+pub use exec_credential::ExecCredentialError;
 pub use kubeconfig::{Kubeconfig, KubeconfigError};
 pub use machine::Machine;
 pub use objects::ApiObjects;

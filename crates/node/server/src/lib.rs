@@ -32,18 +32,15 @@
 //! What must always hold: connections, sessions, streams and buffers are bounded; what a client sends never makes the
 //! endpoint panic; a client that leaves or vanishes leaves nothing behind, its command included.
 //!
-//! Left to others: what runs where (`agent`), how a command is run (`runtime`), the protocols of streams (`streaming`),
+//! Left to others: what runs where (`agent`), how a command is run (`runtime`) and connected with its client (`sessions`), the protocols of streams (`streaming`),
 //! and who may do what with pods (the API).
 
 mod body;
-mod command;
-mod forward;
 mod logs;
 mod query;
 mod routes;
 mod server;
-mod status;
 mod tls;
 
 pub use server::{NodeServeError, NodeServer, Options, serve};
-pub use tls::{Tls, TlsError};
+pub use tls::{ServingCertificate, Tls, TlsError};

@@ -7,7 +7,8 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
 use pulselet_agent::{Gone, LogError, NodeHandle, StreamError};
-use pulselet_runtime::{AttachOptions, ExecOptions, ExecStreams, Runtime};
+use pulselet_runtime::{AttachOptions, ExecOptions, Runtime};
+use pulselet_sessions::{ForwardTarget, SessionStart, WantedStreams, forward_ports, run_command};
 use pulselet_streaming::{
     NegotiatedProtocol, NegotiationError, StreamConnection, StreamLayout, StreamPurpose, negotiate,
 };
@@ -16,8 +17,6 @@ use serde_json::json;
 use thiserror::Error;
 
 use crate::body::{Body, empty, full, text};
-use crate::command::{self, Ending, Roles, Start, Wanted};
-use crate::forward::{self, Target};
 use crate::logs::{self, LogOptions, OptionError, Source};
 use crate::query::Query;
 use crate::server::{SessionSlot, Sessions};
@@ -253,21 +252,21 @@ impl Routes {
         let located = found.map_err(|error| no_stream(&path.pod, &path.container, &error))?;
         let (protocol, slot) = self.agree(&request, StreamPurpose::Command)?;
         let runtime = Arc::clone(&self.runtime);
-        let Wanted {
+        let WantedStreams {
             stdin,
             stdout,
             stderr,
             tty,
         } = wanted;
         let start = match verb {
-            Verb::Exec => Start::Exec(ExecOptions {
+            Verb::Exec => SessionStart::Exec(ExecOptions {
                 command,
                 tty,
                 stdin,
                 stdout,
                 stderr,
             }),
-            Verb::Attach => Start::Attach(AttachOptions {
+            Verb::Attach => SessionStart::Attach(AttachOptions {
                 // Whether there is a terminal was decided when the container was made.
                 tty: located.tty,
                 stdin,
@@ -275,9 +274,8 @@ impl Routes {
                 stderr: stderr && !located.tty,
             }),
         };
-        let session = async move |protocol, connection| {
-            let starting = start.streams(&*runtime, &located.id);
-            converse(connection, &protocol, wanted, start.ending(), starting).await;
+        let session = async move |protocol: NegotiatedProtocol, connection| {
+            run_command(connection, &protocol, wanted, &start, &*runtime, &located.id).await;
         };
         Ok(upgraded(request, protocol, slot, session))
     }
@@ -295,14 +293,13 @@ impl Routes {
             StreamLayout::Channels => ports(query)?,
             StreamLayout::Opened => Vec::new(),
         };
-        let target = Target {
+        let target = ForwardTarget {
             runtime: Arc::clone(&self.runtime),
             sandbox,
             pod: pod.name.to_string(),
         };
-        let session = async move |protocol: NegotiatedProtocol, connection| match protocol.layout() {
-            StreamLayout::Channels => forward::channels(connection, target, &ports).await,
-            StreamLayout::Opened => forward::streams(connection, target).await,
+        let session = async move |protocol: NegotiatedProtocol, connection| {
+            forward_ports(connection, &protocol, target, &ports).await;
         };
         Ok(upgraded(request, protocol, slot, session))
     }
@@ -341,9 +338,9 @@ fn no_stream(pod: &PodName, container: &str, error: &StreamError) -> RouteError 
     }
 }
 
-fn wanted(query: &Query) -> Result<Wanted, RouteError> {
+fn wanted(query: &Query) -> Result<WantedStreams, RouteError> {
     let tty = query.flag("tty");
-    let wanted = Wanted {
+    let wanted = WantedStreams {
         stdin: query.flag("input"),
         stdout: query.flag("output"),
         // A terminal has one output.
@@ -389,27 +386,6 @@ where
         }
     });
     answer
-}
-
-/// Runs a command once the client has opened its streams.
-async fn converse(
-    mut connection: StreamConnection,
-    protocol: &NegotiatedProtocol,
-    wanted: Wanted,
-    ending: Ending,
-    starting: impl Future<Output = Result<ExecStreams, String>>,
-) {
-    let roles = match protocol.layout() {
-        StreamLayout::Channels => Ok(Roles::channels(wanted)),
-        StreamLayout::Opened => Roles::opened(&mut connection, wanted, protocol.sends_terminal_size()).await,
-    };
-    match roles {
-        Ok(roles) => {
-            let form = protocol.status_form();
-            command::run(connection, roles, form, ending, starting.await).await;
-        }
-        Err(error) => tracing::debug!(%error, "a command was not run"),
-    }
 }
 
 #[cfg(test)]
