@@ -17,6 +17,9 @@ use crate::membership::{Application, Membership};
 
 /// Threads that run the agent: one for its loop, one for what its jobs do meanwhile.
 const AGENT_THREADS: usize = 2;
+/// How long a thread for work that blocks stays when it has none. After a burst each of many gets a little work now and then: with
+/// longer times none of them ever ends.
+const BLOCKING_THREAD_IDLE: Duration = Duration::from_millis(500);
 /// How often memory that is free goes back to the kernel.
 const RELEASE_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -82,6 +85,7 @@ pub(crate) async fn start(args: &AgentArgs, mut setting: Setting) -> Result<Star
         application.prepare(&mut options);
     }
     let facts = options.facts.clone();
+    let duties = setting.config.duties.clone();
     options.config = setting.config;
     options.lines = setting.lines;
     options.metrics = metrics;
@@ -89,7 +93,7 @@ pub(crate) async fn start(args: &AgentArgs, mut setting: Setting) -> Result<Star
     options.service_manager = service_manager();
     let node = Node::start(options).await.map_err(Failure::environment)?;
     let membership = match setting.application {
-        Some(application) => Some(application.join(node.clone(), runtime, facts, &path)?),
+        Some(application) => Some(application.join(node.clone(), runtime, facts, duties, &path)?),
         None => None,
     };
     Ok(Started {
@@ -137,7 +141,11 @@ fn service_manager() -> ServiceManager {
 /// What an agent runs on.
 pub(crate) fn executor() -> Result<Runtime, Failure> {
     pulselet_sys::share_memory_pools();
-    let executor = build(Builder::new_multi_thread().worker_threads(AGENT_THREADS))?;
+    let mut builder = Builder::new_multi_thread();
+    builder
+        .worker_threads(AGENT_THREADS)
+        .thread_keep_alive(BLOCKING_THREAD_IDLE);
+    let executor = build(&mut builder)?;
     executor.spawn(release_memory());
     Ok(executor)
 }

@@ -2,11 +2,12 @@
 //!
 //! Help texts, completions and the reference are generated from these types. Each command has an example.
 
+mod cri;
 mod image;
 #[cfg(test)]
 mod reference;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -24,6 +25,7 @@ use crate::output::{ColorArg, Format};
 use crate::paths;
 use crate::runtime::RuntimeChoice;
 
+pub(crate) use cri::CriArgs;
 pub(crate) use image::{
     ImageArgs, ImageCommand, ImageLoadArgs, ImageLsArgs, ImagePruneArgs, ImagePullArgs, ImageRmArgs,
 };
@@ -75,6 +77,14 @@ pub(crate) enum Command {
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  pulselet completion bash > /etc/bash_completion.d/pulselet")]
     Completion(CompletionArgs),
+    /// Serve the built-in containers to a kubelet, over CRI
+    #[command(
+        after_help = "Examples:\n  pulselet cri\n  pulselet cri --listen unix:///run/pulselet/cri.sock --bridge\n  \
+                            pulselet cri --registry-mirror docker.io=https://mirror.example.com\n\nThe kubelet's \
+                            setting is `containerRuntimeEndpoint: unix:///run/pulselet/cri.sock`. Containers run on when \
+                            the server ends, and the next one goes on with them."
+    )]
+    Cri(CriArgs),
     /// Serve a web page of the local node: pods, live timelines, logs, and what a change would mean
     #[command(
         after_help = "Examples:\n  pulselet dashboard\n  pulselet dashboard --open\n\nIt listens on loopback only and prints its \
@@ -298,6 +308,13 @@ pub(crate) enum ApiCommand {
                             worker-1.kubeconfig\n\nIt holds a key: whoever has the file is that node."
     )]
     Kubeconfig(ApiKubeconfigArgs),
+    /// Print a kubeconfig with which nodes ask for certificates of their own
+    #[command(
+        after_help = "Example:\n  pulselet api bootstrap-kubeconfig --server https://10.0.0.1:6443 > join.kubeconfig\n  \
+                            pulselet node --bootstrap-kubeconfig join.kubeconfig\n\nIt holds a key: whoever has the \
+                            file can join as any node while it lasts."
+    )]
+    BootstrapKubeconfig(ApiBootstrapKubeconfigArgs),
     /// Copy the store into a file, also while a server uses it
     #[command(
         after_help = "Example:\n  pulselet api backup api-backup.db\n\nIt holds every secret of the API. A file \
@@ -349,6 +366,18 @@ pub(crate) struct ApiKubeconfigArgs {
     /// Where the node reaches the API; by default where the server's own machine does
     #[arg(long, value_name = "URL")]
     pub(crate) server: Option<String>,
+    #[command(flatten)]
+    pub(crate) data_dir: DataDirArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ApiBootstrapKubeconfigArgs {
+    /// Where nodes reach the API; by default where the server's own machine does
+    #[arg(long, value_name = "URL")]
+    pub(crate) server: Option<String>,
+    /// For how many days it can be used
+    #[arg(long, value_name = "DAYS", default_value = "1", value_parser = clap::value_parser!(i16).range(1..=365))]
+    pub(crate) days: i16,
     #[command(flatten)]
     pub(crate) data_dir: DataDirArgs,
 }
@@ -534,7 +563,7 @@ pub(crate) struct LogsArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("source").args(["manifests", "kubeconfig"]).required(true).multiple(true))]
+#[command(group = clap::ArgGroup::new("source").args(["manifests", "kubeconfig", "bootstrap_kubeconfig"]).required(true).multiple(true))]
 pub(crate) struct NodeCommandArgs {
     /// A directory of manifests: files that appear, change or go are followed
     #[arg(long, value_name = "DIR", value_parser = paths::parser())]
@@ -542,6 +571,9 @@ pub(crate) struct NodeCommandArgs {
     /// Join the API server that this file names, ours or another
     #[arg(long, value_name = "FILE", value_parser = paths::parser())]
     pub(crate) kubeconfig: Option<PathBuf>,
+    /// Join by asking the API server that this file names for certificates, which are kept and renewed
+    #[arg(long, value_name = "FILE", value_parser = paths::parser(), conflicts_with = "kubeconfig")]
+    pub(crate) bootstrap_kubeconfig: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) member: MemberArgs,
     /// Where to serve /healthz, /readyz and /metrics
@@ -560,6 +592,14 @@ pub(crate) struct MemberArgs {
     /// Where the API reaches the node for logs and commands; port 0 is one that is free
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:10250")]
     pub(crate) node_listen: SocketAddr,
+    /// A name server of the cluster, for pods whose `dnsPolicy` asks for it; up to three, or separated by commas. Wins over
+    /// `clusterDNS` of the settings
+    #[arg(long, value_name = "IP", value_delimiter = ',')]
+    pub(crate) cluster_dns: Vec<IpAddr>,
+    /// Under which domain the names of services are; wins over `clusterDomain` of the settings, and is cluster.local if
+    /// nobody says otherwise
+    #[arg(long, value_name = "DOMAIN", value_parser = pulselet_plan::parse_cluster_domain)]
+    pub(crate) cluster_domain: Option<String>,
 }
 
 /// A node's name is part of its credentials and of object names.

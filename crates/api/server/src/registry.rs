@@ -11,6 +11,7 @@ mod nodes;
 pub(crate) mod object;
 pub(crate) mod plain;
 mod pods;
+mod policy;
 pub(crate) mod resource;
 mod restriction;
 pub(crate) mod scale;
@@ -18,6 +19,7 @@ pub(crate) mod selector;
 mod writes;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -44,6 +46,8 @@ const SELECT_BYTES: usize = 4 << 20;
 pub(crate) struct Registry {
     store: Arc<dyn Store>,
     rules: Rules,
+    /// How often roles and bindings have been changed.
+    policy_changes: Arc<AtomicU64>,
 }
 
 /// A list, or a page of one.
@@ -83,7 +87,16 @@ struct Continue {
 
 impl Registry {
     pub(crate) fn new(store: Arc<dyn Store>, rules: Rules) -> Self {
-        Self { store, rules }
+        Self {
+            store,
+            rules,
+            policy_changes: Arc::default(),
+        }
+    }
+
+    /// How many changes of roles and bindings have been made.
+    pub(crate) fn policy_changes(&self) -> u64 {
+        self.policy_changes.load(Ordering::Acquire)
     }
 
     pub(crate) const fn rules(&self) -> Rules {
@@ -294,6 +307,28 @@ impl Registry {
         };
         let page = self.store.range(range).await?;
         Ok((whole_objects(page.entries.iter()), page.revision))
+    }
+
+    /// The next objects of a kind by their keys, and the key to go on after if there are more. What is written between two calls is
+    /// seen or not.
+    pub(crate) async fn page(
+        &self,
+        kind: ResourceKind,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<(Vec<Object>, Option<String>), ApiError> {
+        let range = Range {
+            prefix: kind.prefix(None),
+            after,
+            limit: Some(limit),
+            ..Range::default()
+        };
+        let page = self.store.range(range).await?;
+        let last = page.entries.last().map(|entry| entry.key.clone());
+        Ok((
+            whole_objects(page.entries.iter()),
+            last.filter(|_| page.remaining > 0),
+        ))
     }
 
     /// The objects of a kind in a namespace that have a text somewhere. Only these are decoded.

@@ -7,9 +7,12 @@
 //! - the engine decides, this carries out.
 
 mod actions;
+mod admission;
 mod adopt;
+mod duties;
 mod entry;
 mod journal;
+mod lateness;
 mod observe;
 mod pods;
 mod publish;
@@ -34,6 +37,7 @@ use tokio::time::{Instant, Sleep};
 
 pub use adopt::AdoptError;
 pub(crate) use adopt::Findings;
+pub(crate) use duties::PressureWatch;
 pub(crate) use pods::ports;
 pub use requests::{
     AddError, Added, How, Located, LogError, LogPlace, NoSuchPod, PodView, ProbeView, Shutdown, StreamError,
@@ -43,6 +47,7 @@ pub(crate) use requests::{REQUESTS, Request};
 
 use self::entry::{DueAction, PendingOutput, PodEntry};
 use self::journal::{Journal, Verdict};
+use self::lateness::Lateness;
 use self::starvation::Starvation;
 use crate::endpoints::metrics::Metrics;
 use crate::jobs::{JobAnswer, JobContext};
@@ -86,6 +91,11 @@ pub(crate) struct Agent {
     tasks: JoinSet<()>,
     out: Outbox,
     starvation: Option<Starvation>,
+    lateness: Lateness,
+    /// `None` if nobody goes when the machine runs out of something.
+    pressure: Option<PressureWatch>,
+    /// When the images were looked at.
+    images_looked_at: Option<Instant>,
     /// The part of the pods whose light changes are saved next.
     light_part: usize,
     ending: Option<Shutdown>,
@@ -126,8 +136,10 @@ impl Agent {
         hub: LineHub,
         api_feed: Option<Feed>,
         writer: Writer,
+        pressure: Option<PressureWatch>,
     ) -> Self {
         let now = jobs.clock.now();
+        let starvation = config.settings.overload_guard.then(|| Starvation::new(now));
         // One listing at a time.
         let (found, findings) = mpsc::channel(1);
         Self {
@@ -143,7 +155,10 @@ impl Agent {
             journal: Journal::new(writer),
             tasks: JoinSet::new(),
             out: Outbox::default(),
-            starvation: config.settings.overload_guard.then(|| Starvation::new(now)),
+            starvation,
+            lateness: Lateness::default(),
+            pressure,
+            images_looked_at: None,
             light_part: 0,
             ending: None,
             leave_by: Instant::now(),
@@ -220,6 +235,7 @@ impl Agent {
             Wake::Reconcile => {
                 self.look();
                 self.measure_volumes();
+                self.attend_to_duties();
             }
             Wake::LightSave => {
                 self.mark_some_lightly_changed();
@@ -236,6 +252,7 @@ impl Agent {
     /// Advances what is due, begins a batch, reaps ended tasks.
     fn turn(&mut self) {
         let now = self.jobs.clock.now();
+        self.advance_pressure(now);
         for _ in 0..ADVANCES_PER_TURN {
             if !self.advance(now) {
                 break;
@@ -264,7 +281,8 @@ impl Agent {
     }
 
     fn arm(&mut self, mut timer: Pin<&mut Sleep>) {
-        let next = self.pods.next_deadline();
+        let deadlines = [self.pods.next_deadline(), self.lateness.next_deadline()];
+        let next = deadlines.into_iter().flatten().min();
         let wait = next.map_or(LONGEST_SLEEP, |at| self.jobs.clock.until(at).min(LONGEST_SLEEP));
         let at = Instant::now() + wait;
         if timer.is_elapsed() || timer.deadline() != at {

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 
 use pulselet_model::{Container, Pod};
 use pulselet_plan::container_refusal;
+use pulselet_plan::duties::ClusterDns;
 use pulselet_runtime::{
     ContainerConfig, EnvVar, Mount, Namespaces, PidNamespace, PodIdentity, PortMapping, Propagation,
     Protocol, Resources, SandboxConfig, SecurityFeatures, Signal,
@@ -44,6 +45,7 @@ pub(crate) struct Context<'a> {
     pub(crate) downward: Downward<'a>,
     /// What the runtime enforces.
     pub(crate) security: SecurityFeatures,
+    pub(crate) dns: &'a ClusterDns,
 }
 
 impl Context<'_> {
@@ -76,9 +78,9 @@ pub(crate) fn sandbox_config(context: Context<'_>, attempt: u32) -> SandboxConfi
     SandboxConfig {
         pod: context.identity(),
         attempt,
-        hostname: naming::hostname(pod),
+        hostname: naming::hostname(pod, context.dns),
         log_directory: context.log_directory(),
-        dns: Some(naming::dns(pod)),
+        dns: Some(naming::dns(pod, context.dns)),
         port_mappings: containers().flat_map(port_mappings).collect(),
         namespaces: Namespaces {
             host_network: spec.host_network,
@@ -89,6 +91,7 @@ pub(crate) fn sandbox_config(context: Context<'_>, attempt: u32) -> SandboxConfi
                 (false, _) => PidNamespace::Container,
             },
             own_users: spec.host_users == Some(false),
+            user_ids: None,
         },
         sysctls: security
             .sysctls
@@ -110,11 +113,8 @@ pub(crate) fn sandbox_config(context: Context<'_>, attempt: u32) -> SandboxConfi
             .collect(),
         strict_groups: security::strict_groups(pod),
         seccomp: security::seccomp(security.seccomp_profile, context.layout.root()),
-        resources: spec
-            .resources
-            .as_ref()
-            .map(security::resources)
-            .unwrap_or_default(),
+        resources: security::pod_resources(pod),
+        cgroup_parent: None,
         labels: pod.metadata.labels.clone().unwrap_or_default(),
         annotations: pod.metadata.annotations.clone().unwrap_or_default(),
     }
@@ -207,6 +207,7 @@ pub(crate) fn container_config(
         mounts,
         devices: Vec::new(),
         log_path: log_path(&context.log_directory(), name, attempt),
+        log_rotated_by_caller: false,
         stdin: container.stdin,
         stdin_once: container.stdin_once,
         tty: container.tty,
@@ -218,6 +219,7 @@ pub(crate) fn container_config(
         // Names were checked at admission; one this build does not know leaves the image's signal in force.
         stop_signal,
         pid_target: None,
+        pid_namespace: None,
         labels: pod.metadata.labels.clone().unwrap_or_default(),
         annotations: pod.metadata.annotations.clone().unwrap_or_default(),
     };
@@ -290,6 +292,7 @@ mod tests {
                 node: &node,
             },
             security: SecurityFeatures::ALL,
+            dns: &ClusterDns::default(),
         };
         let mount = termination_mount(context, &pod.spec.containers[0], 0)
             .expect("the file is made")

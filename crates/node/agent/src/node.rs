@@ -13,14 +13,16 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::agent::{AdoptError, Agent, Inlets, REQUESTS};
+use crate::agent::{AdoptError, Agent, Inlets, PressureWatch, REQUESTS};
 use crate::endpoints::control::{self, Control, NodeView};
 use crate::endpoints::health::Health;
 use crate::endpoints::http::serve;
 use crate::endpoints::metrics::Metrics;
 use crate::endpoints::usage::Usage;
+use crate::eviction::pressure::Pressure;
+use crate::eviction::{MachineSignals, PressureConditions, PressureSignals};
 use crate::handle::NodeHandle;
-use crate::jobs::JobContext;
+use crate::jobs::{JobContext, JobParts};
 use crate::manifests;
 use crate::publish::feed::Feed;
 use crate::publish::lines::LineHub;
@@ -55,6 +57,8 @@ pub struct NodeOptions {
     /// Subscribe before starting to see every line.
     pub lines: LineHub,
     pub service_manager: ServiceManager,
+    /// Who knows what the machine has left; `None` if the machine itself is asked.
+    pub signals: Option<Arc<dyn PressureSignals>>,
 }
 
 impl NodeOptions {
@@ -75,6 +79,7 @@ impl NodeOptions {
             local_objects: Some(local_objects),
             lines: LineHub::default(),
             service_manager: ServiceManager::new(None, None),
+            signals: None,
         }
     }
 }
@@ -104,27 +109,45 @@ impl Node {
         raise_descriptor_limit();
         let version = options.runtime.version().await.map_err(NodeStartError::Version)?;
         let opened = open_store(&layout).await?;
-        let metrics = Arc::new(Metrics::new(options.config.gates));
+        let gates = options.config.gates;
+        let metrics = Arc::new(Metrics::new(gates));
         // Subscribed before listing, so that nothing falls between the two.
         let events = options.runtime.events();
         let runtime = Arc::clone(&options.runtime);
-        let usage = Usage::new(Arc::clone(&options.runtime), options.facts.clone());
-        let (jobs, answers) = JobContext::new(
+        let mut facts = options.facts;
+        facts.allocatable = options.config.duties.allocatable(&facts.capacity(layout.root()));
+        let usage = Usage::new(Arc::clone(&options.runtime), facts.clone());
+        let duties = options.config.duties.clone();
+        let signals = options
+            .signals
+            .unwrap_or_else(|| Arc::new(MachineSignals::new(layout.root())));
+        // A kubelet's thresholds are for the nodes of a cluster; others get only what somebody wrote.
+        let watches = options.joined || duties.eviction.is_explicit;
+        let (under_pressure, pressure) = watch::channel(PressureConditions::default());
+        let pressure_watch = watches.then(|| PressureWatch {
+            pressure: Pressure::new(duties.eviction.clone()),
+            conditions: under_pressure,
+            spares_static: options.joined,
+        });
+        let (jobs, answers) = JobContext::new(JobParts {
             runtime,
             version,
-            layout.clone(),
-            options.facts,
-            options.objects,
-            opened.clock,
-        );
+            layout: layout.clone(),
+            facts,
+            duties,
+            objects: options.objects,
+            signals,
+            clock: opened.clock,
+        });
         let jobs = Arc::new(jobs);
         let mut agent = Agent::new(
             Arc::clone(&jobs),
-            options.config,
+            options.config.clone(),
             Arc::clone(&metrics),
             options.lines.clone(),
             options.feed,
             opened.writer,
+            pressure_watch,
         );
         agent.adopt(opened.pods).await?;
         if let Some(path) = &opened.kept_aside {
@@ -145,6 +168,7 @@ impl Node {
             reader: Arc::new(Reader::new(&layout)),
             health: Arc::clone(&health),
             stopped: Arc::new(StoppedPods::load(layout.stopped())),
+            pressure,
             ended,
         };
         services.spawn(handle.clone().end_stopped());
@@ -158,7 +182,7 @@ impl Node {
         }
         if let Some(directory) = options.manifests {
             let rules = manifests::Rules {
-                gates: options.config.gates,
+                gates,
                 suffix: options.static_suffix,
                 objects: options.local_objects,
             };

@@ -25,7 +25,9 @@ use tracing::Instrument as _;
 use crate::backoff::Backoff;
 use crate::client::{ApiClient, ApiClientError, Call};
 use crate::decide::{Sight, Step, decide};
+use crate::events::NewEvent;
 use crate::registration::Registered;
+use crate::selection::{Objection, Selectable};
 use crate::watch::Seen;
 use crate::{mirror, paths, status};
 
@@ -87,7 +89,7 @@ pub(crate) struct Pods {
     node: NodeHandle,
     feed: Feed,
     registered: watch::Receiver<Option<Registered>>,
-    events: mpsc::Sender<PodEvent>,
+    events: mpsc::Sender<NewEvent>,
     entries: BTreeMap<PodName, TrackedPod>,
     listed: bool,
     /// To be looked at as soon as a request may be sent.
@@ -105,7 +107,7 @@ impl Pods {
         node: NodeHandle,
         feed: Feed,
         registered: watch::Receiver<Option<Registered>>,
-        events: mpsc::Sender<PodEvent>,
+        events: mpsc::Sender<NewEvent>,
     ) -> Self {
         Self {
             client,
@@ -199,7 +201,10 @@ impl Pods {
     async fn follow(&mut self, changes: FeedChange) -> Result<(), Gone> {
         for event in changes.events.into_iter().filter(|event| is_shown(&event.origin)) {
             // Events are a courtesy: when too many wait, new ones are left out.
-            let _ = self.events.try_send(event);
+            let _ = self.events.try_send(NewEvent::Pod(event));
+        }
+        for event in changes.node_events {
+            let _ = self.events.try_send(NewEvent::Node(event));
         }
         let mut names = changes.changed;
         for last in changes.departed {
@@ -308,6 +313,17 @@ impl Pods {
     }
 
     async fn add(&mut self, name: &PodName, api: &Arc<Pod>) -> Result<bool, Gone> {
+        match self.objection(api).await {
+            Ok(None) => {}
+            Ok(Some(objection)) => {
+                return Ok(self.reject(name, api, objection.reason(), objection.message()));
+            }
+            Err(error) => {
+                // The next look asks again.
+                tracing::warn!(%error, "the node's labels cannot be read, and a pod that selects by them waits");
+                return Ok(false);
+            }
+        }
         let pod = for_the_node(api);
         let handed = (uid(api).to_owned(), fingerprint(&pod));
         let (reason, error) = match self.node.add_pod(pod, Origin::Api).await? {
@@ -324,12 +340,45 @@ impl Pods {
                 tracing::warn!(%error, "the API's pod cannot be run");
                 return Ok(false);
             }
-            Err(error @ AddError::Full) => ("OutOfPods", error),
+            Err(error @ AddError::Full) => ("OutOfpods", error),
             Err(error @ AddError::Plan(_)) => ("UnexpectedAdmissionError", error),
         };
-        tracing::warn!(%error, "the API's pod is rejected");
-        let status = status::rejected(api, reason, error.to_string());
-        Ok(self.report(name, api, Box::new(status)))
+        Ok(self.reject(name, api, reason, error.to_string()))
+    }
+
+    /// Why a pod may not be here. What is known of the node may be old: before a pod is refused, the API is asked again.
+    async fn objection(&self, api: &Pod) -> Result<Option<Objection>, ApiClientError> {
+        let registered = self.registered.borrow().clone();
+        let Some(registered) = registered else {
+            return Ok(None);
+        };
+        if registered.selectable.objection(api).is_none() {
+            return Ok(None);
+        }
+        let path = format!("{}/{}", paths::NODES, registered.name);
+        let node: Value = self.client.ask(Call::get(path)).await?;
+        Ok(Selectable::read(&node).objection(api))
+    }
+
+    /// Reports that the node does not take a pod; true if that is under way.
+    fn reject(&mut self, name: &PodName, api: &Arc<Pod>, reason: &'static str, message: String) -> bool {
+        tracing::warn!(reason, message, "the API's pod is rejected");
+        let status = status::rejected(api, reason, format!("Pod was rejected: {message}"));
+        let is_new = self.report(name, api, Box::new(status));
+        if is_new {
+            // Events are a courtesy, as others are.
+            let _ = self.events.try_send(PodEvent {
+                pod: name.clone(),
+                uid: uid(api).into(),
+                origin: Origin::Api,
+                container: None,
+                severity: Severity::Warning,
+                reason,
+                message,
+                at: Timestamp::now(),
+            });
+        }
+        is_new
     }
 
     /// Gives the node the API's manifest where that has changed.
@@ -494,7 +543,7 @@ impl Pods {
         }
         tracing::warn!(reason = message, "the API does not show the static pod");
         // Events are a courtesy, as others are.
-        let _ = self.events.try_send(PodEvent {
+        let _ = self.events.try_send(NewEvent::Pod(PodEvent {
             pod: name.clone(),
             uid: uid.into(),
             origin: Origin::Manifest { path: String::new() },
@@ -503,7 +552,7 @@ impl Pods {
             reason: "MirrorRefused",
             message: format!("The API does not show this static pod: {message}"),
             at: Timestamp::now(),
-        });
+        }));
     }
 
     /// Looks at pods that waited for a request to end.

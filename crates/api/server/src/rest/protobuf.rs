@@ -4,6 +4,7 @@
 //! the server works on, by a table of field numbers. Kinds without a table are not understood (415). Lengths are
 //! checked against what is there, and nesting is bounded by the tables, which have no cycles.
 
+mod access;
 mod pod;
 
 use base64::Engine;
@@ -31,6 +32,10 @@ pub(crate) enum ProtobufError {
 enum Field {
     Text,
     Texts,
+    /// Base64 in JSON.
+    Bytes,
+    /// Lists of texts by a text.
+    TextsMap,
     Bool,
     /// Left out when zero.
     Integer,
@@ -174,6 +179,17 @@ fn message(api_version: &str, kind: &str) -> Option<&'static Message> {
         ("v1", "Binding") => Some(&BINDING),
         ("coordination.k8s.io/v1", "Lease") => Some(&LEASE),
         ("policy/v1", "Eviction") => Some(&EVICTION),
+        ("authentication.k8s.io/v1", "SelfSubjectReview") => Some(&access::SELF_SUBJECT_REVIEW),
+        ("authentication.k8s.io/v1", "TokenRequest") => Some(&access::TOKEN_REQUEST),
+        ("authentication.k8s.io/v1", "TokenReview") => Some(&access::TOKEN_REVIEW),
+        (
+            "authorization.k8s.io/v1",
+            "LocalSubjectAccessReview" | "SelfSubjectAccessReview" | "SubjectAccessReview",
+        ) => Some(&access::ACCESS_REVIEW),
+        ("authorization.k8s.io/v1", "SelfSubjectRulesReview") => Some(&access::RULES_REVIEW),
+        ("certificates.k8s.io/v1", "CertificateSigningRequest") => Some(&access::SIGNING_REQUEST),
+        ("rbac.authorization.k8s.io/v1", "Role" | "ClusterRole") => Some(&access::ROLE),
+        ("rbac.authorization.k8s.io/v1", "RoleBinding" | "ClusterRoleBinding") => Some(&access::ROLE_BINDING),
         (_, "DeleteOptions") => Some(&DELETE_OPTIONS),
         _ => None,
     }
@@ -279,6 +295,22 @@ fn add(
             if !bytes.is_empty() {
                 set(json!(text(bytes)?));
             }
+        }
+        (Field::Bytes, Wire::Bytes(bytes)) => {
+            if !bytes.is_empty() {
+                set(json!(STANDARD.encode(bytes)));
+            }
+        }
+        (Field::TextsMap, Wire::Bytes(entry)) => {
+            let (key, mut value) = map_entry(entry)?;
+            let mut texts = Vec::new();
+            while let Some((number, wire)) = next_field(&mut value)? {
+                if let (1, Wire::Bytes(bytes)) = (number, wire) {
+                    texts.push(text(bytes)?.to_owned());
+                }
+            }
+            let map = object.entry(name).or_insert_with(|| json!({}));
+            map[key] = json!(texts);
         }
         (Field::Bool, Wire::Number(number)) => set(json!(number != 0)),
         // Negative numbers are ten bytes of two's complement.
@@ -463,6 +495,8 @@ mod tests {
                 Field::Messages(message) => json!([sample(message)]),
                 Field::TextMap | Field::QuantityMap => json!({"a": "1"}),
                 Field::BytesMap => json!({"a": ""}),
+                Field::Bytes => json!(""),
+                Field::TextsMap => json!({"a": ["1"]}),
                 Field::Integers => json!([1]),
                 Field::Inline(message) => {
                     object.extend(sample(message));

@@ -33,6 +33,7 @@ pub(super) struct PodEntry {
     /// What the next life is made from.
     pub(super) spec: Manifest,
     pub(super) qos_class: String,
+    pub(super) priority: i32,
     /// Per container, the ports that the manifest names.
     pub(super) ports: BTreeMap<String, Vec<String>>,
     pub(super) annotation: AcceptedAnnotation,
@@ -177,6 +178,7 @@ impl PodEntry {
             accepted_at,
             spec,
             qos_class,
+            priority: pod.spec.priority.unwrap_or(0),
             ports: super::pods::ports(pod),
             annotation: AcceptedAnnotation::new(pod),
             generation: 0,

@@ -65,7 +65,7 @@ impl Agent {
                 began,
                 late,
             } => {
-                self.metrics.lateness(late);
+                self.probe_was_late(late);
                 if look {
                     self.metrics.look(&report);
                 }
@@ -416,7 +416,7 @@ impl Agent {
 }
 
 /// Where a pod's files on the disk are.
-fn storage_of(pod: PodKey, entry: &PodEntry, layout: &Layout) -> StorageMeasurement {
+pub(super) fn storage_of(pod: PodKey, entry: &PodEntry, layout: &Layout) -> StorageMeasurement {
     let uid = &entry.identity.uid;
     let logs = layout.pod_logs(&entry.identity.namespace, &entry.identity.name, uid);
     let on_disk = entry.blueprint.volumes.iter();

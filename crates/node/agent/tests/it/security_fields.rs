@@ -76,7 +76,7 @@ async fn check(column: fn(&Row) -> Verdict, least: SecurityFeatures, most: Secur
                 .as_ref()
                 .unwrap_or_else(|| panic!("{} is ignored", row.field));
             assert_eq!(reason, row.reason, "{}", row.field);
-            let rest = message.strip_prefix(&format!("{}: ", row.path));
+            let rest = message.strip_prefix(&format!("Pod was rejected: {}: ", row.path));
             let rest = rest.unwrap_or_else(|| panic!("{message:?} does not name {}", row.path));
             assert!(ADVICE.iter().any(|word| rest.contains(word)), "{rest:?}");
         }
