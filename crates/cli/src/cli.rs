@@ -308,7 +308,7 @@ pub(crate) enum ApiCommand {
                             worker-1.kubeconfig\n\nIt holds a key: whoever has the file is that node."
     )]
     Kubeconfig(ApiKubeconfigArgs),
-    /// Print a kubeconfig with which any node can ask for certificates of its own, for a day
+    /// Print a kubeconfig with which nodes ask for certificates of their own
     #[command(
         after_help = "Example:\n  pulselet api bootstrap-kubeconfig --server https://10.0.0.1:6443 > join.kubeconfig\n  \
                             pulselet node --bootstrap-kubeconfig join.kubeconfig\n\nIt holds a key: whoever has the \
