@@ -7,7 +7,7 @@
 pub(crate) mod accept;
 pub(crate) mod body;
 pub(crate) mod handler;
-mod protobuf;
+pub(crate) mod protobuf;
 pub(crate) mod query;
 pub(crate) mod render;
 pub(crate) mod room;

@@ -26,9 +26,9 @@ use crate::access::{ADMIN_GROUP, AccessError, Authenticator};
 use crate::audit::AuditLog;
 use crate::client::LocalClient;
 use crate::node_proxy::Nodes;
-use crate::registry::Registry;
 use crate::registry::kinds::Rules;
 use crate::registry::object::is_whole;
+use crate::registry::{Registry, ServiceRange};
 use crate::rest::handler::Handler;
 use crate::rest::status::ApiError;
 use crate::store::{self, CheckReport, HistoryLimits, SqliteStore, StoreError};
@@ -62,6 +62,8 @@ pub struct Config {
     pub new_store: bool,
     /// Where changes and refusals are recorded; `None` if they are not.
     pub audit_log: Option<PathBuf>,
+    /// The addresses that Services get.
+    pub service_range: ServiceRange,
 }
 
 impl Config {
@@ -75,6 +77,7 @@ impl Config {
             history: HistoryLimits::default(),
             new_store: false,
             audit_log: None,
+            service_range: ServiceRange::DEFAULT,
         }
     }
 }
@@ -164,7 +167,7 @@ impl Server {
             profile: config.profile,
             gates: config.gates,
         };
-        let registry = Registry::new(Arc::new(store), rules);
+        let registry = Registry::new(Arc::new(store), rules, config.service_range);
         registry
             .create_system_namespaces()
             .await
@@ -179,7 +182,12 @@ impl Server {
         };
         let listener = TcpListener::bind(config.listen).await.map_err(listen_failed)?;
         let address = listener.local_addr().map_err(listen_failed)?;
-        let acceptor = tls::acceptor(&authority, &authenticator, address.ip())?;
+        registry
+            .publish_own_service(tls::reachable(address))
+            .await
+            .map_err(|source| ServeError::Bootstrap { source })?;
+        let service = config.service_range.own_address();
+        let acceptor = tls::acceptor(&authority, &authenticator, address.ip(), service)?;
         let nodes = Nodes::new(registry.clone(), &authority)?;
         let audit = config.audit_log.map(open_audit_log).transpose()?;
         let kubeconfig = data_dir.join("admin.kubeconfig");

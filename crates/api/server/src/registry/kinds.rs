@@ -287,7 +287,7 @@ fn metadata_errors(kind: ResourceKind, object: &Object) -> Result<Vec<FieldError
 }
 
 /// An Invalid error in upstream's form.
-fn invalid(field: &str, value: &Value, detail: &str) -> FieldError {
+pub(crate) fn invalid(field: &str, value: &Value, detail: &str) -> FieldError {
     FieldError {
         field: field.to_owned(),
         reason: CauseReason::Invalid,

@@ -284,17 +284,17 @@ fn template_errors(
     for error in &mut errors {
         error.field = format!("{prefix}.{}", error.field);
     }
-    let (allowed, shown): (&[&str], &str) = match ending {
-        Ending::Never => (&["Always"], "\"Always\""),
-        Ending::Wanted => (&["OnFailure", "Never"], "\"OnFailure\", \"Never\""),
-        Ending::Any => return Ok(errors),
-    };
-    if !allowed.contains(&policy.as_str()) {
-        errors.push(FieldError {
-            field: format!("{prefix}.spec.restartPolicy"),
+    let field = format!("{prefix}.spec.restartPolicy");
+    match ending {
+        Ending::Never if policy != "Always" => errors.push(FieldError {
+            field,
             reason: CauseReason::NotSupported,
-            message: format!("Unsupported value: {policy:?}: supported values: {shown}"),
-        });
+            message: format!("Unsupported value: {policy:?}: supported values: \"Always\""),
+        }),
+        Ending::Wanted if policy == "Always" => {
+            errors.push(required(&field, "valid values: \"OnFailure\", \"Never\""));
+        }
+        Ending::Never | Ending::Wanted | Ending::Any => {}
     }
     Ok(errors)
 }
