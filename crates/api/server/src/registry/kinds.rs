@@ -61,7 +61,7 @@ impl Refusal {
 }
 
 fn cannot_handle(endpoint: Endpoint, why: &str) -> ApiError {
-    let (kind, version) = (endpoint.info().kind, endpoint.group_version.api_version());
+    let (kind, version) = (endpoint.info().kind, endpoint.group_version.version());
     ApiError::bad_request(format!(
         "{kind} in version {version:?} cannot be handled as a {kind}: {why}"
     ))

@@ -15,7 +15,7 @@ use super::object::Object;
 use super::resource::{ObjectPath, ResourceKind};
 use super::writes::ChangedObject;
 use super::{Registry, Written};
-use crate::rest::status::ApiError;
+use crate::rest::status::{ApiError, StatusReason};
 
 /// Ports of nodes that Services may have.
 const NODE_PORTS: std::ops::RangeInclusive<i64> = 30_000..=32_767;
@@ -158,9 +158,15 @@ impl Registry {
         };
         let validation = crate::rest::query::FieldValidation::Strict;
         let object = kinds::decode(endpoint, body, validation, self.rules)?.object;
-        let taken = self.taken(kind).await?;
-        self.ensure_with(kind, object.clone(), taken.as_ref()).await?;
         let path = ObjectPath::stored(kind, Some(object.namespace()), object.name());
+        match self.get(&path).await {
+            Err(error) if error.reason == StatusReason::NotFound => {
+                let taken = self.taken(kind).await?;
+                return self.ensure_with(kind, object, taken.as_ref()).await;
+            }
+            Err(error) => return Err(error),
+            Ok(_) => {}
+        }
         let written: Result<Written, ApiError> = self
             .change(&path, false, |old| {
                 let mut changed = old.clone();
@@ -272,12 +278,17 @@ fn assign_address(
     let spec = &mut service.value_mut()["spec"];
     spec["clusterIPs"] = json!([wanted]);
     spec["clusterIP"] = json!(wanted);
-    spec["ipFamilies"] = json!(["IPv4"]);
+    let selects = spec["selector"]
+        .as_object()
+        .is_some_and(|selector| !selector.is_empty());
+    // Whoever writes the endpoints of such a Service may write those of either family.
+    let by_hand = wanted == HEADLESS && !selects;
+    if spec["ipFamilies"].is_null() {
+        let families: &[&str] = if by_hand { &["IPv4", "IPv6"] } else { &["IPv4"] };
+        spec["ipFamilies"] = json!(families);
+    }
     if spec["ipFamilyPolicy"].is_null() {
-        let selects = spec["selector"]
-            .as_object()
-            .is_some_and(|selector| !selector.is_empty());
-        let policy = if wanted == HEADLESS && !selects {
+        let policy = if by_hand {
             "RequireDualStack"
         } else {
             "SingleStack"

@@ -41,7 +41,7 @@ impl Checker {
         let mut kept = Map::new();
         for (name, value) in given {
             self.path.push(Step::Field(name.clone()));
-            let is_type = self.path.len() == 1 && matches!(name.as_str(), "apiVersion" | "kind");
+            let is_type = message.is_kind && matches!(name.as_str(), "apiVersion" | "kind");
             match message.field(&name) {
                 _ if is_type => drop(kept.insert(name, value)),
                 Some(field) if !value.is_null() => {
@@ -187,8 +187,9 @@ pub(crate) fn complete(message: &'static Message, map: &mut Map<String, Value>) 
             }
             continue;
         }
-        let empty = map.get(field.name).is_none_or(|value| is_zero(field, value));
-        if !empty {
+        let found = map.get(field.name).filter(|value| !value.is_null());
+        let stays = field.presence == Presence::Always && found.is_some();
+        if stays || found.is_some_and(|value| !is_zero(field, value)) {
             continue;
         }
         match (field.presence, zero(field)) {
