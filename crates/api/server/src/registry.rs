@@ -52,6 +52,8 @@ pub(crate) struct Registry {
     /// Whose turn it is to write a Service.
     service_turn: Arc<tokio::sync::Mutex<()>>,
     attendance: Arc<Attendance>,
+    /// The server's authority, in PEM.
+    root_certificate: Arc<str>,
 }
 
 /// A list, or a page of one.
@@ -90,13 +92,19 @@ struct Continue {
 }
 
 impl Registry {
-    pub(crate) fn new(store: Arc<dyn Store>, rules: Rules, service_range: ServiceRange) -> Self {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        rules: Rules,
+        service_range: ServiceRange,
+        root_certificate: &str,
+    ) -> Self {
         Self {
             store,
             rules,
             service_range,
             service_turn: Arc::default(),
             attendance: Arc::default(),
+            root_certificate: root_certificate.into(),
         }
     }
 

@@ -167,12 +167,17 @@ impl Server {
             profile: config.profile,
             gates: config.gates,
         };
-        let registry = Registry::new(Arc::new(store), rules, config.service_range);
+        let authority = Authority::load_or_create(&data_dir.join("pki"))?;
+        let registry = Registry::new(
+            Arc::new(store),
+            rules,
+            config.service_range,
+            authority.certificate_pem(),
+        );
         registry
             .create_system_namespaces()
             .await
             .map_err(|source| ServeError::Bootstrap { source })?;
-        let authority = Authority::load_or_create(&data_dir.join("pki"))?;
         let revoked = data_dir.join("pki").join(REVOKED);
         let authenticator =
             Authenticator::new(authority.certificate(), &revoked, &data_dir.join("tokens.csv"))?;

@@ -150,7 +150,12 @@ impl Registry {
     }
 
     /// Creates an object of the server's own, or makes parts of it what they should be.
-    async fn put_own(&self, kind: ResourceKind, wanted: Value, parts: &[&str]) -> Result<(), ApiError> {
+    pub(super) async fn put_own(
+        &self,
+        kind: ResourceKind,
+        wanted: Value,
+        parts: &[&str],
+    ) -> Result<(), ApiError> {
         let endpoint = kind.storage();
         let body = crate::rest::body::Parsed {
             value: wanted,

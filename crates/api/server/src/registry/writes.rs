@@ -83,7 +83,7 @@ impl Registry {
             }
         };
         if path.endpoint.kind == ResourceKind::Namespace && !options.dry_run {
-            self.ensure_service_account(object.name()).await?;
+            self.furnish_namespace(object.name()).await?;
         }
         let mut written = Written {
             object,

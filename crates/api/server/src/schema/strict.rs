@@ -188,7 +188,8 @@ pub(crate) fn complete(message: &'static Message, map: &mut Map<String, Value>) 
             continue;
         }
         let found = map.get(field.name).filter(|value| !value.is_null());
-        let stays = field.presence == Presence::Always && found.is_some();
+        let listed = matches!(field.shape, Shape::List | Shape::Map);
+        let stays = field.presence == Presence::Always && found.is_some() && !listed;
         if stays || found.is_some_and(|value| !is_zero(field, value)) {
             continue;
         }

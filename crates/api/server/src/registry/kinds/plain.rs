@@ -14,6 +14,7 @@ use super::{
 use crate::registry::object::Object;
 use crate::registry::plain::PlainKind;
 use crate::registry::resource::{ResourceKind, Subresource};
+use crate::rest::body::strip_nulls;
 use crate::schema::{self, Message};
 
 /// Where templates of Pods are in objects that have one, and whether their Pods may end.
@@ -300,6 +301,7 @@ fn template_errors(
     let prefix = pointer.trim_start_matches('/').replace('/', ".");
     let mut pod = json!({"metadata": {"name": "template"}, "spec": template["spec"]});
     pod["metadata"]["labels"] = template["metadata"]["labels"].clone();
+    strip_nulls(&mut pod);
     let pod: Pod = serde_json::from_value(pod).map_err(|error| Refusal::Undecodable(error.to_string()))?;
     let policy = pod.spec.restart_policy.clone();
     let mut errors = match pulselet_model::admit_create(pod, rules.profile, rules.gates) {
