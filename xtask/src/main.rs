@@ -19,11 +19,12 @@ cargo xtask TIER [ARGUMENTS]
   docs         documentation without warnings, and its examples
   deny         licences, bans and sources of dependencies (needs cargo-deny)
   faults       a server under faults drawn at random, for a minute; seed and counts are printed (root, after a build)
+  vm           the built-in runtime on cgroup version 2 and AppArmor, in an emulated machine (root, qemu)
   bench        the measurements of docs/BENCHMARKS.md
-  all          everything but the measurements, as scripts/test runs it
+  all          everything but the measurements and the emulated machine, as scripts/test runs it
   fields       writes the table of the fields of Kubernetes objects; its argument is a work tree of Kubernetes
 
-Arguments go to `cargo nextest run`, with `bench` and `faults` to the script of that name.";
+Arguments go to `cargo nextest run`, with `bench`, `faults` and `vm` to the script of that name.";
 
 /// Crates whose tests need nothing of the machine, beside the unit tests of all others.
 const PURE: [&str; 6] = [
@@ -126,6 +127,7 @@ fn steps(tier: &str, arguments: &[String]) -> Option<Vec<Step>> {
         "docs" => docs(),
         "deny" => vec![deny()],
         "faults" => vec![faults().with(arguments)],
+        "vm" => vec![Step::new(&["scripts/vm", "boundary"]).with(arguments)],
         "bench" => vec![Step::new(&["scripts/bench"]).with(arguments)],
         "all" => {
             let mut steps = lints();

@@ -73,7 +73,10 @@ fn measure(name: &'static str, handler: &Value, offset: i64) -> Series {
 /// `None` if the pods do not become ready.
 fn measure_once(containers: u32, handler: &Value, offset: i64) -> Option<Point> {
     let node = Node::start(containers, handler, offset);
-    node.wait_until_ready(containers + STEADY)?;
+    if node.wait_until_ready(containers + STEADY).is_none() {
+        node.end();
+        return None;
+    }
     std::thread::sleep(SETTLES);
     let (before, began) = (node.sample(), Instant::now());
     std::thread::sleep(WATCHED);

@@ -82,6 +82,7 @@ pub(crate) async fn start(args: &AgentArgs, mut setting: Setting) -> Result<Star
         application.prepare(&mut options);
     }
     let facts = options.facts.clone();
+    let duties = setting.config.duties.clone();
     options.config = setting.config;
     options.lines = setting.lines;
     options.metrics = metrics;
@@ -89,7 +90,7 @@ pub(crate) async fn start(args: &AgentArgs, mut setting: Setting) -> Result<Star
     options.service_manager = service_manager();
     let node = Node::start(options).await.map_err(Failure::environment)?;
     let membership = match setting.application {
-        Some(application) => Some(application.join(node.clone(), runtime, facts, &path)?),
+        Some(application) => Some(application.join(node.clone(), runtime, facts, duties, &path)?),
         None => None,
     };
     Ok(Started {

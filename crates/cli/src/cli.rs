@@ -6,18 +6,20 @@ mod image;
 #[cfg(test)]
 mod reference;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use clap_complete::engine::ArgValueCompleter;
 use pulselet_engine::time::Span;
 use pulselet_model::gates::GateError;
 use pulselet_model::{GateSet, Profile};
 use pulselet_vocabulary::PodName;
 
+use crate::completing;
 use crate::output::{ColorArg, Format};
 use crate::paths;
 use crate::runtime::RuntimeChoice;
@@ -73,10 +75,22 @@ pub(crate) enum Command {
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  pulselet completion bash > /etc/bash_completion.d/pulselet")]
     Completion(CompletionArgs),
+    /// Serve a web page of the local node: pods, live timelines, logs, and what a change would mean
+    #[command(
+        after_help = "Examples:\n  pulselet dashboard\n  pulselet dashboard --open\n\nIt listens on loopback only and prints its \
+                            address, which opens one browser, once. It changes nothing; Ctrl-C ends it."
+    )]
+    Dashboard(DashboardArgs),
     /// Run a small server that starts slowly, hangs, fails or leaves when told to
     #[command(after_help = "Examples:\n  pulselet demo --port 8080 --start-after 20s\n  \
                             pulselet demo --port 8080 --deadlock-at 1m --ignore SIGTERM")]
     Demo(DemoArgs),
+    /// Run a command in a container of the local agent
+    #[command(
+        after_help = "Examples:\n  pulselet exec web -- ls /\n  pulselet exec web -c app -it -- sh\n\nThe exit code is \
+                            the command's. Ctrl-C ends the command; with -t it gets the key instead."
+    )]
+    Exec(ExecArgs),
     /// Say what timing a manifest implies: start-up budget, detection, time to kill, and what to improve
     #[command(
         after_help = "Examples:\n  pulselet explain pod.yaml\n  pulselet explain pod.yaml --config node.yaml -o json"
@@ -100,6 +114,9 @@ pub(crate) enum Command {
                             left is shown until the next run."
     )]
     Logs(LogsArgs),
+    /// Write the manual pages
+    #[command(hide = true)]
+    Man(ManArgs),
     /// Run the pods of a directory of manifests, of an API server, or of both, as a service
     #[command(
         after_help = "Examples:\n  pulselet node --manifests /etc/pulselet/manifests\n  pulselet node --kubeconfig \
@@ -281,6 +298,13 @@ pub(crate) enum ApiCommand {
                             worker-1.kubeconfig\n\nIt holds a key: whoever has the file is that node."
     )]
     Kubeconfig(ApiKubeconfigArgs),
+    /// Print a kubeconfig with which any node can ask for certificates of its own, for a day
+    #[command(
+        after_help = "Example:\n  pulselet api bootstrap-kubeconfig --server https://10.0.0.1:6443 > join.kubeconfig\n  \
+                            pulselet node --bootstrap-kubeconfig join.kubeconfig\n\nIt holds a key: whoever has the \
+                            file can join as any node while it lasts."
+    )]
+    BootstrapKubeconfig(ApiBootstrapKubeconfigArgs),
     /// Copy the store into a file, also while a server uses it
     #[command(
         after_help = "Example:\n  pulselet api backup api-backup.db\n\nIt holds every secret of the API. A file \
@@ -337,6 +361,18 @@ pub(crate) struct ApiKubeconfigArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct ApiBootstrapKubeconfigArgs {
+    /// Where nodes reach the API; by default where the server's own machine does
+    #[arg(long, value_name = "URL")]
+    pub(crate) server: Option<String>,
+    /// For how many days it can be used
+    #[arg(long, value_name = "DAYS", default_value = "1", value_parser = clap::value_parser!(i16).range(1..=365))]
+    pub(crate) days: i16,
+    #[command(flatten)]
+    pub(crate) data_dir: DataDirArgs,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct ApiServeArgs {
     /// Where to listen
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6443")]
@@ -377,6 +413,25 @@ pub(crate) struct CheckArgs {
 pub(crate) struct CompletionArgs {
     /// The shell to complete for
     pub(crate) shell: Shell,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DashboardArgs {
+    /// The port on 127.0.0.1; 0 is one that is free
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    pub(crate) port: u16,
+    /// Open it in this machine's browser
+    #[arg(long)]
+    pub(crate) open: bool,
+    #[command(flatten)]
+    pub(crate) data: DataDirArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ManArgs {
+    /// Where to, a directory that is there
+    #[arg(value_name = "DIR", value_parser = paths::parser())]
+    pub(crate) directory: PathBuf,
 }
 
 /// All ages count from the start of the process.
@@ -421,6 +476,27 @@ pub(crate) struct DemoArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct ExecArgs {
+    /// The pod: NAME or NAMESPACE/NAME
+    #[arg(value_name = "POD", add = ArgValueCompleter::new(completing::pods))]
+    pub(crate) pod: PodName,
+    /// The container; not needed where the pod has only one
+    #[arg(short, long, value_name = "NAME", add = ArgValueCompleter::new(completing::containers))]
+    pub(crate) container: Option<String>,
+    /// Pass stdin on
+    #[arg(short = 'i', long)]
+    pub(crate) stdin: bool,
+    /// Give the command a terminal, with the size of this one
+    #[arg(short, long)]
+    pub(crate) tty: bool,
+    /// The command and its arguments
+    #[arg(value_name = "COMMAND", required = true, last = true)]
+    pub(crate) command: Vec<String>,
+    #[command(flatten)]
+    pub(crate) data: DataDirArgs,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
     /// Manifests: YAML, JSON or a stream of JSON objects; `-` is stdin
     #[arg(value_name = "FILE")]
@@ -434,10 +510,10 @@ pub(crate) struct ExplainArgs {
 #[derive(Debug, Args)]
 pub(crate) struct HistoryArgs {
     /// Only this pod: NAME or NAMESPACE/NAME
-    #[arg(value_name = "POD")]
+    #[arg(value_name = "POD", add = ArgValueCompleter::new(completing::pods))]
     pub(crate) pod: Option<PodName>,
     /// Only this container
-    #[arg(short, long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME", add = ArgValueCompleter::new(completing::containers))]
     pub(crate) container: Option<String>,
     #[command(flatten)]
     pub(crate) data: DataDirArgs,
@@ -449,10 +525,10 @@ pub(crate) struct HistoryArgs {
 #[expect(clippy::struct_excessive_bools, reason = "independent flags")]
 pub(crate) struct LogsArgs {
     /// The pod: NAME or NAMESPACE/NAME
-    #[arg(value_name = "POD")]
+    #[arg(value_name = "POD", add = ArgValueCompleter::new(completing::pods))]
     pub(crate) pod: PodName,
     /// The container; not needed where the pod has only one
-    #[arg(short, long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME", add = ArgValueCompleter::new(completing::containers))]
     pub(crate) container: Option<String>,
     /// Those of all containers, each line with the name of its own
     #[arg(long, conflicts_with = "container")]
@@ -477,7 +553,7 @@ pub(crate) struct LogsArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("source").args(["manifests", "kubeconfig"]).required(true).multiple(true))]
+#[command(group = clap::ArgGroup::new("source").args(["manifests", "kubeconfig", "bootstrap_kubeconfig"]).required(true).multiple(true))]
 pub(crate) struct NodeCommandArgs {
     /// A directory of manifests: files that appear, change or go are followed
     #[arg(long, value_name = "DIR", value_parser = paths::parser())]
@@ -485,6 +561,9 @@ pub(crate) struct NodeCommandArgs {
     /// Join the API server that this file names, ours or another
     #[arg(long, value_name = "FILE", value_parser = paths::parser())]
     pub(crate) kubeconfig: Option<PathBuf>,
+    /// Join by asking the API server that this file names for certificates, which are kept and renewed
+    #[arg(long, value_name = "FILE", value_parser = paths::parser(), conflicts_with = "kubeconfig")]
+    pub(crate) bootstrap_kubeconfig: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) member: MemberArgs,
     /// Where to serve /healthz, /readyz and /metrics
@@ -503,6 +582,14 @@ pub(crate) struct MemberArgs {
     /// Where the API reaches the node for logs and commands; port 0 is one that is free
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:10250")]
     pub(crate) node_listen: SocketAddr,
+    /// A name server of the cluster, for pods whose `dnsPolicy` asks for it; up to three, or separated by commas. Wins over
+    /// `clusterDNS` of the settings
+    #[arg(long, value_name = "IP", value_delimiter = ',')]
+    pub(crate) cluster_dns: Vec<IpAddr>,
+    /// Under which domain the names of services are; wins over `clusterDomain` of the settings, and is cluster.local if
+    /// nobody says otherwise
+    #[arg(long, value_name = "DOMAIN", value_parser = pulselet_plan::parse_cluster_domain)]
+    pub(crate) cluster_domain: Option<String>,
 }
 
 /// A node's name is part of its credentials and of object names.
@@ -582,10 +669,10 @@ pub(crate) struct ResetArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RestartArgs {
     /// The pod: NAME or NAMESPACE/NAME
-    #[arg(value_name = "POD")]
+    #[arg(value_name = "POD", add = ArgValueCompleter::new(completing::pods))]
     pub(crate) pod: PodName,
     /// Only this container
-    #[arg(short, long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME", add = ArgValueCompleter::new(completing::containers))]
     pub(crate) container: Option<String>,
     #[command(flatten)]
     pub(crate) data: DataDirArgs,
@@ -594,7 +681,7 @@ pub(crate) struct RestartArgs {
 #[derive(Debug, Args)]
 pub(crate) struct StartArgs {
     /// The pods: NAME or NAMESPACE/NAME
-    #[arg(value_name = "POD", required = true)]
+    #[arg(value_name = "POD", required = true, add = ArgValueCompleter::new(completing::pods))]
     pub(crate) pods: Vec<PodName>,
     #[command(flatten)]
     pub(crate) data: DataDirArgs,
@@ -603,7 +690,7 @@ pub(crate) struct StartArgs {
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
     /// Only this pod: NAME or NAMESPACE/NAME
-    #[arg(value_name = "POD")]
+    #[arg(value_name = "POD", add = ArgValueCompleter::new(completing::pods))]
     pub(crate) pod: Option<PodName>,
     #[command(flatten)]
     pub(crate) data: DataDirArgs,
@@ -702,7 +789,7 @@ pub(crate) enum SimulateFormat {
 #[derive(Debug, Args)]
 pub(crate) struct StopArgs {
     /// The pods: NAME or NAMESPACE/NAME
-    #[arg(value_name = "POD", required_unless_present = "all", conflicts_with = "all")]
+    #[arg(value_name = "POD", required_unless_present = "all", conflicts_with = "all", add = ArgValueCompleter::new(completing::pods))]
     pub(crate) pods: Vec<PodName>,
     /// All pods
     #[arg(long)]

@@ -3,11 +3,14 @@
 mod api;
 mod check;
 mod completion;
+mod dashboard;
 mod demo;
+mod exec;
 mod explain;
 mod history;
 mod image;
 mod logs;
+mod man;
 mod node;
 mod probing;
 mod ps;
@@ -34,11 +37,14 @@ pub(crate) fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Api(args) => api::run(&args, cli.global.verbose),
         Command::Check(args) => check::run(&args, cli.global.verbose),
         Command::Completion(args) => completion::run(&args),
+        Command::Dashboard(args) => dashboard::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Exec(args) => exec::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::History(args) => history::run(&args),
         Command::Image(args) => image::run(&args),
         Command::Logs(args) => logs::run(&args),
+        Command::Man(args) => man::run(&args),
         Command::Node(args) => node::run(&args, cli.global.verbose),
         Command::Ps(args) => ps::run(&args),
         Command::Reset(args) => reset::run(&args),

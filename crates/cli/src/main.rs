@@ -2,12 +2,13 @@
 //!
 //! `cli` defines every flag, `paths` makes those that are paths absolute, `commands` holds one module per command, `input`
 //! reads and judges manifests, `diagnostics` explains what is wrong with them, `agent` starts a node and `runtime` what
-//! it runs containers with, `output` writes, `exit` knows the exit codes. Commands never print errors themselves and never leave the process:
+//! it runs containers with, `output` writes, `completing` answers a shell, `exit` knows the exit codes. Commands never print errors themselves and never leave the process:
 //! they return, and `main` reports once.
 
 mod agent;
 mod cli;
 mod commands;
+mod completing;
 mod data_dir;
 mod diagnostics;
 mod exit;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
     if let Some(ended) = runtime::shim(std::env::args_os().skip(1)) {
         return ended;
     }
+    completing::answer();
     let cli = match cli::Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return exit::report_usage(&error).into(),

@@ -1,18 +1,24 @@
 //! A node's membership of an API: joining it, and the endpoint at which the API reaches the node.
 
 use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use pulselet_agent::{Feed, NodeFacts, NodeHandle, NodeOptions};
+use pulselet_agent::{Feed, NodeDuties, NodeFacts, NodeHandle, NodeOptions};
 use pulselet_apiserver::NodeCertificate;
-use pulselet_cluster::{ApiClient, ApiObjects, Joined, Kubeconfig, Machine, join};
+use pulselet_cluster::{
+    ApiClient, ApiObjects, BootstrapError, CertificateSubject, IssuedCertificate, Joined, Kubeconfig,
+    Machine, join, renew_client, renew_serving,
+};
 use pulselet_node_server::{NodeServer, Options, Tls, serve};
 use pulselet_runtime::Runtime;
 use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
 
 use crate::cli::{MemberArgs, parse_node_name};
 use crate::exit::Failure;
+use crate::output;
 
 /// Where a node keeps in its data directory what it knows of services.
 const SERVICES_FILE: &str = "services.json";
@@ -28,6 +34,16 @@ pub(crate) struct Application {
     certificate: Option<NodeCertificate>,
     feed: Feed,
     objects: ApiObjects,
+    renewal: Renewal,
+}
+
+/// Who renews a node's certificates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Renewal {
+    /// Whoever wrote its kubeconfig.
+    Others,
+    /// The node asks the API for new ones.
+    Node,
 }
 
 /// A node that has joined; the API loses sight of it when this is dropped.
@@ -35,6 +51,18 @@ pub(crate) struct Application {
 pub(crate) struct Membership {
     _joined: Joined,
     server: NodeServer,
+    /// What renews certificates.
+    _renewing: Vec<AbortOnDrop>,
+}
+
+/// A task that ends with its owner.
+#[derive(Debug)]
+struct AbortOnDrop(JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// What a node is called if nobody says otherwise.
@@ -70,7 +98,33 @@ impl Application {
             listener,
             certificate: None,
             feed: Feed::default(),
+            renewal: Renewal::Others,
         })
+    }
+
+    /// Asks the API that a bootstrap kubeconfig names for a certificate, and waits until it is signed.
+    pub(crate) async fn bootstrap(
+        kubeconfig: &Path,
+        args: &MemberArgs,
+        data_dir: &Path,
+    ) -> Result<Self, Failure> {
+        let name = node_name(args)?;
+        let created = std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(data_dir);
+        created.map_err(|error| {
+            Failure::environment(format_args!("cannot create {}: {error}", data_dir.display()))
+                .with_hint("name a directory that you can write to with --data-dir")
+        })?;
+        let joining = pulselet_cluster::bootstrap(kubeconfig, data_dir, &name);
+        let kubeconfig = joining.await.map_err(|error| match error {
+            BootstrapError::Load(_) => Failure::usage(error),
+            other => Failure::environment(other),
+        })?;
+        let mut application = Self::new(&kubeconfig, args).await?;
+        application.renewal = Renewal::Node;
+        Ok(application)
     }
 
     /// What the node is called.
@@ -111,6 +165,7 @@ impl Application {
         node: NodeHandle,
         runtime: Arc<dyn Runtime>,
         facts: NodeFacts,
+        duties: NodeDuties,
         data_dir: &Path,
     ) -> Result<Membership, Failure> {
         let endpoint = self.endpoint()?;
@@ -130,8 +185,13 @@ impl Application {
             tls,
         });
         let server = server.map_err(Failure::environment)?;
+        let renewing = match self.renewal {
+            Renewal::Others => Vec::new(),
+            Renewal::Node => renew(&self.client, data_dir, &self.name, endpoint, &facts, &server),
+        };
         let machine = Machine {
             facts,
+            duties,
             runtime,
             data_dir: data_dir.to_owned(),
             endpoint,
@@ -139,8 +199,41 @@ impl Application {
         Ok(Membership {
             _joined: join(&self.client, node, self.feed, &self.objects, machine),
             server,
+            _renewing: renewing,
         })
     }
+}
+
+/// Renews both certificates of a node for as long as the tasks live.
+fn renew(
+    client: &ApiClient,
+    data_dir: &Path,
+    node: &str,
+    endpoint: SocketAddr,
+    facts: &NodeFacts,
+    server: &NodeServer,
+) -> Vec<AbortOnDrop> {
+    let mut addresses = vec![endpoint.ip()];
+    if facts.address != endpoint.ip() {
+        addresses.push(facts.address);
+    }
+    let subject = CertificateSubject {
+        node: node.to_owned(),
+        addresses,
+    };
+    let certificate = server.certificate();
+    let use_it = move |issued: IssuedCertificate| {
+        if let Err(error) = certificate.replace(&issued.certificates, &issued.key) {
+            output::note(&format!(
+                "the certificate that the API has signed cannot be used: {error}"
+            ));
+        }
+    };
+    let (client, data_dir) = (client.clone(), data_dir.to_owned());
+    vec![
+        AbortOnDrop(renew_client(client.clone(), data_dir.clone(), node.to_owned())),
+        AbortOnDrop(renew_serving(client, data_dir, subject, use_it)),
+    ]
 }
 
 impl Membership {

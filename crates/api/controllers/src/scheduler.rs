@@ -11,10 +11,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use jiff::Timestamp;
 use pulselet_apiserver::{ApiError, LocalClient, Object, ResourceKind, StatusReason, timestamp};
+use pulselet_model::ResourceTotals;
 use serde_json::{Value, json};
 
 use crate::RETRY_PAUSE;
-use placement::{Candidate, choose, has_ended, wants_node};
+use placement::{Candidate, Taken, choose, has_ended, requests, wants_node};
 
 /// Who reports the events, as upstream's scheduler calls itself.
 const COMPONENT: &str = "default-scheduler";
@@ -59,12 +60,20 @@ struct Scheduler<'a> {
     nodes: BTreeMap<String, Object>,
     /// Pods that wait for a node, by key.
     waiting: BTreeMap<String, Object>,
-    /// The nodes of the other Pods, by the Pod's key.
-    nodes_of_pods: HashMap<String, String>,
-    /// How many Pods are on each node, by its name.
-    pod_counts: HashMap<String, usize>,
+    /// Where the other Pods are, by the Pod's key.
+    bound: HashMap<String, Bound>,
+    /// What the Pods on each node take, by its name.
+    taken: HashMap<String, Taken>,
     /// Whether something has changed since all waiting Pods were tried.
     changed: bool,
+}
+
+/// A Pod that is on a node.
+struct Bound {
+    node: String,
+    /// Of the spec that the requests were read from.
+    generation: Option<i64>,
+    requests: ResourceTotals,
 }
 
 impl<'a> Scheduler<'a> {
@@ -76,8 +85,8 @@ impl<'a> Scheduler<'a> {
             client,
             nodes: nodes.collect(),
             waiting: BTreeMap::new(),
-            nodes_of_pods: HashMap::new(),
-            pod_counts: HashMap::new(),
+            bound: HashMap::new(),
+            taken: HashMap::new(),
             changed: true,
         }
     }
@@ -92,13 +101,9 @@ impl<'a> Scheduler<'a> {
     }
 
     fn note_pod(&mut self, key: String, pod: Option<Object>) {
-        let node = pod
-            .as_ref()
-            .filter(|pod| !has_ended(pod))
-            .map(|pod| pod.text("/spec/nodeName"))
-            .filter(|node| !node.is_empty())
-            .map(str::to_owned);
-        self.note_node_of_pod(&key, node);
+        let is_on_node = |pod: &&Object| !has_ended(pod) && !pod.text("/spec/nodeName").is_empty();
+        let bound = pod.as_ref().filter(is_on_node);
+        self.note_node_of_pod(&key, bound.map(|pod| (pod, pod.text("/spec/nodeName"))));
         match pod.filter(wants_node) {
             Some(pod) => {
                 let before = self.waiting.insert(key, pod);
@@ -109,19 +114,30 @@ impl<'a> Scheduler<'a> {
     }
 
     /// Notes that a Pod is on this node, or on none.
-    fn note_node_of_pod(&mut self, key: &str, node: Option<String>) {
-        if self.nodes_of_pods.get(key) == node.as_ref() {
+    fn note_node_of_pod(&mut self, key: &str, pod: Option<(&Object, &str)>) {
+        let now = pod.map(|(pod, node)| (node, generation(pod)));
+        let before = self.bound.get(key);
+        if before.map(|before| (before.node.as_str(), before.generation)) == now {
             return;
         }
-        if let Some(before) = self.nodes_of_pods.remove(key) {
+        if let Some(before) = self.bound.remove(key) {
             self.changed = true;
-            if let Some(count) = self.pod_counts.get_mut(&before) {
-                *count = count.saturating_sub(1);
+            if let Some(taken) = self.taken.get_mut(&before.node) {
+                taken.pods = taken.pods.saturating_sub(1);
+                taken.resources.subtract(&before.requests);
             }
         }
-        if let Some(node) = node {
-            *self.pod_counts.entry(node.clone()).or_default() += 1;
-            self.nodes_of_pods.insert(key.to_owned(), node);
+        if let Some((pod, node)) = pod {
+            let requests = requests(pod);
+            let taken = self.taken.entry(node.to_owned()).or_default();
+            taken.pods += 1;
+            taken.resources.add(&requests);
+            let bound = Bound {
+                node: node.to_owned(),
+                generation: generation(pod),
+                requests,
+            };
+            self.bound.insert(key.to_owned(), bound);
         }
     }
 
@@ -138,19 +154,20 @@ impl<'a> Scheduler<'a> {
     }
 
     async fn place(&mut self, key: &str, pod: &Object) -> Result<(), ApiError> {
+        let none = Taken::default();
         let candidates: Vec<_> = self
             .nodes
             .values()
             .map(|node| Candidate {
                 node,
-                pods: self.pod_counts.get(node.name()).copied().unwrap_or(0),
+                taken: self.taken.get(node.name()).unwrap_or(&none),
             })
             .collect();
         let done = match choose(pod, &candidates) {
             Ok(node) => {
                 let bound = self.client.bind_pod(pod, &node).await;
                 if bound.is_ok() {
-                    self.note_node_of_pod(key, Some(node.clone()));
+                    self.note_node_of_pod(key, Some((pod, &node)));
                     self.waiting.remove(key);
                     let message = format!(
                         "Successfully assigned {}/{} to {node}",
@@ -206,4 +223,11 @@ impl<'a> Scheduler<'a> {
             tracing::debug!(%error, reason, "the scheduler could not store an event");
         }
     }
+}
+
+/// Which version of the Pod's spec this is.
+fn generation(pod: &Object) -> Option<i64> {
+    pod.value()
+        .pointer("/metadata/generation")
+        .and_then(Value::as_i64)
 }

@@ -21,6 +21,7 @@ pub mod probe;
 mod profile;
 mod qos;
 pub mod quantity;
+mod requests;
 pub mod status;
 mod validation;
 mod warning;
@@ -45,6 +46,7 @@ pub use probe::{
 };
 pub use profile::Profile;
 pub use qos::class as qos_class;
+pub use requests::{ResourceTotals, Shortage, pod_limits, pod_requests};
 pub use status::{ContainerStatusFields, PodStatus};
 pub use validation::{NameRule, validate_metadata};
 pub use warning::Warning;

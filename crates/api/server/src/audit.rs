@@ -186,6 +186,7 @@ impl AuditRecord {
     pub(crate) fn new<B>(request: &Request<B>, caller: Option<&Identity>, source: SocketAddr) -> Self {
         let path = match route::parse(request.uri().path()) {
             Ok(Route::Objects(path)) => Some(path),
+            Ok(Route::Proxy(proxied)) => Some(proxied.object),
             Ok(_) | Err(_) => None,
         };
         let query = request.uri().query().unwrap_or_default();
@@ -247,6 +248,13 @@ impl AuditRecord {
             Some(code) => event["responseStatus"] = json!({"code": code.as_u16()}),
             None => event["annotations"]["pulselet/abandoned"] = json!("true"),
         }
+        if let Some(caller) = self
+            .caller
+            .as_ref()
+            .filter(|caller| caller.impersonator.is_some())
+        {
+            event["impersonatedUser"] = caller.shown();
+        }
         if let Some(path) = &self.path {
             event["objectRef"] = object_reference(path);
         }
@@ -258,7 +266,7 @@ impl AuditRecord {
 
     fn user(&self) -> Value {
         match &self.caller {
-            Some(caller) => json!({"username": caller.user, "groups": caller.groups}),
+            Some(caller) => caller.impersonator.as_deref().unwrap_or(caller).shown(),
             None => json!({}),
         }
     }
@@ -303,7 +311,7 @@ mod tests {
         let log = Arc::new(AuditLog::open(&path).unwrap());
         let ann = Identity {
             user: "ann".to_owned(),
-            groups: Vec::new(),
+            ..Identity::default()
         };
         for method in [Method::DELETE, Method::GET] {
             let mut request = Request::new(());

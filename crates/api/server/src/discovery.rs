@@ -7,6 +7,7 @@ pub(crate) mod openapi;
 use pulselet_vocabulary::{KUBERNETES_MINOR, KUBERNETES_VERSION};
 use serde_json::{Value, json};
 
+use crate::access::review::ReviewGroup;
 use crate::node_proxy::usage;
 use crate::registry::resource::{Endpoint, GroupVersion, Subresource};
 
@@ -58,6 +59,7 @@ fn named_groups() -> impl Iterator<Item = GroupVersion> {
 /// `/apis`
 pub(crate) fn groups() -> Value {
     let mut groups: Vec<Value> = named_groups().map(group_entry).collect();
+    groups.extend(ReviewGroup::ALL.map(ReviewGroup::entry));
     groups.push(usage::group());
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
 }
@@ -70,6 +72,11 @@ pub(crate) fn group(group_version: GroupVersion) -> Value {
 /// `/apis/metrics.k8s.io`
 pub(crate) fn usage_group() -> Value {
     group_document(usage::group())
+}
+
+/// `/apis/authorization.k8s.io`
+pub(crate) fn review_group(group: ReviewGroup) -> Value {
+    group_document(group.entry())
 }
 
 fn group_document(mut group: Value) -> Value {
@@ -137,9 +144,14 @@ fn subresource_type(
         Subresource::Exec => (group, "v1", "PodExecOptions"),
         Subresource::PortForward => (group, "v1", "PodPortForwardOptions"),
         Subresource::Scale => ("autoscaling", "v1", "Scale"),
-        Subresource::EphemeralContainers | Subresource::Finalize | Subresource::Log | Subresource::Status => {
-            (group, "v1", endpoint.info().kind)
-        }
+        Subresource::Proxy if endpoint.info().namespaced => (group, "v1", "PodProxyOptions"),
+        Subresource::Proxy => (group, "v1", "NodeProxyOptions"),
+        Subresource::Token => ("authentication.k8s.io", "v1", "TokenRequest"),
+        Subresource::Approval
+        | Subresource::EphemeralContainers
+        | Subresource::Finalize
+        | Subresource::Log
+        | Subresource::Status => (group, "v1", endpoint.info().kind),
     }
 }
 
@@ -152,6 +164,7 @@ pub(crate) fn aggregated(core: bool, format: &str) -> Value {
     };
     let mut items: Vec<Value> = groups.into_iter().map(aggregated_group).collect();
     if !core {
+        items.extend(ReviewGroup::ALL.map(ReviewGroup::aggregated));
         items.push(usage::aggregated_group());
     }
     json!({
@@ -218,14 +231,20 @@ pub(crate) fn paths() -> Value {
         paths.push(format!("/apis/{}", group_version.group()));
         paths.push(format!("/apis/{}", group_version.api_version()));
     }
+    for group in ReviewGroup::ALL {
+        paths.push(format!("/apis/{}", group.name()));
+        paths.push(format!("/apis/{}", group.api_version()));
+    }
     paths.push(format!("/apis/{}", usage::GROUP));
     paths.push(format!("/apis/{}/{}", usage::GROUP, usage::VERSION));
     for path in [
+        "/.well-known/openid-configuration",
         "/healthz",
         "/livez",
         "/metrics",
         "/openapi/v2",
         "/openapi/v3",
+        "/openid/v1/jwks",
         "/readyz",
         "/version",
     ] {

@@ -40,8 +40,8 @@ mod server;
 pub mod store;
 mod watch;
 
-pub use access::pki::{PkiError, node_kubeconfig};
-pub use access::{ADMIN_GROUP, AccessError, NODE_GROUP, NODE_USER_PREFIX, RevocationError};
+pub use access::pki::{PkiError, bootstrap_kubeconfig, node_kubeconfig};
+pub use access::{ADMIN_GROUP, AccessError, KeyError, NODE_GROUP, NODE_USER_PREFIX, RevocationError};
 pub use client::{Deletion, LocalClient, ObjectChange, ObjectWatch};
 pub use registry::object::{Object, timestamp};
 pub use registry::plain::PlainKind;

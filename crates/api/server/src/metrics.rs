@@ -58,6 +58,10 @@ struct AnswerLabels {
 impl RequestLabels {
     pub(crate) fn of<B>(request: &Request<B>) -> Self {
         match route::parse(request.uri().path()) {
+            Ok(Route::Proxy(proxied)) => Self {
+                verb: "CONNECT",
+                ..Self::of_objects(request.method(), &proxied.object, false)
+            },
             Ok(Route::Objects(path)) => {
                 let query = Query::parse(request.uri().query().unwrap_or_default()).ok();
                 let watch = query.and_then(|query| query.flag("watch").ok().flatten());

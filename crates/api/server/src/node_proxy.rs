@@ -1,10 +1,12 @@
-//! The way to a node: logs, exec, attach and port-forward are answered there, not here.
+//! The way to a node: logs, exec, attach and port-forward are answered there, not here. So is what pods and nodes serve
+//! themselves (`proxy`).
 //!
 //! The server checks the request, finds the Pod's node and hands the request over in the form a kubelet takes. An
 //! answer that grants an upgrade is followed by the bytes of both sides, whatever protocol they speak: WebSocket and
 //! SPDY simply pass through. A client that leaves takes the connection to the node with it, and the other way round.
 
 mod dial;
+mod proxy;
 mod target;
 pub(crate) mod usage;
 
@@ -16,6 +18,7 @@ use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENC
 use http::{HeaderMap, HeaderName, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Collected, Empty, Limited};
 use hyper::body::Incoming;
+use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::TokioIo;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -27,6 +30,7 @@ use crate::rest::room::Permit;
 use crate::rest::status::{ApiError, StatusReason};
 use crate::rest::{Body, BodyError};
 use dial::{DialError, Dialer};
+pub(crate) use proxy::ProxyPath;
 pub(crate) use target::{NodeRequest, target};
 
 /// How long a node may take to begin its answer.
@@ -55,6 +59,8 @@ pub(crate) enum NodeError {
     NoAnswer { node: String },
     #[error("node {node:?} sends the request elsewhere ({code}), which no node may")]
     Redirect { node: String, code: StatusCode },
+    #[error("error trying to reach {peer}: it sends the request elsewhere ({code})")]
+    ProxyRedirect { peer: String, code: StatusCode },
 }
 
 impl From<NodeError> for ApiError {
@@ -92,24 +98,73 @@ impl Nodes {
         permit: Permit,
     ) -> Result<Response<Body>, ApiError> {
         let node = self.registry.get(&node_path(&target.node)).await?;
-        let mut sender = self.dialer.dial(&node).await.map_err(NodeError::Dial)?;
+        let sender = self.dialer.dial(&node).await.map_err(NodeError::Dial)?;
         let upgrade = hyper::upgrade::on(&mut request);
-        let asking = sender.send_request(translate(&target, &request));
-        let answer = match tokio::time::timeout(ANSWER_TIMEOUT, asking).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(source)) => {
-                let node = target.node;
-                return Err(NodeError::Ask { node, source }.into());
-            }
-            Err(_) => return Err(NodeError::NoAnswer { node: target.node }.into()),
-        };
-        if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
-            return Ok(self.join(upgrade, answer, permit));
-        }
+        let asked = translate(&target.path, &target.node, &request);
+        let answer = self
+            .exchange(&target.node, sender, asked, upgrade, permit)
+            .await?;
         // Whoever follows it takes his credentials along, to wherever the node likes.
         if answer.status().is_redirection() {
             let (node, code) = (target.node, answer.status());
             return Err(NodeError::Redirect { node, code }.into());
+        }
+        Ok(answer)
+    }
+
+    /// Sends a request to what a pod or a node serves itself.
+    pub(crate) async fn proxy(
+        &self,
+        path: &ProxyPath,
+        mut request: Request<Body>,
+        permit: Permit,
+    ) -> Result<Response<Body>, ApiError> {
+        let target = self.registry.get(&path.target()).await?;
+        let (sender, host) = if path.is_node() {
+            path.check_node(&target)?;
+            let sender = self.dialer.dial(&target).await.map_err(NodeError::Dial)?;
+            (sender, target.name().to_owned())
+        } else {
+            let address = path.pod_address(&target)?;
+            let sender = self.dialer.dial_pod(&address).await.map_err(NodeError::Dial)?;
+            (
+                sender,
+                std::net::SocketAddr::new(address.address, address.port).to_string(),
+            )
+        };
+        let upgrade = hyper::upgrade::on(&mut request);
+        let passed_on = path.passed_on(request.uri().query());
+        let mut asked = translate(&passed_on, &host, &request);
+        if let Some(length) = request.headers().get(CONTENT_LENGTH) {
+            asked.headers_mut().insert(CONTENT_LENGTH, length.clone());
+        }
+        *asked.body_mut() = request.into_body();
+        let mut answer = self.exchange(&host, sender, asked, upgrade, permit).await?;
+        if path.rewrite(&mut answer, &host) {
+            return Ok(answer);
+        }
+        let (peer, code) = (host, answer.status());
+        Err(NodeError::ProxyRedirect { peer, code }.into())
+    }
+
+    /// Sends a request over a connection of its own and returns the answer.
+    async fn exchange(
+        &self,
+        peer: &str,
+        mut sender: SendRequest<Body>,
+        request: Request<Body>,
+        upgrade: hyper::upgrade::OnUpgrade,
+        permit: Permit,
+    ) -> Result<Response<Body>, ApiError> {
+        let node = || peer.to_owned();
+        let asking = sender.send_request(request);
+        let answer = match tokio::time::timeout(ANSWER_TIMEOUT, asking).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(source)) => return Err(NodeError::Ask { node: node(), source }.into()),
+            Err(_) => return Err(NodeError::NoAnswer { node: node() }.into()),
+        };
+        if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return Ok(self.join(upgrade, answer, permit));
         }
         let mut answer = answer.map(|body| {
             let body = body.map_err(|error| Box::new(error) as BodyError);
@@ -217,17 +272,17 @@ fn node_path(name: &str) -> ObjectPath {
 }
 
 /// The request as the node gets it. The client's credentials are left out, because they do not concern the node.
-fn translate(target: &NodeRequest, request: &Request<Body>) -> Request<Body> {
+fn translate(path: &str, host: &str, request: &Request<Body>) -> Request<Body> {
     let mut translated = Request::new(empty());
     *translated.method_mut() = request.method().clone();
-    *translated.uri_mut() = target.path.parse().unwrap_or_default();
+    *translated.uri_mut() = path.parse().unwrap_or_default();
     let headers = translated.headers_mut();
     *headers = request.headers().clone();
     for name in [AUTHORIZATION, CONTENT_LENGTH, TRANSFER_ENCODING] {
         headers.remove(name);
     }
     remove_impersonation(headers);
-    let host = http::HeaderValue::from_str(&target.node);
+    let host = http::HeaderValue::from_str(host);
     headers.insert(HOST, host.unwrap_or(http::HeaderValue::from_static("node")));
     translated
 }

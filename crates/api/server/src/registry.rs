@@ -12,6 +12,7 @@ mod nodes;
 pub(crate) mod object;
 pub(crate) mod plain;
 mod pods;
+mod policy;
 pub(crate) mod resource;
 mod restriction;
 pub(crate) mod scale;
@@ -20,6 +21,7 @@ mod services;
 mod writes;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -54,6 +56,8 @@ pub(crate) struct Registry {
     attendance: Arc<Attendance>,
     /// The server's authority, in PEM.
     root_certificate: Arc<str>,
+    /// How often roles and bindings have been changed.
+    policy_changes: Arc<AtomicU64>,
 }
 
 /// A list, or a page of one.
@@ -105,12 +109,18 @@ impl Registry {
             service_turn: Arc::default(),
             attendance: Arc::default(),
             root_certificate: root_certificate.into(),
+            policy_changes: Arc::default(),
         }
     }
 
     /// Who watches what.
     pub(crate) const fn attendance(&self) -> &Arc<Attendance> {
         &self.attendance
+    }
+
+    /// How many changes of roles and bindings have been made.
+    pub(crate) fn policy_changes(&self) -> u64 {
+        self.policy_changes.load(Ordering::Acquire)
     }
 
     pub(crate) const fn rules(&self) -> Rules {

@@ -7,6 +7,7 @@
 pub(crate) mod accept;
 pub(crate) mod body;
 pub(crate) mod handler;
+mod health;
 pub(crate) mod protobuf;
 pub(crate) mod query;
 pub(crate) mod render;

@@ -22,7 +22,8 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use crate::access::pki::{self, Authority, Credential, PkiError};
-use crate::access::{ADMIN_GROUP, AccessError, Authenticator};
+use crate::access::tokens::ServiceAccountTokens;
+use crate::access::{ADMIN_GROUP, AccessError, Authenticator, KeyError};
 use crate::audit::AuditLog;
 use crate::client::LocalClient;
 use crate::node_proxy::Nodes;
@@ -107,6 +108,8 @@ pub enum ServeError {
     #[error(transparent)]
     Pki(#[from] PkiError),
     #[error(transparent)]
+    TokenKey(#[from] KeyError),
+    #[error(transparent)]
     Access(#[from] AccessError),
 }
 
@@ -120,7 +123,7 @@ pub struct Server {
     /// What is renewed while the server runs.
     issued: Mutex<Vec<IssuedKubeconfig>>,
     registry: Registry,
-    authority: Authority,
+    authority: Arc<Authority>,
     address: SocketAddr,
     data_dir: PathBuf,
     kubeconfig: PathBuf,
@@ -167,7 +170,7 @@ impl Server {
             profile: config.profile,
             gates: config.gates,
         };
-        let authority = Authority::load_or_create(&data_dir.join("pki"))?;
+        let authority = Arc::new(Authority::load_or_create(&data_dir.join("pki"))?);
         let registry = Registry::new(
             Arc::new(store),
             rules,
@@ -178,9 +181,14 @@ impl Server {
             .create_system_namespaces()
             .await
             .map_err(|source| ServeError::Bootstrap { source })?;
+        registry
+            .create_default_policy()
+            .await
+            .map_err(|source| ServeError::Bootstrap { source })?;
         let revoked = data_dir.join("pki").join(REVOKED);
-        let authenticator =
-            Authenticator::new(authority.certificate(), &revoked, &data_dir.join("tokens.csv"))?;
+        let tokens = ServiceAccountTokens::open(&data_dir.join("pki"), registry.clone())?;
+        let token_file = data_dir.join("tokens.csv");
+        let authenticator = Authenticator::new(authority.certificate(), &revoked, &token_file, tokens)?;
         let listen_failed = |source| ServeError::Listen {
             address: config.listen,
             source,
@@ -214,6 +222,8 @@ impl Server {
                 Arc::clone(&authenticator),
                 nodes,
                 audit,
+                Arc::clone(&authority),
+                url(address),
             )),
             authenticator,
             issued: Mutex::new(vec![admin]),

@@ -10,7 +10,10 @@ use pulselet_apiserver::{
 use pulselet_controllers::{ControllerOptions, Controllers};
 
 use crate::agent;
-use crate::cli::{ApiArgs, ApiBackupArgs, ApiCheckArgs, ApiCommand, ApiKubeconfigArgs, ApiRestoreArgs};
+use crate::cli::{
+    ApiArgs, ApiBackupArgs, ApiBootstrapKubeconfigArgs, ApiCheckArgs, ApiCommand, ApiKubeconfigArgs,
+    ApiRestoreArgs,
+};
 use crate::exit::{Exit, Failure};
 use crate::interrupt::Interrupts;
 use crate::logging::{self, Quietness};
@@ -19,6 +22,7 @@ use crate::output;
 pub(crate) fn run(args: &ApiArgs, verbose: u8) -> Result<Exit, Failure> {
     match &args.command {
         Some(ApiCommand::Kubeconfig(args)) => return kubeconfig(args),
+        Some(ApiCommand::BootstrapKubeconfig(args)) => return bootstrap_kubeconfig(args),
         Some(ApiCommand::Backup(args)) => return backup(args),
         Some(ApiCommand::Restore(args)) => return restore(args),
         Some(ApiCommand::Check(args)) => return check(args),
@@ -81,6 +85,7 @@ fn not_started(error: &ServeError) -> Failure {
         | ServeError::Bootstrap { .. }
         | ServeError::Store(_)
         | ServeError::Pki(_)
+        | ServeError::TokenKey(_)
         | ServeError::Access(_) => failure,
     }
 }
@@ -135,16 +140,30 @@ fn say(line: std::fmt::Arguments<'_>) -> Result<(), Failure> {
 /// Prints a kubeconfig for a node. The server need not run.
 fn kubeconfig(args: &ApiKubeconfigArgs) -> Result<Exit, Failure> {
     let data_dir = args.data_dir.resolve()?;
-    let server = match &args.server {
-        Some(server) if server.starts_with("https://") => server.clone(),
-        Some(server) => {
-            return Err(Failure::usage(format_args!(
-                "--server {server:?} is not an https address"
-            )));
-        }
-        None => own_server(&data_dir)?,
-    };
-    let text = node_kubeconfig(&data_dir, &server, &args.node).map_err(|error| no_server(&error))?;
+    let server = server_url(args.server.as_deref(), &data_dir)?;
+    print(&node_kubeconfig(&data_dir, &server, &args.node).map_err(|error| no_server(&error))?)
+}
+
+/// Prints a kubeconfig with which nodes ask for certificates. The server need not run.
+fn bootstrap_kubeconfig(args: &ApiBootstrapKubeconfigArgs) -> Result<Exit, Failure> {
+    let data_dir = args.data_dir.resolve()?;
+    let server = server_url(args.server.as_deref(), &data_dir)?;
+    let text = pulselet_apiserver::bootstrap_kubeconfig(&data_dir, &server, args.days);
+    print(&text.map_err(|error| no_server(&error))?)
+}
+
+/// Where a node reaches the server.
+fn server_url(asked: Option<&str>, data_dir: &Path) -> Result<String, Failure> {
+    match asked {
+        Some(server) if server.starts_with("https://") => Ok(server.to_owned()),
+        Some(server) => Err(Failure::usage(format_args!(
+            "--server {server:?} is not an https address"
+        ))),
+        None => own_server(data_dir),
+    }
+}
+
+fn print(text: &str) -> Result<Exit, Failure> {
     let mut stdout = output::stdout();
     output::written(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()))?;
     Ok(Exit::Done)

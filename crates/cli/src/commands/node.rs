@@ -13,8 +13,10 @@ use crate::membership::Application;
 use crate::output;
 
 pub(crate) fn run(args: &NodeCommandArgs, verbose: u8) -> Result<Exit, Failure> {
+    let mut config = args.agent.node.resolve()?;
+    args.member.apply(&mut config)?;
     let setting = Setting {
-        config: args.agent.node.resolve()?,
+        config,
         lines: LineHub::default(),
         metrics: Some(args.metrics.clone()),
         feed: None,
@@ -31,6 +33,14 @@ async fn serve(args: &NodeCommandArgs, mut setting: Setting) -> Result<Exit, Fai
     let mut interrupts = Interrupts::listen()?;
     if let Some(kubeconfig) = &args.kubeconfig {
         setting.application = Some(Application::new(kubeconfig, &args.member).await?);
+    }
+    if let Some(kubeconfig) = &args.bootstrap_kubeconfig {
+        let data_dir = args.agent.data.resolve()?;
+        let applying = Application::bootstrap(kubeconfig, &args.member, &data_dir);
+        setting.application = tokio::select! {
+            application = applying => Some(application?),
+            () = interrupts.next() => return Ok(Exit::Interrupted),
+        };
     }
     let started = agent::start(&args.agent, setting).await?;
     announce(&started, args.manifests.as_deref());

@@ -160,15 +160,11 @@ fn read(files: &[String], config: &NodeConfig) -> Result<Option<Contents>, Failu
 
 /// Hands the pods over and says what became of each.
 async fn detach(args: &RunArgs, pods: &[Pod], objects: &[LocalObject]) -> Result<Exit, Failure> {
-    if let Some(object) = objects.first() {
-        let (kind, name) = (object.kind(), object.name());
-        return Err(
-            Failure::usage(format_args!("{kind} {name} cannot be handed over, only pods can")).with_hint(
-                "put the file into the agent's --manifests directory, or apply it to its API with kubectl",
-            ),
-        );
-    }
     let client = args.agent.data.client()?;
+    // Before the pods that need them.
+    if !objects.is_empty() {
+        client.keep_objects(objects).await?;
+    }
     let mut out = output::stdout();
     for pod in pods {
         let added = client.add(pod).await?;

@@ -23,6 +23,7 @@ pub(crate) fn run(args: &ServeArgs, verbose: u8) -> Result<Exit, Failure> {
     if let Some(gates) = &args.node_feature_gates {
         node.gates = node.gates.apply(gates).map_err(Failure::usage)?;
     }
+    args.member.apply(&mut node)?;
     let mut config = Config::new(args.listen, args.agent.data.resolve()?);
     config.profile = args.profile.into();
     config.audit_log.clone_from(&args.audit_log);

@@ -7,10 +7,13 @@
 
 mod acting;
 mod bad_input;
+mod browser;
 mod commands;
 mod cri;
+mod dashboard;
 mod durability;
 mod everyday;
+mod exec;
 mod handlers;
 mod harness;
 mod hooks;

@@ -81,6 +81,7 @@ impl Store {
                 image_id: id.to_owned(),
                 ..ContainerConfig::default()
             },
+            log_limits: None,
         };
         std::fs::create_dir_all(&directory).expect("makes");
         let json = serde_json::to_vec(&record).expect("a record is JSON");

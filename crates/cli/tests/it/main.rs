@@ -10,6 +10,7 @@ mod e2e;
 mod explain;
 mod floors;
 mod image;
+mod package;
 mod recorded;
 mod serve;
 mod simulate;

@@ -3,6 +3,7 @@
 mod cluster;
 mod doors;
 mod gates;
+mod joining;
 mod old;
 mod rollback;
 mod streams;

@@ -128,7 +128,7 @@ impl PodMachine {
                 message: message.clone(),
             },
         );
-        pod.fail(reason, message);
+        pod.fail(reason, format!("Pod was rejected: {message}"));
         pod.complete(now, out);
         pod.settle(now, out);
         pod

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use pulselet_engine::plan::{Hook, PodPlan, ProbeKind};
 use pulselet_model::openapi::api::core::v1::VolumeMount;
-use pulselet_model::{Container, EphemeralContainer, LifecycleHandler, PodSpec};
+use pulselet_model::{Container, EphemeralContainer, LifecycleHandler, PodSpec, ResourceTotals};
 
 use crate::convert::manifest_probe;
 use crate::refusal::PodRefusal;
@@ -33,6 +33,8 @@ pub struct PodBlueprint {
     pub pull_secrets: BTreeSet<String>,
     /// The containers see processes that are not their own, and none of their main processes is PID 1.
     pub shares_processes: bool,
+    /// What it requests of its node.
+    pub requests: ResourceTotals,
     /// Why a node does not run the pod at all; `None` if it does.
     pub refusal: Option<Box<PodRefusal>>,
 }

@@ -3,6 +3,8 @@
 //! Every key is optional, an unknown or repeated one is an error, and every error names its place. What comes out is
 //! complete and in range. Reading the file, and letting flags win over it, is the caller's work.
 
+mod duties;
+
 use std::fmt;
 
 use pulselet_engine::plan::{Settings, SubSecondPolicy};
@@ -13,6 +15,10 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_saphyr::{Location, MessageFormatter, Spanned, UserMessageFormatter};
 
 use crate::duration::{format_duration, parse_duration};
+use crate::duties::NodeDuties;
+
+use duties::Texts;
+pub use duties::parse_cluster_domain;
 
 /// Bytes of a configuration; all its keys with comments fit into a hundredth of it.
 pub const MAX_CONFIG_BYTES: usize = 256 * 1024;
@@ -20,12 +26,13 @@ pub const MAX_CONFIG_BYTES: usize = 256 * 1024;
 const MIN_BACKOFF: Span = Span::from_secs(1);
 
 /// The node's own settings.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeConfig {
     pub gates: GateSet,
     pub settings: Settings,
     /// Whether pods may use the image of the machine's own files; `None` if the command decides.
     pub host_image: Option<bool>,
+    pub duties: NodeDuties,
 }
 
 /// A configuration that cannot be used.
@@ -94,6 +101,25 @@ struct File {
     crash_loop_back_off: Option<BackOff>,
     probe_grace_period_seconds: Option<Spanned<i64>>,
     host_image: Option<bool>,
+    kube_reserved: Texts,
+    system_reserved: Texts,
+    max_pods: Option<Spanned<i64>>,
+    #[serde(rename = "clusterDNS")]
+    cluster_dns: Vec<Spanned<String>>,
+    cluster_domain: Option<Spanned<String>>,
+    container_log_max_size: Option<Spanned<String>>,
+    container_log_max_files: Option<Spanned<i64>>,
+    #[serde(rename = "imageGCHighThresholdPercent")]
+    image_gc_high_threshold_percent: Option<Spanned<i64>>,
+    #[serde(rename = "imageGCLowThresholdPercent")]
+    image_gc_low_threshold_percent: Option<Spanned<i64>>,
+    #[serde(rename = "imageMinimumGCAge")]
+    image_minimum_gc_age: Option<Spanned<String>>,
+    eviction_hard: Option<Texts>,
+    eviction_soft: Option<Texts>,
+    eviction_soft_grace_period: Option<Texts>,
+    eviction_max_pod_grace_period: Option<Spanned<i64>>,
+    eviction_pressure_transition_period: Option<Spanned<String>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -131,6 +157,7 @@ impl<'de> Deserialize<'de> for GateMap {
 
 impl File {
     fn resolve(self) -> Result<NodeConfig, ConfigError> {
+        let duties = self.duties()?;
         let mut gates = GateSet::default();
         for (name, on) in self.feature_gates.0 {
             let value = if on { "true" } else { "false" };
@@ -161,6 +188,7 @@ impl File {
             gates,
             settings,
             host_image,
+            duties,
         })
     }
 }
@@ -253,6 +281,7 @@ hostImage: true
             gates,
             settings,
             host_image,
+            duties: NodeDuties::default(),
         };
         assert_eq!(NodeConfig::parse(text), Ok(expected));
     }
@@ -265,7 +294,7 @@ hostImage: true
 
     #[test]
     fn errors_name_their_place() {
-        insta::assert_snapshot!(error("looks: true\nlook: false\n"), @"line 2, column 1: unknown field `look`, expected one of featureGates, subSecondPolicy, looks, execErrorIsFailure, overloadGuard, crashLoopBackOff, probeGracePeriodSeconds, hostImage");
+        insta::assert_snapshot!(error("looks: true\nlook: false\n"), @"line 2, column 1: unknown field `look`, expected one of featureGates, subSecondPolicy, looks, execErrorIsFailure, overloadGuard, crashLoopBackOff, probeGracePeriodSeconds, hostImage, kubeReserved, systemReserved, maxPods, clusterDNS, clusterDomain, containerLogMaxSize, containerLogMaxFiles, imageGCHighThresholdPercent, imageGCLowThresholdPercent, imageMinimumGCAge, evictionHard, evictionSoft, evictionSoftGracePeriod, evictionMaxPodGracePeriod, evictionPressureTransitionPeriod");
         insta::assert_snapshot!(error("looks: true\nlooks: false\n"), @"line 2, column 1: duplicate mapping key: looks not allowed here");
         insta::assert_snapshot!(error("looks: perhaps\n"), @"line 1, column 8: invalid boolean (true or false expected)");
         insta::assert_snapshot!(error("subSecondPolicy: sometimes\n"), @"line 1, column 18: unknown variant `sometimes`, expected one of onlyFirstTime, alwaysWhenWaitingForSuccess, always");

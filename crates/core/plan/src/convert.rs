@@ -13,7 +13,7 @@ use pulselet_engine::plan::{
 };
 use pulselet_engine::time::Span;
 use pulselet_model::openapi::api::core::v1::ContainerRestartRule;
-use pulselet_model::{Container, EphemeralContainer, Gate, GateSet, Pod, PodSpec, Probe};
+use pulselet_model::{Container, EphemeralContainer, Gate, GateSet, Pod, PodSpec, Probe, pod_requests};
 
 use crate::blueprint::{ContainerBlueprint, PodBlueprint, pull_secrets};
 use crate::refusal::refusal;
@@ -74,6 +74,7 @@ pub fn convert(pod: &Pod, gates: GateSet) -> Result<PodBlueprint, PlanError> {
         volumes: spec.volumes.iter().map(VolumeBlueprint::new).collect(),
         pull_secrets: pull_secrets(spec),
         shares_processes: spec.host_pid || spec.share_process_namespace == Some(true),
+        requests: pod_requests(spec),
         refusal: refusal(pod).map(Box::new),
     })
 }

@@ -2,9 +2,10 @@
 //!
 //! The rules are functions of the manifest alone, so that a simulation refuses exactly what a node refuses.
 
-use pulselet_model::Pod;
+use pulselet_model::{Pod, Shortage};
 
 use crate::security::impossible;
+use crate::unserved::unserved;
 
 /// The system that nodes run.
 const NODE_OS: &str = "linux";
@@ -38,10 +39,18 @@ pub struct PodRefusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalReason {
     AppArmor,
+    Evicted,
+    OutOfCpu,
+    OutOfEphemeralStorage,
+    OutOfHugePages1Gi,
+    OutOfHugePages2Mi,
+    OutOfMemory,
+    OutOfPods,
     PodFeatureUnsupported,
     PodOsNotSupported,
     SupplementalGroupsPolicyNotSupported,
     SysctlForbidden,
+    UnexpectedAdmissionError,
 }
 
 impl RefusalReason {
@@ -49,10 +58,18 @@ impl RefusalReason {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::AppArmor => "AppArmor",
+            Self::Evicted => "Evicted",
+            Self::OutOfCpu => "OutOfcpu",
+            Self::OutOfEphemeralStorage => "OutOfephemeral-storage",
+            Self::OutOfHugePages1Gi => "OutOfhugepages-1Gi",
+            Self::OutOfHugePages2Mi => "OutOfhugepages-2Mi",
+            Self::OutOfMemory => "OutOfmemory",
+            Self::OutOfPods => "OutOfpods",
             Self::PodFeatureUnsupported => "PodFeatureUnsupported",
             Self::PodOsNotSupported => "PodOSNotSupported",
             Self::SupplementalGroupsPolicyNotSupported => "SupplementalGroupsPolicyNotSupported",
             Self::SysctlForbidden => "SysctlForbidden",
+            Self::UnexpectedAdmissionError => "UnexpectedAdmissionError",
         }
     }
 }
@@ -61,7 +78,16 @@ impl PodRefusal {
     /// The message as a status has it: with the field, unless a kubelet's message is known to name what is meant.
     pub fn status_message(&self) -> String {
         match self.reason {
-            RefusalReason::PodOsNotSupported | RefusalReason::SysctlForbidden => self.message.clone(),
+            RefusalReason::Evicted
+            | RefusalReason::OutOfCpu
+            | RefusalReason::OutOfEphemeralStorage
+            | RefusalReason::OutOfHugePages1Gi
+            | RefusalReason::OutOfHugePages2Mi
+            | RefusalReason::OutOfMemory
+            | RefusalReason::OutOfPods
+            | RefusalReason::PodOsNotSupported
+            | RefusalReason::SysctlForbidden
+            | RefusalReason::UnexpectedAdmissionError => self.message.clone(),
             RefusalReason::AppArmor
             | RefusalReason::PodFeatureUnsupported
             | RefusalReason::SupplementalGroupsPolicyNotSupported => {
@@ -76,6 +102,33 @@ pub fn refusal(pod: &Pod) -> Option<PodRefusal> {
     foreign_system(pod)
         .or_else(|| unsafe_sysctl(pod))
         .or_else(|| impossible(pod))
+        .or_else(|| unserved(pod))
+}
+
+/// The refusal of a pod that requests more than its node has left, in a kubelet's words.
+pub fn out_of(shortage: &Shortage) -> PodRefusal {
+    let Shortage {
+        resource,
+        requested,
+        used,
+        capacity,
+    } = shortage;
+    let reason = match resource.as_str() {
+        "cpu" => RefusalReason::OutOfCpu,
+        "memory" => RefusalReason::OutOfMemory,
+        "ephemeral-storage" => RefusalReason::OutOfEphemeralStorage,
+        "pods" => RefusalReason::OutOfPods,
+        "hugepages-2Mi" => RefusalReason::OutOfHugePages2Mi,
+        "hugepages-1Gi" => RefusalReason::OutOfHugePages1Gi,
+        _ => RefusalReason::UnexpectedAdmissionError,
+    };
+    PodRefusal {
+        reason,
+        field: "spec".to_owned(),
+        message: format!(
+            "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"
+        ),
+    }
 }
 
 fn foreign_system(pod: &Pod) -> Option<PodRefusal> {

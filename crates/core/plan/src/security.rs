@@ -322,7 +322,7 @@ impl Ability {
                 return (
                     RefusalReason::AppArmor,
                     "Cannot enforce AppArmor: this node applies no profiles, because its kernel or its runtime does \
-                     not; set the type to Unconfined, or use a CRI server on a host with AppArmor",
+                     not; set the type to Unconfined, or use a host with AppArmor and its apparmor_parser",
                 );
             }
             Self::StrictGroups => {

@@ -7,7 +7,9 @@
 //! - the engine decides, this carries out.
 
 mod actions;
+mod admission;
 mod adopt;
+mod duties;
 mod entry;
 mod journal;
 mod observe;
@@ -15,6 +17,7 @@ mod pods;
 mod publish;
 mod requests;
 mod starvation;
+mod succession;
 mod transitions;
 
 use std::collections::{BTreeMap, HashMap};
@@ -33,6 +36,7 @@ use tokio::time::{Instant, Sleep};
 
 pub use adopt::AdoptError;
 pub(crate) use adopt::Findings;
+pub(crate) use duties::PressureWatch;
 pub(crate) use pods::ports;
 pub use requests::{
     AddError, Added, How, Located, LogError, LogPlace, NoSuchPod, PodView, ProbeView, Shutdown, StreamError,
@@ -85,6 +89,10 @@ pub(crate) struct Agent {
     tasks: JoinSet<()>,
     out: Outbox,
     starvation: Option<Starvation>,
+    /// `None` if nobody goes when the machine runs out of something.
+    pressure: Option<PressureWatch>,
+    /// When the images were looked at.
+    images_looked_at: Option<Instant>,
     /// The part of the pods whose light changes are saved next.
     light_part: usize,
     ending: Option<Shutdown>,
@@ -125,8 +133,10 @@ impl Agent {
         hub: LineHub,
         api_feed: Option<Feed>,
         writer: Writer,
+        pressure: Option<PressureWatch>,
     ) -> Self {
         let now = jobs.clock.now();
+        let starvation = config.settings.overload_guard.then(|| Starvation::new(now));
         // One listing at a time.
         let (found, findings) = mpsc::channel(1);
         Self {
@@ -142,7 +152,9 @@ impl Agent {
             journal: Journal::new(writer),
             tasks: JoinSet::new(),
             out: Outbox::default(),
-            starvation: config.settings.overload_guard.then(|| Starvation::new(now)),
+            starvation,
+            pressure,
+            images_looked_at: None,
             light_part: 0,
             ending: None,
             leave_by: Instant::now(),
@@ -219,6 +231,7 @@ impl Agent {
             Wake::Reconcile => {
                 self.look();
                 self.measure_volumes();
+                self.attend_to_duties();
             }
             Wake::LightSave => {
                 self.mark_some_lightly_changed();

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 
 use pulselet_model::{Container, Pod};
 use pulselet_plan::container_refusal;
+use pulselet_plan::duties::ClusterDns;
 use pulselet_runtime::{
     ContainerConfig, EnvVar, Mount, Namespaces, PidNamespace, PodIdentity, PortMapping, Propagation,
     Protocol, Resources, SandboxConfig, SecurityFeatures, Signal,
@@ -44,6 +45,7 @@ pub(crate) struct Context<'a> {
     pub(crate) downward: Downward<'a>,
     /// What the runtime enforces.
     pub(crate) security: SecurityFeatures,
+    pub(crate) dns: &'a ClusterDns,
 }
 
 impl Context<'_> {
@@ -76,9 +78,9 @@ pub(crate) fn sandbox_config(context: Context<'_>, attempt: u32) -> SandboxConfi
     SandboxConfig {
         pod: context.identity(),
         attempt,
-        hostname: naming::hostname(pod),
+        hostname: naming::hostname(pod, context.dns),
         log_directory: context.log_directory(),
-        dns: Some(naming::dns(pod)),
+        dns: Some(naming::dns(pod, context.dns)),
         port_mappings: containers().flat_map(port_mappings).collect(),
         namespaces: Namespaces {
             host_network: spec.host_network,
@@ -110,11 +112,7 @@ pub(crate) fn sandbox_config(context: Context<'_>, attempt: u32) -> SandboxConfi
             .collect(),
         strict_groups: security::strict_groups(pod),
         seccomp: security::seccomp(security.seccomp_profile, context.layout.root()),
-        resources: spec
-            .resources
-            .as_ref()
-            .map(security::resources)
-            .unwrap_or_default(),
+        resources: security::pod_resources(pod),
         labels: pod.metadata.labels.clone().unwrap_or_default(),
         annotations: pod.metadata.annotations.clone().unwrap_or_default(),
     }
@@ -290,6 +288,7 @@ mod tests {
                 node: &node,
             },
             security: SecurityFeatures::ALL,
+            dns: &ClusterDns::default(),
         };
         let mount = termination_mount(context, &pod.spec.containers[0], 0)
             .expect("the file is made")

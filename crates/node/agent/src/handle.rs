@@ -16,6 +16,7 @@ use crate::agent::{
     UpdateError,
 };
 use crate::endpoints::health::{Health, MonitoringPage};
+use crate::eviction::PressureConditions;
 use crate::pod::identity::{Origin, pod_name_of};
 use crate::publish::lines::LineHub;
 use crate::state::layout::Layout;
@@ -59,10 +60,17 @@ pub struct NodeHandle {
     pub(crate) reader: Arc<Reader>,
     pub(crate) health: Arc<Health>,
     pub(crate) stopped: Arc<StoppedPods>,
+    /// What the node runs out of.
+    pub(crate) pressure: watch::Receiver<PressureConditions>,
     pub(crate) ended: watch::Receiver<bool>,
 }
 
 impl NodeHandle {
+    /// What the node runs out of, as its conditions say it.
+    pub fn pressure(&self) -> PressureConditions {
+        *self.pressure.borrow()
+    }
+
     /// Takes an admitted pod. One with the same name and content is adopted, one with the same name only is replaced.
     pub async fn add_pod(&self, pod: Pod, origin: Origin) -> Result<Result<Added, AddError>, Gone> {
         let pod = Box::new(pod);

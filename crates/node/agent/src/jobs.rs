@@ -5,11 +5,14 @@
 //! stopping is not, because a full node must still be able to stop: there are at most two stops per life.
 
 mod check;
+mod eviction;
+mod full_logs;
 mod hook;
 mod image;
 mod life;
 mod sandbox;
 mod storage;
+mod unused_images;
 mod volumes;
 
 use std::net::IpAddr;
@@ -19,20 +22,25 @@ use std::time::Duration;
 use pulselet_engine::io::Input;
 use pulselet_engine::{LifeKey, PodKey};
 use pulselet_model::Pod;
+use pulselet_plan::NodeDuties;
 use pulselet_probe::Prober;
-use pulselet_runtime::{ContainerStatus, Runtime, SandboxId, SandboxStatus, Version};
+use pulselet_runtime::{ContainerStatus, LogLimits, Runtime, SandboxId, SandboxStatus, Version};
 use pulselet_volume::{Downward, NodeFacts, ObjectSource, VolumeKeeper};
 use tokio::sync::{Semaphore, mpsc};
 
 pub(crate) use check::ProbeJob;
+pub(crate) use eviction::EvictionCandidate;
+pub(crate) use full_logs::GrowingLog;
 pub(crate) use hook::HookJob;
 pub(crate) use image::ImageJob;
 pub(crate) use life::{CreateJob, RemoveJob, SignalsJob, StopJob, Target};
 pub(crate) use storage::{ContainerStorage, StorageMeasurement};
 pub(crate) use volumes::Measurement;
 
+use self::unused_images::ImageUse;
 use self::volumes::MountReports;
 use crate::container_config::Context;
+use crate::eviction::PressureSignals;
 use crate::pod::status::KnownImage;
 use crate::state::clock::Clock;
 use crate::state::health::StateHealth;
@@ -67,13 +75,31 @@ pub(crate) struct JobContext {
     pub(crate) prober: Prober,
     pub(crate) layout: Layout,
     pub(crate) facts: NodeFacts,
+    pub(crate) duties: NodeDuties,
     pub(crate) objects: Arc<dyn ObjectSource>,
     /// The volumes that are made from them.
     pub(crate) volumes: VolumeKeeper<PodKey>,
     pub(crate) clock: Clock,
     pub(crate) state_health: StateHealth,
+    pub(crate) signals: Arc<dyn PressureSignals>,
+    pub(crate) images: ImageUse,
+    /// Whether the runtime keeps logs within their bounds.
+    pub(crate) logs_are_bounded: bool,
     answers: mpsc::Sender<JobAnswer>,
     limits: Limits,
+}
+
+/// What a [`JobContext`] is made of.
+#[derive(Debug)]
+pub(crate) struct JobParts {
+    pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) version: Version,
+    pub(crate) layout: Layout,
+    pub(crate) facts: NodeFacts,
+    pub(crate) duties: NodeDuties,
+    pub(crate) objects: Arc<dyn ObjectSource>,
+    pub(crate) signals: Arc<dyn PressureSignals>,
+    pub(crate) clock: Clock,
 }
 
 #[derive(Debug)]
@@ -84,6 +110,9 @@ struct Limits {
     exec_probes: Semaphore,
     measurements: Semaphore,
     storage: Semaphore,
+    evictions: Semaphore,
+    images: Semaphore,
+    logs: Semaphore,
 }
 
 /// What a job found out about a pod.
@@ -138,6 +167,15 @@ pub(crate) enum JobResult {
         messages: Vec<String>,
         is_new: bool,
     },
+    /// The images of the pod of that uid are there, which waits for this one's name.
+    SuccessorReady {
+        uid: String,
+    },
+    /// They are not yet, and why.
+    SuccessorWaits {
+        uid: String,
+        message: String,
+    },
     /// Nothing of the pod is left on disk.
     CleanedUp,
 }
@@ -170,14 +208,17 @@ impl SandboxLocation {
 }
 
 impl JobContext {
-    pub(crate) fn new(
-        runtime: Arc<dyn Runtime>,
-        version: Version,
-        layout: Layout,
-        facts: NodeFacts,
-        objects: Arc<dyn ObjectSource>,
-        clock: Clock,
-    ) -> (Self, mpsc::Receiver<JobAnswer>) {
+    pub(crate) fn new(parts: JobParts) -> (Self, mpsc::Receiver<JobAnswer>) {
+        let JobParts {
+            runtime,
+            version,
+            layout,
+            facts,
+            duties,
+            objects,
+            signals,
+            clock,
+        } = parts;
         let (answers, receiver) = mpsc::channel(ANSWERS);
         let operations = Arc::new(Semaphore::new(OPERATIONS_AT_ONCE));
         let volumes = VolumeKeeper::new(
@@ -186,16 +227,24 @@ impl JobContext {
             Arc::new(MountReports(answers.clone())),
             Arc::clone(&operations),
         );
+        let logs_are_bounded = runtime.limit_logs(LogLimits {
+            file_size: duties.logs.max_size,
+            files: duties.logs.max_files,
+        });
         let jobs = Self {
             runtime,
             version,
             prober: Prober::new(),
             layout,
             facts,
+            duties,
             objects,
             volumes,
             clock,
             state_health: StateHealth::default(),
+            signals,
+            images: ImageUse::default(),
+            logs_are_bounded,
             answers,
             limits: Limits {
                 operations,
@@ -204,6 +253,9 @@ impl JobContext {
                 exec_probes: Semaphore::new(EXEC_PROBES_AT_ONCE),
                 measurements: Semaphore::new(MEASUREMENTS_AT_ONCE),
                 storage: Semaphore::new(MEASUREMENTS_AT_ONCE),
+                evictions: Semaphore::new(MEASUREMENTS_AT_ONCE),
+                images: Semaphore::new(MEASUREMENTS_AT_ONCE),
+                logs: Semaphore::new(MEASUREMENTS_AT_ONCE),
             },
         };
         (jobs, receiver)
@@ -247,6 +299,7 @@ impl PodRef {
                 node: &jobs.facts,
             },
             security: jobs.version.features.security,
+            dns: &jobs.duties.dns,
         })
     }
 }

@@ -5,7 +5,8 @@
 //! store, a socket for the command line, an endpoint for monitoring, and a watcher of manifests.
 //!
 //! Where things are: `agent` is the one task and `jobs` what it has others do; `container_config` turns a manifest into what
-//! a runtime is asked for; `pod` knows one pod; `state` outlives the agent; `endpoints` answer and `publish` says; `spans` say
+//! a runtime is asked for; `pod` knows one pod; `state` outlives the agent; `eviction` says
+//! who goes when the machine runs out of something; `endpoints` answer and `publish` says; `spans` say
 //! whose work a log line is about; `node` and `handle` put them together.
 //!
 //! What always holds:
@@ -19,6 +20,7 @@
 mod agent;
 mod container_config;
 mod endpoints;
+mod eviction;
 #[doc(hidden)]
 pub mod fuzzing;
 mod handle;
@@ -38,6 +40,7 @@ pub use agent::{
 };
 pub use endpoints::control;
 pub use endpoints::health::MonitoringPage;
+pub use eviction::{Level, MachineSignals, PressureConditions, PressureReadings, PressureSignals};
 pub use handle::{Gone, NodeHandle, StartError, StopError, kept_history};
 pub use kept_logs::{KeptLog, kept_logs};
 pub use log_file::LogFile;
@@ -47,10 +50,12 @@ pub use pod::identity::{Origin, pod_name_of, uid_of};
 pub use publish::feed::{Feed, FeedChange, PodEvent};
 pub use publish::lines::{FULL_BACKLOG, GUEST_BACKLOG, LineHub, Lines, PodLine};
 pub use publish::notify::ServiceManager;
+pub use pulselet_plan::NodeDuties;
 pub use pulselet_volume::{
-    LocalObject, LocalObjects, NoObjects, NodeFacts, ObjectSource, ServiceFacts, ServicePortFacts,
-    SourceError, Token, TokenRequest,
+    ClaimedVolume, LocalObject, LocalObjects, NoObjects, NodeFacts, ObjectSource, ServiceFacts,
+    ServicePortFacts, SourceError, Token, TokenRequest,
 };
+pub use state::handed_objects::KeepObjectsError;
 pub use state::layout::{DataDir, Layout, LayoutError};
 pub use state::stopped::SaveStoppedError;
 pub use state::store::{EventRow, NodeStoreError};

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use pulselet_model::Gate;
 use pulselet_plan::NodeConfig;
 use pulselet_runtime::Runtime;
 use pulselet_volume::{LocalObjects, NodeFacts, ObjectSource};
@@ -12,19 +13,22 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::agent::{AdoptError, Agent, Inlets, REQUESTS};
-use crate::endpoints::control::{self, Control};
+use crate::agent::{AdoptError, Agent, Inlets, PressureWatch, REQUESTS};
+use crate::endpoints::control::{self, Control, NodeView};
 use crate::endpoints::health::Health;
 use crate::endpoints::http::serve;
 use crate::endpoints::metrics::Metrics;
 use crate::endpoints::usage::Usage;
+use crate::eviction::pressure::Pressure;
+use crate::eviction::{MachineSignals, PressureConditions, PressureSignals};
 use crate::handle::NodeHandle;
-use crate::jobs::JobContext;
+use crate::jobs::{JobContext, JobParts};
 use crate::manifests;
 use crate::publish::feed::Feed;
 use crate::publish::lines::LineHub;
 use crate::publish::notify::ServiceManager;
 use crate::state::clock::Continuity;
+use crate::state::handed_objects::HandedObjects;
 use crate::state::layout::{DataDir, Layout};
 use crate::state::stopped::StoppedPods;
 use crate::state::store::{self, NodeStoreError, Opened, Reader};
@@ -53,6 +57,8 @@ pub struct NodeOptions {
     /// Subscribe before starting to see every line.
     pub lines: LineHub,
     pub service_manager: ServiceManager,
+    /// Who knows what the machine has left; `None` if the machine itself is asked.
+    pub signals: Option<Arc<dyn PressureSignals>>,
 }
 
 impl NodeOptions {
@@ -73,6 +79,7 @@ impl NodeOptions {
             local_objects: Some(local_objects),
             lines: LineHub::default(),
             service_manager: ServiceManager::new(None, None),
+            signals: None,
         }
     }
 }
@@ -102,27 +109,45 @@ impl Node {
         raise_descriptor_limit();
         let version = options.runtime.version().await.map_err(NodeStartError::Version)?;
         let opened = open_store(&layout).await?;
-        let metrics = Arc::new(Metrics::new(options.config.gates));
+        let gates = options.config.gates;
+        let metrics = Arc::new(Metrics::new(gates));
         // Subscribed before listing, so that nothing falls between the two.
         let events = options.runtime.events();
         let runtime = Arc::clone(&options.runtime);
-        let usage = Usage::new(Arc::clone(&options.runtime), options.facts.clone());
-        let (jobs, answers) = JobContext::new(
+        let mut facts = options.facts;
+        facts.allocatable = options.config.duties.allocatable(&facts.capacity(layout.root()));
+        let usage = Usage::new(Arc::clone(&options.runtime), facts.clone());
+        let duties = options.config.duties.clone();
+        let signals = options
+            .signals
+            .unwrap_or_else(|| Arc::new(MachineSignals::new(layout.root())));
+        // A kubelet's thresholds are for the nodes of a cluster; others get only what somebody wrote.
+        let watches = options.joined || duties.eviction.is_explicit;
+        let (under_pressure, pressure) = watch::channel(PressureConditions::default());
+        let pressure_watch = watches.then(|| PressureWatch {
+            pressure: Pressure::new(duties.eviction.clone()),
+            conditions: under_pressure,
+            spares_static: options.joined,
+        });
+        let (jobs, answers) = JobContext::new(JobParts {
             runtime,
             version,
-            layout.clone(),
-            options.facts,
-            options.objects,
-            opened.clock,
-        );
+            layout: layout.clone(),
+            facts,
+            duties,
+            objects: options.objects,
+            signals,
+            clock: opened.clock,
+        });
         let jobs = Arc::new(jobs);
         let mut agent = Agent::new(
             Arc::clone(&jobs),
-            options.config,
+            options.config.clone(),
             Arc::clone(&metrics),
             options.lines.clone(),
             options.feed,
             opened.writer,
+            pressure_watch,
         );
         agent.adopt(opened.pods).await?;
         if let Some(path) = &opened.kept_aside {
@@ -143,17 +168,21 @@ impl Node {
             reader: Arc::new(Reader::new(&layout)),
             health: Arc::clone(&health),
             stopped: Arc::new(StoppedPods::load(layout.stopped())),
+            pressure,
             ended,
         };
         services.spawn(handle.clone().end_stopped());
-        services.control(&layout, &handle, options.joined)?;
+        let about = describe(&jobs, &options.config, options.joined);
+        let objects = HandedObjects::load(layout.objects(), options.local_objects.clone());
+        let control = Control::new(handle.clone(), Arc::clone(&jobs.runtime), objects, about);
+        services.control(&layout, control)?;
         services.spawn(jobs.keep_volumes());
         if let Some(listener) = options.metrics {
             services.spawn(serve(listener, health));
         }
         if let Some(directory) = options.manifests {
             let rules = manifests::Rules {
-                gates: options.config.gates,
+                gates,
                 suffix: options.static_suffix,
                 objects: options.local_objects,
             };
@@ -188,12 +217,27 @@ impl Services {
     }
 
     /// Opens the socket.
-    fn control(&mut self, layout: &Layout, handle: &NodeHandle, joined: bool) -> Result<(), NodeStartError> {
+    fn control(&mut self, layout: &Layout, control: Control) -> Result<(), NodeStartError> {
         let path = layout.socket();
         let listener = control::bind(&path).map_err(|source| NodeStartError::Listen { path, source })?;
-        let node = handle.clone();
-        self.spawn(serve(listener, Arc::new(Control { node, joined })));
+        self.spawn(serve(listener, Arc::new(control)));
         Ok(())
+    }
+}
+
+/// What does not change while the node runs.
+fn describe(jobs: &JobContext, config: &NodeConfig, joined: bool) -> NodeView {
+    let gates = Gate::ALL.map(|gate| (gate.name().to_owned(), config.gates.enabled(gate)));
+    NodeView {
+        name: jobs.facts.name.clone(),
+        address: jobs.facts.address.to_string(),
+        runtime: format!("{} {}", jobs.version.name, jobs.version.version),
+        cpus: jobs.facts.cpus,
+        memory_bytes: jobs.facts.memory_bytes,
+        joined,
+        gates: gates.into_iter().collect(),
+        settings: config.settings,
+        trouble: None,
     }
 }
 

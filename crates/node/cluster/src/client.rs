@@ -228,6 +228,11 @@ impl ApiClient {
         Err(refusal(code, &bytes))
     }
 
+    /// Makes the next request over a new connection, with what the kubeconfig has then. Requests under way go on.
+    pub(crate) async fn reconnect(&self) {
+        *self.shared.connection.lock().await = None;
+    }
+
     /// Leaves a connection whose credential no longer counts. The next one is made with what the kubeconfig has then, so
     /// that a renewed certificate needs no restart.
     async fn forget(&self, refused: &Connection) {
@@ -271,12 +276,12 @@ impl ApiClient {
             server: self.server(),
             source,
         };
-        let token = config.token()?;
+        let (tls, token) = config.credential().await?;
         let stream = TcpStream::connect((config.host.as_str(), config.port))
             .await
             .map_err(failed)?;
         let _ = stream.set_nodelay(true);
-        let connector = TlsConnector::from(Arc::clone(&config.tls));
+        let connector = TlsConnector::from(tls);
         let stream = connector
             .connect(config.server_name.clone(), stream)
             .await

@@ -1,8 +1,9 @@
 //! Kubeconfig files: where an API server is, how it is recognised, and how we prove who we are.
 //!
 //! Read are the current context's cluster and user: certificates and keys inline or in files, tokens inline or in a
-//! file. What needs another program or no verification (exec plugins, passwords, insecure-skip-tls-verify) is refused
-//! with a reason rather than tried. A token in a file is read anew for every connection, because it is renewed there.
+//! file, and credential programs. What needs no verification or a person (insecure-skip-tls-verify, passwords) is refused
+//! with a reason rather than tried. A token in a file is read anew for every connection, because it is renewed there; so is
+//! a credential program run.
 
 use std::fmt;
 use std::io;
@@ -16,6 +17,8 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use serde::Deserialize;
+
+use crate::exec_credential::{ExecCredentialError, ExecProgram};
 
 /// Bytes of a kubeconfig or of a file it names; real ones have a few thousand.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
@@ -39,6 +42,8 @@ pub enum KubeconfigError {
     NoCredential,
     #[error("{field} of the kubeconfig cannot be used: {message}")]
     Decode { field: &'static str, message: String },
+    #[error(transparent)]
+    Exec(#[from] ExecCredentialError),
     #[error("the kubeconfig asks for {what}, which is not supported: use a client certificate or a token")]
     Unsupported { what: &'static str },
 }
@@ -54,6 +59,7 @@ pub struct Kubeconfig {
     pub(crate) tls: Arc<ClientConfig>,
     authority: String,
     token: Option<Token>,
+    program: Option<ExecProgram>,
 }
 
 #[derive(Clone)]
@@ -117,7 +123,7 @@ struct UserEntry {
     #[serde(rename = "tokenFile")]
     token_file: Option<PathBuf>,
     username: Option<String>,
-    exec: Option<serde_json::Value>,
+    exec: Option<ExecProgram>,
     auth_provider: Option<serde_json::Value>,
 }
 
@@ -186,7 +192,11 @@ impl Kubeconfig {
             (None, Some(file)) => Some(Token::File(directory.join(file))),
             (None, None) => None,
         };
-        if token.is_none() && (certificate.is_none() || key.is_none()) {
+        let program = match user.exec {
+            Some(program) => Some(program.resolve(directory)?),
+            None => None,
+        };
+        if program.is_none() && token.is_none() && (certificate.is_none() || key.is_none()) {
             return Err(KubeconfigError::NoCredential);
         }
         Ok(Self {
@@ -197,7 +207,22 @@ impl Kubeconfig {
             tls: Arc::new(tls(&authority, certificate.zip(key))?),
             authority: String::from_utf8_lossy(&authority).into_owned(),
             token,
+            program,
         })
+    }
+
+    /// Where the server is.
+    pub(crate) fn url(&self) -> String {
+        if self.host.contains(':') {
+            format!("https://[{}]:{}", self.host, self.port)
+        } else {
+            format!("https://{}:{}", self.host, self.port)
+        }
+    }
+
+    /// The name that the server's certificate must have.
+    pub(crate) fn tls_name(&self) -> String {
+        self.server_name.to_str().into_owned()
     }
 
     /// The certificates, in PEM, of the authority that the server's certificate is from.
@@ -205,8 +230,25 @@ impl Kubeconfig {
         &self.authority
     }
 
+    /// What to connect with, and the bearer token to send, as they are now.
+    pub(crate) async fn credential(&self) -> Result<(Arc<ClientConfig>, Option<String>), KubeconfigError> {
+        let Some(program) = &self.program else {
+            return Ok((Arc::clone(&self.tls), self.token()?));
+        };
+        let credential = program.run().await?;
+        let pair = credential.client_certificate_data.zip(credential.client_key_data);
+        let config = match pair {
+            Some((certificate, key)) => {
+                let pair = (certificate.into_bytes(), key.into_bytes());
+                Arc::new(tls(self.authority.as_bytes(), Some(pair))?)
+            }
+            None => Arc::clone(&self.tls),
+        };
+        Ok((config, credential.token))
+    }
+
     /// The bearer token as it is now.
-    pub(crate) fn token(&self) -> Result<Option<String>, KubeconfigError> {
+    fn token(&self) -> Result<Option<String>, KubeconfigError> {
         match &self.token {
             None => Ok(None),
             Some(Token::Inline(token)) => Ok(Some(token.clone())),
@@ -231,7 +273,6 @@ fn refuse_unsupported(cluster: &ClusterEntry, user: &UserEntry) -> Result<(), Ku
     let asked = [
         (cluster.insecure_skip_tls_verify, "insecure-skip-tls-verify"),
         (cluster.proxy_url.is_some(), "a proxy"),
-        (user.exec.is_some(), "a credential program (exec)"),
         (user.auth_provider.is_some(), "an auth-provider"),
         (user.username.is_some(), "a user name and a password"),
     ];
@@ -343,7 +384,8 @@ mod tests {
         assert!(refusal("{server: 'https://h'}", "{token: t}").contains("no certificate-authority"));
         assert!(refusal(good, "{}").contains("neither a client certificate nor a token"));
         assert!(refusal(good, "{token: t}").contains("no certificate in it"));
-        assert!(refusal(good, "{exec: {command: aws}}").contains("credential program"));
+        let exec = "{exec: {apiVersion: v9, command: aws}}";
+        assert!(refusal(good, exec).contains("credential program speaks \"v9\""));
         let insecure = "{server: 'https://h', insecure-skip-tls-verify: true}";
         assert!(refusal(insecure, "{token: t}").contains("insecure-skip-tls-verify"));
         let missing = Kubeconfig::load(Path::new("/nowhere/config")).unwrap_err();

@@ -10,9 +10,11 @@
 //! Left to others: running pods (`node`), the rules about them (`api`), and who may do what (the server).
 
 mod backoff;
+mod bootstrap;
 mod client;
 mod decide;
 mod events;
+mod exec_credential;
 mod kubeconfig;
 mod lease;
 mod machine;
@@ -21,6 +23,7 @@ mod objects;
 mod paths;
 mod pods;
 mod registration;
+mod selection;
 mod services;
 mod status;
 mod store_memory;
@@ -30,7 +33,11 @@ use pulselet_agent::{Feed, NodeHandle};
 use tokio::sync::{mpsc, watch as value};
 use tokio::task::JoinSet;
 
+pub use bootstrap::{
+    BootstrapError, CertificateSubject, IssuedCertificate, bootstrap, renew_client, renew_serving,
+};
 pub use client::{ApiClient, ApiClientError};
+pub use exec_credential::ExecCredentialError;
 pub use kubeconfig::{Kubeconfig, KubeconfigError};
 pub use machine::Machine;
 pub use objects::ApiObjects;
@@ -62,9 +69,10 @@ pub fn join(
     let memory = StoreMemory::new(&machine.data_dir);
     let (seen, changes) = mpsc::channel(watch::BACKLOG);
     let (posts, events) = mpsc::channel(events::QUEUE);
+    let registrar = node.clone();
     let pods = Pods::new(client.clone(), node, feed, registered.clone(), posts);
     let mut tasks = JoinSet::new();
-    tasks.spawn(Registration::new(client.clone(), machine, known).run());
+    tasks.spawn(Registration::new(client.clone(), machine, registrar, known).run());
     tasks.spawn(lease::renew(client.clone(), registered));
     tasks.spawn(watch::follow(
         client.clone(),

@@ -1,31 +1,25 @@
 //! What a Node object says about its machine: what it is, what it has, and how it feels.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use pulselet_agent::NodeFacts;
+use pulselet_agent::{NodeDuties, NodeFacts, PressureConditions};
+use pulselet_model::ResourceTotals;
 use pulselet_runtime::{Runtime, RuntimeCondition};
 use pulselet_vocabulary::KUBERNETES_VERSION;
 use serde_json::{Value, json};
 
 /// How long the runtime may take to say that it is well.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
-/// Less memory than this is too little, as a kubelet has it.
-const MEMORY_FLOOR_BYTES: u64 = 100 * 1024 * 1024;
-/// Less than a tenth of the disk is too little, as a kubelet has it.
-const DISK_FLOOR_PERCENT: u64 = 10;
-/// Less than a twentieth of the process ids is too few.
-const PROCESS_FLOOR_PERCENT: u64 = 5;
-/// Pods a Node promises to take, as a kubelet does.
-const MAX_PODS: u32 = 110;
-
 /// The machine and what watches over it.
 #[derive(Clone, Debug)]
 pub struct Machine {
     pub facts: NodeFacts,
+    /// What is not for pods.
+    pub duties: NodeDuties,
     pub runtime: Arc<dyn Runtime>,
     /// Where the node keeps its state: the disk that must not be full.
     pub data_dir: PathBuf,
@@ -46,44 +40,44 @@ impl Machine {
     }
 
     /// The status as it is now, without the times of its conditions.
-    pub(crate) async fn status(&self) -> Value {
+    pub(crate) async fn status(&self, pressure: PressureConditions) -> Value {
         let version = self.runtime.version().await;
         let runtime = version.map_or_else(
             |_| "unknown://".to_owned(),
             |version| format!("{}://{}", version.name, version.version),
         );
-        let resources = self.resources();
+        let capacity = self.facts.capacity(&self.data_dir);
+        let allocatable = self.duties.allocatable(&capacity);
         json!({
-            "capacity": resources,
-            "allocatable": resources,
+            "capacity": self.resources(&capacity),
+            "allocatable": self.resources(&allocatable),
             "addresses": addresses(&self.facts, self.endpoint),
-            "conditions": self.conditions().await,
+            "conditions": self.conditions(pressure).await,
             "nodeInfo": node_info(&runtime),
             "daemonEndpoints": {"kubeletEndpoint": {"Port": self.endpoint.port()}},
         })
     }
 
-    fn resources(&self) -> Value {
-        let NodeFacts {
-            cpus, memory_bytes, ..
-        } = &self.facts;
-        let mut resources = json!({
-            "cpu": cpus.to_string(),
-            "memory": format!("{}Ki", memory_bytes / 1024),
-            "pods": MAX_PODS.to_string(),
-        });
-        if let Ok(disk) = rustix::fs::statvfs(&self.data_dir) {
-            let bytes = disk.f_blocks.saturating_mul(disk.f_frsize);
-            resources["ephemeral-storage"] = json!(format!("{}Ki", bytes / 1024));
-        }
-        resources
+    fn resources(&self, totals: &ResourceTotals) -> Value {
+        let millis = totals.cpu_millis;
+        let cpu = if millis.is_multiple_of(1000) {
+            (millis / 1000).to_string()
+        } else {
+            format!("{millis}m")
+        };
+        json!({
+            "cpu": cpu,
+            "memory": format!("{}Ki", totals.memory / 1024),
+            "ephemeral-storage": format!("{}Ki", totals.ephemeral_storage / 1024),
+            "pods": self.duties.max_pods.to_string(),
+        })
     }
 
-    async fn conditions(&self) -> Vec<Value> {
+    async fn conditions(&self, pressure: PressureConditions) -> Vec<Value> {
         vec![
-            MEMORY.condition(memory_is_low()),
-            DISK.condition(disk_is_low(&self.data_dir)),
-            PROCESSES.condition(processes_are_low()),
+            MEMORY.condition(pressure.memory),
+            DISK.condition(pressure.disk),
+            PROCESSES.condition(pressure.pids),
             self.readiness().await,
         ]
     }
@@ -220,40 +214,6 @@ fn os_image() -> String {
     name.unwrap_or("Linux").trim_matches('"').to_owned()
 }
 
-fn memory_is_low() -> bool {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    available_memory(&text).is_some_and(|bytes| bytes < MEMORY_FLOOR_BYTES)
-}
-
-fn available_memory(meminfo: &str) -> Option<u64> {
-    let line = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kilobytes.saturating_mul(1024))
-}
-
-fn disk_is_low(path: &Path) -> bool {
-    rustix::fs::statvfs(path).is_ok_and(|disk| {
-        disk.f_bavail.saturating_mul(100) < disk.f_blocks.saturating_mul(DISK_FLOOR_PERCENT)
-    })
-}
-
-fn processes_are_low() -> bool {
-    let most: Option<u64> = file("/proc/sys/kernel/pid_max").parse().ok();
-    let load = file("/proc/loadavg");
-    let tasks: Option<u64> = load
-        .split(' ')
-        .nth(3)
-        .and_then(|tasks| tasks.split_once('/')?.1.parse().ok());
-    match (most, tasks) {
-        (Some(most), Some(tasks)) => {
-            most.saturating_sub(tasks).saturating_mul(100) < most * PROCESS_FLOOR_PERCENT
-        }
-        (None, _) | (_, None) => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -288,12 +248,5 @@ mod tests {
         };
         assert_eq!(at([192, 0, 2, 7]), ["192.0.2.7"]);
         assert_eq!(at([127, 0, 0, 1]), ["192.0.2.7", "127.0.0.1"]);
-    }
-
-    #[test]
-    fn memory_is_read_as_the_kernel_writes_it() {
-        let text = "MemTotal:       16 kB\nMemFree: 1 kB\nMemAvailable:    2048 kB\n";
-        assert_eq!(available_memory(text), Some(2 * 1024 * 1024));
-        assert_eq!(available_memory(""), None);
     }
 }

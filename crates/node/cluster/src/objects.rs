@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use pulselet_agent::{ObjectSource, ServiceFacts, SourceError, Token, TokenRequest};
-use pulselet_model::openapi::api::core::v1::{ConfigMap, Secret};
+use pulselet_agent::{ClaimedVolume, ObjectSource, ServiceFacts, SourceError, Token, TokenRequest};
+use pulselet_model::openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -69,6 +69,34 @@ impl ObjectSource for ApiObjects {
 
     async fn secret(&self, namespace: &str, name: &str) -> Result<Option<Arc<Secret>>, SourceError> {
         self.find(namespace, "secrets", name).await
+    }
+
+    async fn claimed_volume(&self, namespace: &str, claim: &str) -> Result<ClaimedVolume, SourceError> {
+        let found: Option<Arc<PersistentVolumeClaim>> =
+            self.find(namespace, "persistentvolumeclaims", claim).await?;
+        let Some(found) = found else {
+            return Ok(ClaimedVolume::Missing);
+        };
+        let is_bound = found.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
+        let name = found.spec.as_ref().and_then(|spec| spec.volume_name.clone());
+        let Some(name) = name.filter(|name| is_bound && !name.is_empty()) else {
+            return Ok(ClaimedVolume::Unbound);
+        };
+        let path = format!("{}/{name}", paths::PERSISTENT_VOLUMES);
+        match self.client.ask(Call::get(path)).await {
+            Ok(volume) => Ok(ClaimedVolume::Bound(Arc::new(volume))),
+            Err(error) if error.is_not_found() => Ok(ClaimedVolume::Unbound),
+            Err(error) => Err(fetch(&error)),
+        }
+    }
+
+    async fn runtime_handler(&self, class: &str) -> Result<Option<String>, SourceError> {
+        let path = format!("{}/{class}", paths::RUNTIME_CLASSES);
+        let class: Value = match self.client.ask(Call::get(path)).await {
+            Err(error) if error.is_not_found() => return Ok(None),
+            other => other.map_err(|error| fetch(&error))?,
+        };
+        Ok(Some(class["handler"].as_str().unwrap_or_default().to_owned()))
     }
 
     async fn services(&self, namespace: &str, links: bool) -> Result<Vec<ServiceFacts>, SourceError> {

@@ -2,6 +2,8 @@
 
 pub(crate) const NODES: &str = "/api/v1/nodes";
 pub(crate) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+pub(crate) const PERSISTENT_VOLUMES: &str = "/api/v1/persistentvolumes";
+pub(crate) const RUNTIME_CLASSES: &str = "/apis/node.k8s.io/v1/runtimeclasses";
 
 pub(crate) fn pods(namespace: &str) -> String {
     format!("/api/v1/namespaces/{namespace}/pods")

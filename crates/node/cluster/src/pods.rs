@@ -26,6 +26,7 @@ use crate::backoff::Backoff;
 use crate::client::{ApiClient, ApiClientError, Call};
 use crate::decide::{Sight, Step, decide};
 use crate::registration::Registered;
+use crate::selection::{Objection, Selectable};
 use crate::watch::Seen;
 use crate::{mirror, paths, status};
 
@@ -308,6 +309,17 @@ impl Pods {
     }
 
     async fn add(&mut self, name: &PodName, api: &Arc<Pod>) -> Result<bool, Gone> {
+        match self.objection(api).await {
+            Ok(None) => {}
+            Ok(Some(objection)) => {
+                return Ok(self.reject(name, api, objection.reason(), objection.message()));
+            }
+            Err(error) => {
+                // The next look asks again.
+                tracing::warn!(%error, "the node's labels cannot be read, and a pod that selects by them waits");
+                return Ok(false);
+            }
+        }
         let pod = for_the_node(api);
         let handed = (uid(api).to_owned(), fingerprint(&pod));
         let (reason, error) = match self.node.add_pod(pod, Origin::Api).await? {
@@ -324,12 +336,45 @@ impl Pods {
                 tracing::warn!(%error, "the API's pod cannot be run");
                 return Ok(false);
             }
-            Err(error @ AddError::Full) => ("OutOfPods", error),
+            Err(error @ AddError::Full) => ("OutOfpods", error),
             Err(error @ AddError::Plan(_)) => ("UnexpectedAdmissionError", error),
         };
-        tracing::warn!(%error, "the API's pod is rejected");
-        let status = status::rejected(api, reason, error.to_string());
-        Ok(self.report(name, api, Box::new(status)))
+        Ok(self.reject(name, api, reason, error.to_string()))
+    }
+
+    /// Why a pod may not be here. What is known of the node may be old: before a pod is refused, the API is asked again.
+    async fn objection(&self, api: &Pod) -> Result<Option<Objection>, ApiClientError> {
+        let registered = self.registered.borrow().clone();
+        let Some(registered) = registered else {
+            return Ok(None);
+        };
+        if registered.selectable.objection(api).is_none() {
+            return Ok(None);
+        }
+        let path = format!("{}/{}", paths::NODES, registered.name);
+        let node: Value = self.client.ask(Call::get(path)).await?;
+        Ok(Selectable::read(&node).objection(api))
+    }
+
+    /// Reports that the node does not take a pod; true if that is under way.
+    fn reject(&mut self, name: &PodName, api: &Arc<Pod>, reason: &'static str, message: String) -> bool {
+        tracing::warn!(reason, message, "the API's pod is rejected");
+        let status = status::rejected(api, reason, format!("Pod was rejected: {message}"));
+        let is_new = self.report(name, api, Box::new(status));
+        if is_new {
+            // Events are a courtesy, as others are.
+            let _ = self.events.try_send(PodEvent {
+                pod: name.clone(),
+                uid: uid(api).into(),
+                origin: Origin::Api,
+                container: None,
+                severity: Severity::Warning,
+                reason,
+                message,
+                at: Timestamp::now(),
+            });
+        }
+        is_new
     }
 
     /// Gives the node the API's manifest where that has changed.

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use pulselet_agent::NodeHandle;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -14,6 +15,7 @@ use crate::backoff::Backoff;
 use crate::client::{ApiClient, ApiClientError, Call};
 use crate::machine::{Machine, with_times};
 use crate::paths;
+use crate::selection::Selectable;
 
 /// How often the machine, and what the API says of it, is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
@@ -21,10 +23,12 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 const REPORT_INTERVAL: Duration = Duration::from_mins(5);
 
 /// A node that the API knows.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Registered {
     pub(crate) name: String,
     pub(crate) uid: String,
+    /// As it was last read, which may be a while ago.
+    pub(crate) selectable: Selectable,
 }
 
 impl Registered {
@@ -37,16 +41,23 @@ impl Registered {
 pub(crate) struct Registration {
     client: ApiClient,
     machine: Machine,
+    node: NodeHandle,
     known: watch::Sender<Option<Registered>>,
     /// The status that was last sent, with its times, and when.
     sent: Option<(Value, Instant)>,
 }
 
 impl Registration {
-    pub(crate) fn new(client: ApiClient, machine: Machine, known: watch::Sender<Option<Registered>>) -> Self {
+    pub(crate) fn new(
+        client: ApiClient,
+        machine: Machine,
+        node: NodeHandle,
+        known: watch::Sender<Option<Registered>>,
+    ) -> Self {
         Self {
             client,
             machine,
+            node,
             known,
             sent: None,
         }
@@ -75,7 +86,7 @@ impl Registration {
         if self.known.borrow().is_none() {
             self.register().await?;
         }
-        let mut status = self.machine.status().await;
+        let mut status = self.machine.status(self.node.pressure()).await;
         let before = self
             .sent
             .as_ref()
@@ -117,12 +128,25 @@ impl Registration {
             }
             other => other?,
         };
+        self.note_selectable(&node);
         let ready = |conditions: &Value| {
             let conditions = conditions.as_array()?;
             let ready = conditions.iter().find(|condition| condition["type"] == "Ready");
             ready.map(|condition| condition["status"].clone())
         };
         Ok(ready(&node["status"]["conditions"]) == ready(&status["conditions"]))
+    }
+
+    /// Labels and taints are others' to set.
+    fn note_selectable(&self, node: &Value) {
+        let selectable = Selectable::read(node);
+        self.known.send_if_modified(|known| match known {
+            Some(known) if known.selectable != selectable => {
+                known.selectable = selectable;
+                true
+            }
+            Some(_) | None => false,
+        });
     }
 
     /// Somebody has removed the Node object.
@@ -133,7 +157,7 @@ impl Registration {
 
     async fn register(&mut self) -> Result<(), ApiClientError> {
         let name = self.machine.facts.name.clone();
-        let mut status = self.machine.status().await;
+        let mut status = self.machine.status(self.node.pressure()).await;
         with_times(&mut status["conditions"], &Value::Null, Timestamp::now());
         let labels = self.machine.labels();
         let node = json!({
@@ -156,7 +180,12 @@ impl Registration {
         self.sent = Some((json!({"conditions": conditions}), Instant::now()));
         let uid = node["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
         tracing::info!(node = name, "joined the API");
-        self.known.send_replace(Some(Registered { name, uid }));
+        let selectable = Selectable::read(&node);
+        self.known.send_replace(Some(Registered {
+            name,
+            uid,
+            selectable,
+        }));
         Ok(())
     }
 }

@@ -46,4 +46,4 @@ mod status;
 mod tls;
 
 pub use server::{NodeServeError, NodeServer, Options, serve};
-pub use tls::{Tls, TlsError};
+pub use tls::{ServingCertificate, Tls, TlsError};

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::routes::Routes;
-use crate::tls::{Client, Tls, TlsError};
+use crate::tls::{Client, ServingCertificate, Tls, TlsError};
 
 /// Connections at a time, sessions not included; more wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 512;
@@ -60,6 +60,7 @@ pub enum NodeServeError {
 #[derive(Debug)]
 pub struct NodeServer {
     address: SocketAddr,
+    certificate: Arc<ServingCertificate>,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -67,6 +68,11 @@ pub struct NodeServer {
 impl NodeServer {
     pub const fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The certificate that the endpoint shows.
+    pub fn certificate(&self) -> Arc<ServingCertificate> {
+        Arc::clone(&self.certificate)
     }
 
     /// Ends the endpoint with all of its connections and sessions; commands that run in sessions are killed.
@@ -84,7 +90,7 @@ impl Drop for NodeServer {
 
 /// Serves a node's endpoint in the background.
 pub fn serve(options: Options) -> Result<NodeServer, NodeServeError> {
-    let acceptor = options.tls.acceptor()?;
+    let (acceptor, certificate) = options.tls.acceptor()?;
     let address = options.listener.local_addr().map_err(NodeServeError::Address)?;
     let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
     let node = options.node.clone();
@@ -108,7 +114,12 @@ pub fn serve(options: Options) -> Result<NodeServer, NodeServeError> {
         }
     });
     tasks.close();
-    Ok(NodeServer { address, stop, tasks })
+    Ok(NodeServer {
+        address,
+        certificate,
+        stop,
+        tasks,
+    })
 }
 
 /// The sessions of an endpoint: bounded, and ended with it.

@@ -4,12 +4,13 @@
 //! ask. A certificate of another authority does not even finish the handshake.
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use rcgen::{CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair, SanType};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig};
 use thiserror::Error;
 use tokio_rustls::TlsAcceptor;
@@ -46,6 +47,8 @@ pub enum TlsError {
         what: &'static str,
         source: rustls::pki_types::pem::Error,
     },
+    #[error("there is no certificate to serve with")]
+    NoCertificate,
     #[error("there is no certificate of an authority for clients")]
     NoAuthority,
     #[error("cannot use the authority for clients: {message}")]
@@ -83,15 +86,11 @@ impl Tls {
         })
     }
 
-    pub(crate) fn acceptor(&self) -> Result<TlsAcceptor, TlsError> {
-        let certificates = certificates("the certificate", &self.certificates)?;
-        let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes()).map_err(|source| TlsError::ReadPem {
-            what: "the key",
-            source,
-        })?;
+    pub(crate) fn acceptor(&self) -> Result<(TlsAcceptor, Arc<ServingCertificate>), TlsError> {
+        let serving = Arc::new(ServingCertificate::new(&self.certificates, &self.key)?);
         let failed = |message: String| TlsError::UseAuthority { message };
         let mut roots = RootCertStore::empty();
-        for authority in self::certificates("the authority for clients", &self.client_authorities)? {
+        for authority in certificates("the authority for clients", &self.client_authorities)? {
             roots.add(authority).map_err(|error| failed(error.to_string()))?;
         }
         if roots.is_empty() {
@@ -106,11 +105,51 @@ impl Tls {
             .with_safe_default_protocol_versions()
             .map_err(TlsError::UseCertificate)?
             .with_client_cert_verifier(verifier)
-            .with_single_cert(certificates, key)
-            .map_err(TlsError::UseCertificate)?;
+            .with_cert_resolver(Arc::clone(&serving) as _);
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(TlsAcceptor::from(Arc::new(config)))
+        Ok((TlsAcceptor::from(Arc::new(config)), serving))
     }
+}
+
+/// The certificate that an endpoint shows, which may be replaced while it serves.
+#[derive(Debug)]
+pub struct ServingCertificate {
+    current: RwLock<Arc<CertifiedKey>>,
+}
+
+impl ServingCertificate {
+    fn new(certificates: &str, key: &str) -> Result<Self, TlsError> {
+        let current = RwLock::new(certified(certificates, key)?);
+        Ok(Self { current })
+    }
+
+    /// Shows another certificate from the next connection on. Both are in PEM.
+    pub fn replace(&self, certificates: &str, key: &str) -> Result<(), TlsError> {
+        let certified = certified(certificates, key)?;
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = certified;
+        Ok(())
+    }
+}
+
+impl ResolvesServerCert for ServingCertificate {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        Some(Arc::clone(&current))
+    }
+}
+
+fn certified(pem: &str, key: &str) -> Result<Arc<CertifiedKey>, TlsError> {
+    let chain = certificates("the certificate", pem)?;
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|source| TlsError::ReadPem {
+        what: "the key",
+        source,
+    })?;
+    if chain.is_empty() {
+        return Err(TlsError::NoCertificate);
+    }
+    let provider = rustls::crypto::ring::default_provider();
+    let certified = CertifiedKey::from_der(chain, key, &provider).map_err(TlsError::UseCertificate)?;
+    Ok(Arc::new(certified))
 }
 
 fn certificates(what: &'static str, pem: &str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
@@ -200,5 +239,22 @@ mod tests {
         assert!(with(|tls| tls.client_authorities.clear()).is_some());
         assert!(with(|tls| tls.key.clear()).is_some());
         assert!(with(|tls| tls.certificates.clear()).is_some());
+    }
+
+    #[test]
+    fn a_certificate_is_replaced_by_one_that_fits_or_not_at_all() {
+        let first = Tls::self_signed(&["n1"], &[], "").unwrap();
+        let second = Tls::self_signed(&["n1"], &[], "").unwrap();
+        let serving = ServingCertificate::new(&first.certificates, &first.key).unwrap();
+        let shown = || serving.current.read().unwrap().cert.clone();
+        let before = shown();
+        assert!(
+            serving.replace(&second.certificates, &first.key).is_err(),
+            "another's key"
+        );
+        assert!(serving.replace("", &first.key).is_err());
+        assert_eq!(shown(), before);
+        serving.replace(&second.certificates, &second.key).unwrap();
+        assert_ne!(shown(), before);
     }
 }

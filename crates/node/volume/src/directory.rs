@@ -27,6 +27,11 @@ impl PodDirectory {
         self.volumes("kubernetes.io~configmap").join(volume)
     }
 
+    /// The link that leads to a persistent volume.
+    pub(crate) fn persistent(&self, volume: &str) -> PathBuf {
+        self.volumes("kubernetes.io~local-volume").join(volume)
+    }
+
     fn volumes(&self, kind: &str) -> PathBuf {
         self.0.join("volumes").join(kind)
     }

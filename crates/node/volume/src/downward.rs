@@ -92,9 +92,12 @@ impl Downward<'_> {
         let given = map.and_then(|map| map.get(resource));
         let nanos = match (given, side, resource) {
             (Some(quantity), _, _) => Amount::parse(&quantity.0).map_err(|_| unsupported())?.nanos(),
-            // Without a limit the container may use all that the node has.
-            (None, "limits", "cpu") => i128::from(self.node.cpus) * UNIT,
-            (None, "limits", "memory") => i128::from(self.node.memory_bytes) * UNIT,
+            // Without a limit the container may use all that pods may.
+            (None, "limits", "cpu") => i128::from(self.node.allocatable.cpu_millis) * (UNIT / 1000),
+            (None, "limits", "memory") => i128::from(self.node.allocatable.memory) * UNIT,
+            (None, "limits", "ephemeral-storage") => {
+                i128::from(self.node.allocatable.ephemeral_storage) * UNIT
+            }
             (None, _, "cpu" | "memory" | "ephemeral-storage") => 0,
             (None, _, _) => return Err(unsupported()),
         };

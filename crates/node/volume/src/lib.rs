@@ -80,6 +80,7 @@
 //! ```
 
 mod atomic;
+mod claim;
 mod contents;
 mod directory;
 mod downward;
@@ -98,8 +99,8 @@ pub use downward::{Downward, DownwardError};
 pub use facts::NodeFacts;
 pub use memory::discard;
 pub use objects::{
-    LocalObject, LocalObjects, NoObjects, ObjectError, ObjectSource, Objects, ServiceFacts, ServicePortFacts,
-    SourceError, SourceKind, Token, TokenRequest, Wanted,
+    ClaimedVolume, LocalObject, LocalObjects, NoObjects, ObjectError, ObjectSource, Objects, ServiceFacts,
+    ServicePortFacts, SourceError, SourceKind, Token, TokenRequest, Wanted,
 };
 pub use prepare::{PrepareError, PreparedVolume};
 pub use refresh::{FillReport, FillReports, PodVolumes, VolumeKeeper};

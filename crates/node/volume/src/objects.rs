@@ -16,6 +16,7 @@ use jiff::Timestamp;
 use pulselet_model::openapi::api::core::v1::{ConfigMap, Secret};
 use thiserror::Error;
 
+pub use crate::claim::ClaimedVolume;
 pub use fetch::{ObjectError, Objects, SourceKind, Wanted};
 pub use local::{LocalObject, LocalObjects};
 pub use service::{ServiceFacts, ServicePortFacts};
@@ -31,6 +32,16 @@ pub trait ObjectSource: fmt::Debug + Send + Sync {
 
     /// A new token of a service account, bound to a pod.
     async fn token(&self, request: &TokenRequest) -> Result<Token, SourceError>;
+
+    /// The persistent volume that a claim is bound to.
+    async fn claimed_volume(&self, _namespace: &str, _claim: &str) -> Result<ClaimedVolume, SourceError> {
+        Err(SourceError::NoApi)
+    }
+
+    /// The handler that a runtime class names; none if there is no such class.
+    async fn runtime_handler(&self, _class: &str) -> Result<Option<String>, SourceError> {
+        Err(SourceError::NoApi)
+    }
 
     /// The services that containers of a namespace are told of: the API's own, and with `links` those of the namespace.
     /// A source that knows no services has none.

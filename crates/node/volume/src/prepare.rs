@@ -14,6 +14,7 @@ use pulselet_plan::limit_bytes;
 use thiserror::Error;
 
 use crate::atomic::give;
+use crate::claim;
 use crate::contents::fs_group;
 use crate::directory::PodDirectory;
 use crate::memory;
@@ -62,7 +63,7 @@ impl PreparedVolume {
     /// Finds a volume, or makes it where it is a container's to fill. The disk may not answer, so this may block.
     pub fn new(directory: &PodDirectory, pod: &Pod, volume: &core::Volume) -> Result<Self, PrepareError> {
         let written = WrittenVolume::of(directory, volume);
-        let read_only = written.is_some();
+        let read_only = written.is_some() || claim::is_read_only(volume);
         let path = match written {
             Some(written) => written.directory().ok_or_else(|| PrepareError::NotFilled {
                 volume: volume.name.clone(),
@@ -99,6 +100,11 @@ fn host_path(directory: &PodDirectory, pod: &Pod, volume: &core::Volume) -> Resu
         check_host_path(&volume.name, &path, host.type_.as_deref().unwrap_or_default())?;
         return Ok(path);
     }
+    if claim::claim_name(pod, volume).is_some() {
+        return claim::path(directory, &volume.name).ok_or_else(|| PrepareError::NotFilled {
+            volume: volume.name.clone(),
+        });
+    }
     Err(PrepareError::Unsupported {
         volume: volume.name.clone(),
     })
@@ -134,7 +140,7 @@ fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
-fn check_host_path(volume: &str, path: &Path, kind: &str) -> Result<(), PrepareError> {
+pub(crate) fn check_host_path(volume: &str, path: &Path, kind: &str) -> Result<(), PrepareError> {
     let metadata = fs::metadata(path);
     match (kind, &metadata) {
         ("DirectoryOrCreate", Err(error)) if error.kind() == io::ErrorKind::NotFound => {

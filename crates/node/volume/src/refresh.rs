@@ -19,6 +19,7 @@ use pulselet_model::openapi::api::core::v1 as core;
 use thiserror::Error;
 use tokio::sync::Semaphore;
 
+use crate::claim::{self, ClaimError, claim_name};
 use crate::contents::{Contents, ContentsError, Tokens, VolumeFiles};
 use crate::directory::PodDirectory;
 use crate::downward::Downward;
@@ -120,6 +121,8 @@ enum FillError {
     Contents(#[from] ContentsError),
     #[error(transparent)]
     Place(#[from] PlaceFilesError),
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
 }
 
 /// A volume that is not as it should be.
@@ -141,6 +144,7 @@ impl Failure {
         match &self.error {
             FillError::Contents(error) => error.is_outage(),
             FillError::Place(_) => false,
+            FillError::Claim(error) => error.is_outage(),
         }
     }
 }
@@ -230,8 +234,8 @@ impl<K: Copy> VolumeKeeper<K> {
 
     /// The record of a pod, made if there is none. `None` if the pod has no volumes to fill.
     fn record(&self, pod: &PodVolumes<K>) -> Option<Arc<SharedRecord<K>>> {
-        let is_written = |volume| Contents::of(volume).is_some();
-        if !pod.pod.spec.volumes.iter().any(is_written) {
+        let is_ours = |volume| Contents::of(volume).is_some() || claim_name(&pod.pod, volume).is_some();
+        if !pod.pod.spec.volumes.iter().any(is_ours) {
             return None;
         }
         let mut pods = self.locked();
@@ -285,6 +289,7 @@ impl<K: Copy> VolumeKeeper<K> {
         objects: &Objects,
         tokens: &Tokens,
     ) -> Result<(), FillError> {
+        claim::bind(&*self.source, &record.pod.directory, &record.pod.pod, volume).await?;
         let place = WrittenVolume::of(&record.pod.directory, volume);
         let (Some(contents), Some(place)) = (Contents::of(volume), place) else {
             return Ok(());

@@ -47,6 +47,7 @@ pub use sandbox::{
     Dns, Namespaces, PidNamespace, PodIdentity, PortMapping, Protocol, SandboxConfig, SandboxState,
     SandboxStatus,
 };
+use serde::{Deserialize, Serialize};
 pub use signal_masks::SignalMasks;
 pub use volume_root::VolumeRoot;
 
@@ -117,6 +118,12 @@ pub trait Runtime: fmt::Debug + Send + Sync {
     /// Connects to a TCP port on the pod's loopback address.
     async fn port_forward(&self, id: &SandboxId, port: u16) -> Result<DuplexStream>;
 
+    /// Asks that the logs of containers made from now on stay within limits. False if that is left to the caller, who
+    /// then moves full logs away and calls [`Runtime::reopen_log`].
+    fn limit_logs(&self, _limits: LogLimits) -> bool {
+        false
+    }
+
     /// Makes the container's log be opened anew under its path, after someone moved the file away.
     async fn reopen_log(&self, id: &ContainerId) -> Result<()>;
 
@@ -136,6 +143,15 @@ pub trait Runtime: fmt::Debug + Send + Sync {
 
     /// Container events from now on.
     fn events(&self) -> Events;
+}
+
+/// How much of a container's output is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogLimits {
+    /// Bytes of one file.
+    pub file_size: u64,
+    /// Files in all, the one being written included.
+    pub files: u32,
 }
 
 /// What a runtime is and what it can do.

@@ -189,7 +189,19 @@ impl Cgroup {
         self.limit_pod(&Resources {
             pids_limit,
             ..resources.clone()
-        })
+        })?;
+        self.end_as_a_whole(resources);
+        Ok(())
+    }
+
+    /// With version 2 a container that has too little memory ends with all of its processes; the others of its pod do not.
+    fn end_as_a_whole(&self, resources: &Resources) {
+        if let Some(directory) = self
+            .directory("memory")
+            .filter(|_| self.is_v2() && resources.memory_limit.is_some())
+        {
+            let _ = fs::write(directory.join("memory.oom.group"), "1");
+        }
     }
 
     /// The limits of a pod as a whole: those given.
@@ -239,7 +251,6 @@ impl Cgroup {
         };
         if self.is_v2() {
             let _ = fs::write(directory.join("memory.swap.max"), "0");
-            let _ = fs::write(directory.join("memory.oom.group"), "1");
         } else {
             let _ = fs::write(directory.join("memory.memsw.limit_in_bytes"), limit.to_string());
         }

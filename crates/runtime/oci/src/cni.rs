@@ -115,7 +115,8 @@ impl Cni {
         self.network().map(drop)
     }
 
-    /// Decides by which plugins a new sandbox will be attached. Comes before [`add`](Self::add).
+    /// Decides by which plugins a new sandbox will be attached. Comes before [`add`](Self::add), and is on the disk before
+    /// one of them may give something away.
     pub(crate) fn choose(&self, dir: &Path) -> Result<(), CniError> {
         let Some(network) = self.network()? else {
             return Ok(());
@@ -124,7 +125,7 @@ impl Cni {
             network,
             result: None,
         };
-        Ok(record::write(dir, ATTACHMENT, &attachment, Durability::Process)?)
+        Ok(record::write(dir, ATTACHMENT, &attachment, Durability::Disk)?)
     }
 
     /// The network of new sandboxes. Its plugins are there: what one of them makes no missing one keeps from being
@@ -161,7 +162,7 @@ impl Cni {
             });
         }
         attachment.result = result;
-        record::write(target.dir, ATTACHMENT, &attachment, Durability::Process)?;
+        record::write(target.dir, ATTACHMENT, &attachment, Durability::Disk)?;
         Ok(addresses)
     }
 

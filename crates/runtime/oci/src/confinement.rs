@@ -48,6 +48,7 @@ use rustix::{
 };
 
 use crate::{
+    app_armor,
     cgroup::Cgroup,
     exec_process,
     init_process::InitProcess,
@@ -112,6 +113,9 @@ pub(crate) fn run(
     erase_arguments(process.sole).map_err(StartFailure::machine("hide the agent's arguments"))?;
     take_streams(streams).map_err(StartFailure::machine("take the streams"))?;
     let users = PodUsers::open(&process.spec.namespaces)?;
+    if let Some(name) = &process.spec.confinement.app_armor {
+        app_armor::set_next_profile(name).map_err(StartFailure::machine("set the AppArmor profile"))?;
+    }
     enter_namespaces(entry, process.spec)?;
     let user = enter_rootfs(entry, streams, users.as_ref())?;
     join_keyring(process.spec)?;

@@ -25,6 +25,7 @@
 //!
 //! It needs root and Linux 5.12 or newer.
 
+mod app_armor;
 mod capability;
 mod cgroup;
 mod cni;
@@ -35,6 +36,7 @@ pub mod fuzzing;
 mod host_image;
 mod image;
 mod init_process;
+mod mount_table;
 mod network;
 mod oom_score;
 mod pause_process;

@@ -25,8 +25,8 @@ use pulselet_sys::{
 };
 use rustix::{
     event::poll,
-    mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, unmount},
-    process::{DumpableBehavior, WaitOptions, chdir, pivot_root, set_dumpable_behavior, setsid, waitpid},
+    mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change},
+    process::{DumpableBehavior, WaitOptions, set_dumpable_behavior, setsid, waitpid},
     thread::{
         CapabilitySet, CapabilitySets, LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
         set_capabilities, set_name, set_no_new_privs,
@@ -36,6 +36,7 @@ use rustix::{
 use crate::{
     cgroup::{Cgroup, Hierarchies},
     confinement::{self, ALL_CAPABILITIES, FIRST_INHERITED, bound_capabilities},
+    rootfs::change_root,
     sandbox::{IPC, NETWORK, PROC, PROCESSES, USERS, UTS},
     seccomp,
 };
@@ -164,10 +165,7 @@ fn enter_empty_root(sandbox_dir: &Path) -> io::Result<()> {
     let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     let options = Some(c"size=0,nr_inodes=2,mode=555");
     mount("tmpfs", sandbox_dir, "tmpfs", flags, options)?;
-    chdir(sandbox_dir)?;
-    pivot_root(".", ".")?;
-    unmount(".", UnmountFlags::DETACH)?;
-    Ok(chdir("/")?)
+    change_root(sandbox_dir)
 }
 
 fn drop_rights() -> io::Result<()> {

@@ -12,6 +12,7 @@
 //! - Unless the container is privileged no mount it can write to lets device files be used; those it may use are mounts
 //!   of their own. So a container that makes a device file gains nothing by it.
 
+mod change_root;
 mod devices;
 mod lookup;
 mod overlay;
@@ -29,14 +30,14 @@ use rustix::{
     fs::{CWD, FileType, PROC_SUPER_MAGIC, fstat, fstatfs},
     mount::{
         FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
-        UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_change,
-        move_mount, open_tree, unmount,
+        fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount,
+        open_tree,
     },
-    process::{chdir, pivot_root},
-    thread::{LinkNameSpaceType, capabilities, move_into_link_name_space, set_capabilities},
+    thread::{CapabilitySet, LinkNameSpaceType, capabilities, move_into_link_name_space, set_capabilities},
 };
 
 use self::lookup::{Links, Missing, RootDir, Target};
+pub(crate) use change_root::change_root;
 pub(crate) use overlay::UPPER;
 
 use crate::{
@@ -92,6 +93,12 @@ pub(crate) enum RootError {
     OwnFiles(io::Error),
     #[error("cannot change the root: {0}")]
     Pivot(io::Error),
+    /// The pod's fault.
+    #[error(
+        "with the capability SYS_ADMIN a container could uncover this machine's root, which is the kernel's first one, in memory; \
+         leave it out, set hostUsers to false, or let the machine switch to another root when it boots"
+    )]
+    CoveredRoot,
     #[error("cannot mount {what}: {source}")]
     Kernel { what: &'static str, source: io::Error },
     #[error("cannot make device files: {0}")]
@@ -128,6 +135,7 @@ pub(crate) fn enter(
 ) -> Result<(), RootError> {
     let Container { dir, spec, cgroup } = container;
     let privileged = spec.confinement.privileged;
+    check_cover(spec)?;
     let host_devices = if privileged {
         devices::host_devices()
     } else {
@@ -141,7 +149,7 @@ pub(crate) fn enter(
     let host_root = users.map_or(0, PodUsers::root);
     let (device_binds, null) = devices::device_binds(spec, dir, terminal, host_root)?;
     overlay::mount_overlay(spec, dir, users)?;
-    change_root(&dir.join(ROOT))?;
+    change_root(&dir.join(ROOT)).map_err(RootError::Pivot)?;
     if let Some(users) = users {
         own_files(users).map_err(RootError::OwnFiles)?;
     }
@@ -165,6 +173,22 @@ pub(crate) fn enter(
         make_root_read_only(&root).map_err(RootError::ReadOnlyRoot)?;
     }
     Ok(())
+}
+
+/// A container that may take mounts away must have nothing of the host below its root. A privileged one may have all of the
+/// host; among users of its own nobody may take away what was mounted before.
+fn check_cover(spec: &ContainerSpec) -> Result<(), RootError> {
+    let confinement = &spec.confinement;
+    let may_unmount =
+        CapabilitySet::from_bits_retain(confinement.capabilities).contains(CapabilitySet::SYS_ADMIN);
+    if !may_unmount || confinement.privileged || spec.namespaces.users.is_some() {
+        return Ok(());
+    }
+    match change_root::covers_host() {
+        Ok(true) => Err(RootError::CoveredRoot),
+        Ok(false) => Ok(()),
+        Err(error) => Err(RootError::Pivot(error)),
+    }
 }
 
 /// From here on what this process makes belongs to the pod's root. Its rights on files stay.
@@ -253,17 +277,6 @@ fn volume_binds(spec: &ContainerSpec, users: Option<&PodUsers>) -> Result<Vec<Bi
         })
     };
     spec.mounts.iter().map(bind).collect()
-}
-
-/// The old root is put over the new one and then let go of: no directory for it is needed.
-fn change_root(root: &Path) -> Result<(), RootError> {
-    let change = || -> rustix::io::Result<()> {
-        chdir(root)?;
-        pivot_root(".", ".")?;
-        unmount(".", UnmountFlags::DETACH)?;
-        chdir("/")
-    };
-    change().map_err(|errno| RootError::Pivot(errno.into()))
 }
 
 /// Does something among the mounts of another process, and comes back. A mount can only be copied from among one's own.

@@ -13,8 +13,9 @@ use pulselet_image::ImageStore;
 use pulselet_runtime::{
     AttachOptions, BoxError, ContainerConfig, ContainerFilter, ContainerId, ContainerStats, ContainerStatus,
     DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Features, ImageSummary,
-    Operation, RegistryCredentials, Result, Runtime, RuntimeCondition, RuntimeHealth, RuntimeImageError,
-    SandboxConfig, SandboxId, SandboxStatus, SecurityFeatures, SignalMasks, Version, async_trait,
+    LogLimits, Operation, RegistryCredentials, Result, Runtime, RuntimeCondition, RuntimeHealth,
+    RuntimeImageError, SandboxConfig, SandboxId, SandboxStatus, SecurityFeatures, SignalMasks, Version,
+    async_trait,
 };
 use pulselet_shim::record::{self, LifeRecord};
 use pulselet_shim_client::{ContainerKind, ContainerRecord, SandboxRecord, ShimCommand, Shims, detached};
@@ -22,8 +23,9 @@ use pulselet_shim_client::{ContainerKind, ContainerRecord, SandboxRecord, ShimCo
 use pulselet_sys::Pid;
 
 use crate::{
+    app_armor,
     cgroup::{Cgroup, Hierarchies},
-    cni::Cni,
+    cni::{self, Cni},
     host_image::{self, HostImage},
     image::Images,
     network::{Network, NetworkOptions},
@@ -82,6 +84,8 @@ struct Inner {
     cni: Cni,
     /// Whether pods can have users of their own.
     user_namespaces: bool,
+    /// Whether containers can have `AppArmor` profiles.
+    app_armor: bool,
     /// Where ranges of users are looked for first.
     seed: u64,
 }
@@ -138,6 +142,10 @@ impl ContainerKind for Cgroups {
     fn clean_up(&self, record: &ContainerRecord, _dir: &Path) {
         self.container(record).remove();
     }
+
+    fn outlives_machine(&self, dir: &Path) -> bool {
+        cni::is_attached(dir)
+    }
 }
 
 impl OciRuntime {
@@ -154,12 +162,9 @@ impl OciRuntime {
         }
     }
 
-    /// Everything but `AppArmor`: no profile is applied. User namespaces need a kernel and file systems that can map the
-    /// owners of files; [`Runtime::version`] says whether they are there.
-    pub const SECURITY: SecurityFeatures = SecurityFeatures {
-        app_armor: false,
-        ..SecurityFeatures::ALL
-    };
+    /// Everything. `AppArmor` needs a kernel that uses it and the program that loads profiles, user namespaces a kernel and
+    /// file systems that can map the owners of files; [`Runtime::version`] says whether they are there.
+    pub const SECURITY: SecurityFeatures = SecurityFeatures::ALL;
 
     /// Opens the root, adopts what is there and removes what belongs to nothing any more.
     pub async fn open(options: OciOptions) -> std::result::Result<Self, OciOpenError> {
@@ -173,6 +178,7 @@ impl OciRuntime {
             shim,
             cgroups,
             user_namespaces,
+            app_armor,
         } = prepared.await.expect("preparing does not panic")?;
         let kind = Arc::new(cgroups.clone());
         let shims = Shims::open(&options.root, shim.clone(), kind).await?;
@@ -193,6 +199,7 @@ impl OciRuntime {
             network,
             cni: Cni::new(options.network.cni),
             user_namespaces,
+            app_armor,
             seed,
         }));
         runtime.check_pins().await;
@@ -215,6 +222,7 @@ struct Prepared {
     shim: ShimCommand,
     cgroups: Cgroups,
     user_namespaces: bool,
+    app_armor: bool,
 }
 
 fn prepare(mut options: OciOptions) -> std::result::Result<Prepared, OciOpenError> {
@@ -252,11 +260,16 @@ fn prepare(mut options: OciOptions) -> std::result::Result<Prepared, OciOpenErro
             "pods with hostUsers false are refused: this machine makes no user namespaces, or does not map the owners of files"
         );
     }
+    let profiles = app_armor::load_default();
+    if let Err(error) = &profiles {
+        tracing::info!(%error, "containers have no AppArmor profiles, and pods that ask for one are refused");
+    }
     Ok(Prepared {
         options,
         shim,
         cgroups,
         user_namespaces: checked.is_ok(),
+        app_armor: profiles.is_ok(),
     })
 }
 
@@ -320,6 +333,7 @@ impl Runtime for OciRuntime {
             images: true,
             security: SecurityFeatures {
                 user_namespaces: self.0.user_namespaces,
+                app_armor: self.0.app_armor,
                 ..Self::SECURITY
             },
             ..Shims::FEATURES
@@ -401,6 +415,7 @@ impl Runtime for OciRuntime {
             sandbox_dir: &self.0.shims.sandbox_dir(sandbox),
             user_ids: record.user_ids,
             cgroup: self.0.cgroups.base.join(sandbox.as_str()),
+            app_armor: self.0.app_armor,
         }
         .build()?;
         self.check_user(&spec).await?;
@@ -481,6 +496,11 @@ impl Runtime for OciRuntime {
             .map_err(|error| failed(error.into()))?;
         let stream = tokio::net::TcpStream::from_std(stream).map_err(|error| failed(error.into()))?;
         Ok(Box::new(stream))
+    }
+
+    fn limit_logs(&self, limits: LogLimits) -> bool {
+        self.0.shims.limit_logs(limits);
+        true
     }
 
     async fn reopen_log(&self, id: &ContainerId) -> Result<()> {

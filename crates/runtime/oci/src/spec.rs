@@ -70,6 +70,9 @@ pub(crate) struct Confinement {
     /// Leaves out the masked and read-only paths below /proc and /sys.
     pub(crate) unmasked: bool,
     pub(crate) seccomp: Option<Filter>,
+    /// The `AppArmor` profile of its programs; `None` if they have none.
+    #[serde(default)]
+    pub(crate) app_armor: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,7 +12,7 @@ use pulselet_runtime::{
 use pulselet_shim_client::IdRange;
 
 use crate::{
-    capability,
+    app_armor, capability,
     image::Template,
     oom_score,
     program::DEFAULT_PATH,
@@ -39,6 +39,8 @@ pub(crate) struct SpecBuilder<'a> {
     pub(crate) target: Option<i32>,
     /// The container's cgroup.
     pub(crate) cgroup: PathBuf,
+    /// Whether there are `AppArmor` profiles on this machine.
+    pub(crate) app_armor: bool,
 }
 
 impl SpecBuilder<'_> {
@@ -76,6 +78,7 @@ impl SpecBuilder<'_> {
                 no_new_privs: security.no_new_privs,
                 unmasked: security.unmasked_proc,
                 seccomp: self.seccomp(capabilities)?,
+                app_armor: app_armor::profile(security, self.app_armor)?,
             },
             namespaces: self.namespaces(),
             cgroup: CgroupSpec {
@@ -280,6 +283,7 @@ mod tests {
             user_ids: None,
             target: None,
             cgroup: "c".into(),
+            app_armor: false,
         };
         builder.build()
     }
@@ -346,6 +350,7 @@ mod tests {
                 user_ids: None,
                 target: None,
                 cgroup: "c".into(),
+                app_armor: false,
             };
             builder.build().expect("can be built").namespaces
         };

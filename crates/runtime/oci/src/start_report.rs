@@ -61,6 +61,7 @@ impl From<RootError> for StartFailure {
             RootError::OpenSource { .. }
             | RootError::MapOwners { .. }
             | RootError::Attach { .. }
+            | RootError::CoveredRoot
             | RootError::KernelTarget { .. } => Self::Container(error.to_string()),
             RootError::Overlay(_)
             | RootError::OwnFiles(_)

@@ -285,6 +285,7 @@ mod tests {
                 mounts,
                 ..Default::default()
             },
+            log_limits: None,
         }
     }
 

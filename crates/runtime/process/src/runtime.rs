@@ -15,8 +15,9 @@ use std::{
 use pulselet_runtime::{
     AttachOptions, BoxError, ContainerConfig, ContainerFilter, ContainerId, ContainerStats, ContainerStatus,
     DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Features, ImageSummary,
-    Mount, Operation, RegistryCredentials, Result, Runtime, RuntimeCondition, RuntimeHealth, SandboxConfig,
-    SandboxId, SandboxState, SandboxStatus, SecurityFeatures, Signal, SignalMasks, Version, async_trait,
+    LogLimits, Mount, Operation, RegistryCredentials, Result, Runtime, RuntimeCondition, RuntimeHealth,
+    SandboxConfig, SandboxId, SandboxState, SandboxStatus, SecurityFeatures, Signal, SignalMasks, Version,
+    async_trait,
 };
 use pulselet_shim::processes_with_variable;
 use pulselet_shim_client::{
@@ -186,6 +187,11 @@ impl Runtime for ProcessRuntime {
         Ok(Box::new(
             stream.map_err(|error| Error::failed(Operation::PortForward, error))?,
         ))
+    }
+
+    fn limit_logs(&self, limits: LogLimits) -> bool {
+        self.0.limit_logs(limits);
+        true
     }
 
     async fn reopen_log(&self, id: &ContainerId) -> Result<()> {

@@ -21,4 +21,11 @@ pub trait ContainerKind: fmt::Debug + Send + Sync + 'static {
     /// Takes away what a container without processes has left outside of its directory. Usually its shim has done
     /// that.
     fn clean_up(&self, record: &ContainerRecord, dir: &Path);
+
+    /// Whether a sandbox has something on the disk that only its record can tell to take away. Such a record is on the disk
+    /// whenever it has changed; others end with the machine, as what they describe does. `dir` is the sandbox's.
+    fn outlives_machine(&self, dir: &Path) -> bool {
+        let _ = dir;
+        false
+    }
 }

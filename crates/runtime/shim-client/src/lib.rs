@@ -5,8 +5,9 @@
 //! memory and follows what the shims report; files are read at the start and when a shim is silent.
 //!
 //! What always holds:
-//! - Everything is on disk before it is reported, and the shims live on without the agent: a new [`Shims`] on the same
-//!   root finds all that was there.
+//! - Everything is in a file before it is reported, and the shims live on without the agent: a new [`Shims`] on the same
+//!   root finds all that was there. After a power cut nothing of it runs: what is whole is found stopped, what is not
+//!   is removed.
 //! - A container's state goes forward only: created, running, exited. Its end is reported when it was observed.
 //!
 //! What is left to others: what a container is made of, and what it leaves outside of its directory, is its
@@ -31,4 +32,5 @@ pub use lifecycle::detached;
 pub use shims::{OpenShimsError, ShimCommand, Shims};
 pub use store::{
     Assignment, CONTAINER_FILE, ContainerRecord, IdRange, SANDBOX_FILE, SandboxRecord, container_records,
+    sync_sandbox,
 };

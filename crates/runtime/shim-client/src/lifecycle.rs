@@ -9,13 +9,13 @@ use std::{
     io,
     path::Path,
     process::Stdio,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 
 use jiff::Timestamp;
 use pulselet_runtime::{
-    ContainerExit, ContainerId, ContainerState, Error, EventHub, EventKind, ExecOutput, ExitCause,
+    ContainerExit, ContainerId, ContainerState, Error, EventHub, EventKind, ExecOutput, ExitCause, LogLimits,
     ObjectKind, Operation, Result, SandboxId, SandboxState, exit_code,
 };
 use pulselet_shim::{
@@ -74,9 +74,10 @@ pub(crate) struct Inner {
     pub(crate) store: Store,
     pub(crate) events: EventHub,
     shim: ShimCommand,
-    kind: Arc<dyn ContainerKind>,
+    pub(crate) kind: Arc<dyn ContainerKind>,
     starts: Semaphore,
     known: Mutex<Known>,
+    pub(crate) log_limits: OnceLock<LogLimits>,
 }
 
 #[derive(Debug, Default)]
@@ -139,6 +140,7 @@ impl Inner {
             kind,
             starts: Semaphore::new(MAX_STARTS),
             known: Mutex::new(known),
+            log_limits: OnceLock::new(),
         })
     }
 

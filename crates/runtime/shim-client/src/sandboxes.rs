@@ -52,8 +52,7 @@ impl Shims {
         })?;
         let inner = Arc::clone(&self.0);
         detached(operation, async move {
-            let store = inner.store.clone();
-            let written = blocking(operation, move || store.put_sandbox(&record)).await;
+            let written = put_sandbox(&inner, operation, record).await;
             if written.is_err() {
                 inner.known(|known| known.sandboxes.remove(&id));
             }
@@ -76,8 +75,7 @@ impl Shims {
         }) else {
             return Ok(false);
         };
-        let store = self.0.store.clone();
-        blocking(operation, move || store.put_sandbox(&record)).await?;
+        put_sandbox(&self.0, operation, record).await?;
         Ok(true)
     }
 
@@ -161,6 +159,14 @@ impl Shims {
         let results = tasks.join_all().await;
         results.into_iter().collect()
     }
+}
+
+async fn put_sandbox(inner: &Inner, operation: Operation, record: SandboxRecord) -> Result<()> {
+    let (store, kind) = (inner.store.clone(), Arc::clone(&inner.kind));
+    blocking(operation, move || {
+        store.put_sandbox(&record, |dir| kind.outlives_machine(dir))
+    })
+    .await
 }
 
 impl SandboxRecord {

@@ -12,8 +12,8 @@ use std::{
 use jiff::Timestamp;
 use pulselet_runtime::{
     AttachOptions, BoxError, ContainerConfig, ContainerFilter, ContainerId, ContainerState, ContainerStatus,
-    Error, EventKind, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Features, Operation, Result,
-    SandboxId, SecurityFeatures, Signal, SignalMasks,
+    Error, EventKind, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Features, LogLimits,
+    Operation, Result, SandboxId, SecurityFeatures, Signal, SignalMasks,
 };
 use pulselet_shim::protocol::{ExecCall, Reply, Request, StreamCall};
 use pulselet_shim::record::{self, LifeRecord};
@@ -104,6 +104,7 @@ impl Shims {
             created_at: Timestamp::now(),
             stop_signal,
             config: config.clone(),
+            log_limits: self.0.log_limits.get().copied(),
         };
         let inner = Arc::clone(&self.0);
         detached(operation, async move {
@@ -118,6 +119,11 @@ impl Shims {
             Ok(id)
         })
         .await
+    }
+
+    /// The limits of logs of containers that are made from now on. The first that are given stay.
+    pub fn limit_logs(&self, limits: LogLimits) {
+        let _ = self.0.log_limits.set(limits);
     }
 
     pub async fn start_container(&self, id: &ContainerId) -> Result<()> {

@@ -7,6 +7,11 @@
 //! ```
 //! In both, the kind of container may keep more. A directory counts from the moment its record is in it, and no longer
 //! once the record is removed: whenever the agent dies, the next one finds whole objects, and remains it can delete.
+//!
+//! Records are not waited for on the disk. What they describe ends with the machine, and an agent of a later boot asks
+//! them only what to clear away: one that a power cut left empty is removed with its directory. What must outlive the
+//! machine is in the agent's own database; what a kind of container leaves outside of this root and on the disk, it
+//! records there first, with [`sync_sandbox`].
 
 use std::{
     fs, io,
@@ -17,7 +22,7 @@ use std::{
 
 use jiff::Timestamp;
 use pulselet_runtime::{
-    BoxError, ContainerConfig, ContainerId, SandboxConfig, SandboxId, SandboxState, Signal,
+    BoxError, ContainerConfig, ContainerId, LogLimits, SandboxConfig, SandboxId, SandboxState, Signal,
 };
 use pulselet_shim::{
     LOG_FILE_SIZE, LOG_FILES, ShimConfig,
@@ -41,16 +46,23 @@ pub struct ContainerRecord {
     /// The effective one.
     pub stop_signal: Signal,
     pub config: ContainerConfig,
+    /// Of its log; `None` if nobody has set any, and the usual ones apply.
+    #[serde(default)]
+    pub log_limits: Option<LogLimits>,
 }
 
 impl ContainerRecord {
     /// What the container's shim needs to know besides how to launch. `dir` is the container's directory.
     pub fn shim_config(&self, dir: &Path) -> ShimConfig {
+        let limits = self.log_limits.unwrap_or(LogLimits {
+            file_size: LOG_FILE_SIZE,
+            files: LOG_FILES,
+        });
         ShimConfig {
             dir: dir.to_owned(),
             log_path: self.config.log_path.clone(),
-            log_file_size: LOG_FILE_SIZE,
-            log_files: LOG_FILES,
+            log_file_size: limits.file_size,
+            log_files: limits.files,
             stop_signal: self.stop_signal,
             stdin: self.config.stdin,
             stdin_once: self.config.stdin_once,
@@ -185,7 +197,7 @@ impl Store {
                 path: dir.clone(),
                 source,
             })?;
-            Ok(record::write(&dir, CONTAINER_FILE, record, Durability::Disk)?)
+            Ok(record::write(&dir, CONTAINER_FILE, record, Durability::Process)?)
         });
         if made.is_err() {
             // On a full disk it would stay, and take room, until the next start.
@@ -194,11 +206,22 @@ impl Store {
         made
     }
 
-    pub(crate) fn put_sandbox(&self, record: &SandboxRecord) -> Result<(), StoreError> {
+    /// A record that `outlives_machine` is on the disk when this returns.
+    pub(crate) fn put_sandbox(
+        &self,
+        record: &SandboxRecord,
+        outlives_machine: impl FnOnce(&Path) -> bool,
+    ) -> Result<(), StoreError> {
         let dir = self.sandbox_dir(&record.id);
         let is_new = !dir.exists();
-        let made = make_private_directory(&dir)
-            .and_then(|()| Ok(record::write(&dir, SANDBOX_FILE, record, Durability::Disk)?));
+        let made = make_private_directory(&dir).and_then(|()| {
+            let durability = if outlives_machine(&dir) {
+                Durability::Disk
+            } else {
+                Durability::Process
+            };
+            Ok(record::write(&dir, SANDBOX_FILE, record, durability)?)
+        });
         if made.is_err() && is_new {
             let _ = fs::remove_dir_all(&dir);
         }
@@ -244,6 +267,11 @@ pub fn container_records(root: &Path) -> io::Result<Vec<ContainerRecord>> {
         .into_iter()
         .map(|found| found.record.map_err(io::Error::other))
         .collect()
+}
+
+/// Brings the record of a sandbox to the disk: an agent of a later boot will find it. `dir` is the sandbox's.
+pub fn sync_sandbox(dir: &Path) -> Result<(), RecordError> {
+    record::sync(dir, SANDBOX_FILE)
 }
 
 /// An id that no other object ever had.
@@ -429,7 +457,7 @@ mod tests {
         let root = tempfile::tempdir().expect("a directory");
         let store = Store::open(root.path()).expect("opens");
         let record = sandbox(&store, "whole");
-        store.put_sandbox(&record).expect("writes");
+        store.put_sandbox(&record, |_| false).expect("writes");
         fs::create_dir(store.sandboxes.join("half")).expect("makes");
         fs::create_dir_all(store.containers.join("half/y")).expect("makes");
         let store = Store::open(root.path()).expect("opens again");
@@ -457,6 +485,7 @@ mod tests {
             created_at: Timestamp::UNIX_EPOCH,
             stop_signal: Signal::TERM,
             config: ContainerConfig::default(),
+            log_limits: None,
         };
         store.put_container(&record, |_| Ok(())).expect("writes");
         assert_eq!(container_records(root.path()).expect("reads"), [record]);
@@ -474,6 +503,7 @@ mod tests {
             created_at: Timestamp::UNIX_EPOCH,
             stop_signal: Signal::TERM,
             config: ContainerConfig::default(),
+            log_limits: None,
         };
         let full = store.put_container(&record, |dir| {
             fs::write(dir.join("spec.json"), b"{").expect("writes");
@@ -487,7 +517,9 @@ mod tests {
     fn removing_what_is_gone_is_no_error() {
         let root = tempfile::tempdir().expect("a directory");
         let store = Store::open(root.path()).expect("opens");
-        store.put_sandbox(&sandbox(&store, "a")).expect("writes");
+        store
+            .put_sandbox(&sandbox(&store, "a"), |_| false)
+            .expect("writes");
         store.remove_sandbox(&SandboxId::new("a")).expect("removes");
         store.remove_sandbox(&SandboxId::new("a")).expect("is gone");
         assert_eq!(fs::read_dir(&store.sandboxes).expect("lists").count(), 0);

@@ -116,20 +116,31 @@ pub fn write<T: Serialize>(
             record,
         };
         file.write_all(&to_json(&written))?;
-        if durability == Durability::Disk {
-            file.sync_data()?;
+        match durability {
+            Durability::Process => fs::rename(&temporary, dir.join(name)),
+            Durability::Disk => {
+                file.sync_data()?;
+                fs::rename(&temporary, dir.join(name))?;
+                File::open(dir)?.sync_all()
+            }
         }
-        fs::rename(&temporary, dir.join(name))?;
-        if durability == Durability::Disk {
-            File::open(dir)?.sync_all()?;
-        }
-        Ok(())
     })();
     if result.is_err() {
         // On a full disk the remains would take the room that is missing.
         let _ = fs::remove_file(&temporary);
     }
     result.map_err(|source| RecordError::Write {
+        file: dir.join(name).display().to_string(),
+        source,
+    })
+}
+
+/// Brings a record to the disk that was written for this process's death alone.
+pub fn sync(dir: &Path, name: &str) -> Result<(), RecordError> {
+    let synced = File::open(dir.join(name))
+        .and_then(|file| file.sync_data())
+        .and_then(|()| File::open(dir)?.sync_all());
+    synced.map_err(|source| RecordError::Write {
         file: dir.join(name).display().to_string(),
         source,
     })

@@ -1,12 +1,13 @@
 //! Which node a Pod goes to.
 //!
 //! This is a pure function from a Pod and the nodes to a name or the reasons against. It looks at readiness, cordons,
-//! `nodeSelector`, taints, and how many Pods a node takes; of the nodes that fit, the one with the fewest Pods wins.
-//! Affinity, topology, priorities and resources are a cluster scheduler's business.
+//! `nodeSelector`, taints, how many Pods a node takes, and what it has left of the resources that the Pod requests; of the
+//! nodes that fit, the one with the fewest Pods wins. Affinity, topology and priorities are a cluster scheduler's business.
 
 use std::collections::BTreeMap;
 
 use pulselet_apiserver::Object;
+use pulselet_model::{PodSpec, ResourceTotals, pod_requests};
 use serde_json::Value;
 
 /// The scheduler of Pods that name none.
@@ -20,8 +21,22 @@ const DEFAULT_PODS: usize = 110;
 #[derive(Debug)]
 pub(super) struct Candidate<'a> {
     pub(super) node: &'a Object,
-    /// Pods bound to it that have not ended.
+    /// What the Pods take that are bound to it and have not ended.
+    pub(super) taken: &'a Taken,
+}
+
+/// What Pods take of their node.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
     pub(super) pods: usize,
+    pub(super) resources: ResourceTotals,
+}
+
+/// What a Pod requests of a node. One that cannot be read requests nothing: the node has the last word.
+pub(super) fn requests(pod: &Object) -> ResourceTotals {
+    let spec = pod.value().get("spec").cloned().unwrap_or_default();
+    serde_json::from_value::<PodSpec>(spec)
+        .map_or_else(|_| ResourceTotals::default(), |spec| pod_requests(&spec))
 }
 
 /// Whether this scheduler has to find a node for the Pod.
@@ -45,10 +60,11 @@ pub(super) fn has_ended(pod: &Object) -> bool {
 pub(super) fn choose(pod: &Object, nodes: &[Candidate<'_>]) -> Result<String, String> {
     let mut against: BTreeMap<String, usize> = BTreeMap::new();
     let mut best: Option<&Candidate<'_>> = None;
+    let requests = requests(pod);
     for candidate in nodes {
-        match objection(pod, candidate) {
+        match objection(pod, &requests, candidate) {
             Some(why) => *against.entry(why).or_default() += 1,
-            None if best.is_none_or(|best| candidate.pods < best.pods) => best = Some(candidate),
+            None if best.is_none_or(|best| candidate.taken.pods < best.taken.pods) => best = Some(candidate),
             None => {}
         }
     }
@@ -67,7 +83,7 @@ pub(super) fn choose(pod: &Object, nodes: &[Candidate<'_>]) -> Result<String, St
     })
 }
 
-fn objection(pod: &Object, candidate: &Candidate<'_>) -> Option<String> {
+fn objection(pod: &Object, requests: &ResourceTotals, candidate: &Candidate<'_>) -> Option<String> {
     let node = candidate.node;
     let cordoned = node.value().pointer("/spec/unschedulable") == Some(&Value::Bool(true));
     if cordoned && !tolerates(pod, UNSCHEDULABLE, "", "NoSchedule") {
@@ -86,7 +102,20 @@ fn objection(pod: &Object, candidate: &Candidate<'_>) -> Option<String> {
         .text("/status/allocatable/pods")
         .parse()
         .unwrap_or(DEFAULT_PODS);
-    (candidate.pods >= most).then(|| "Too many pods".to_owned())
+    if candidate.taken.pods >= most {
+        return Some("Too many pods".to_owned());
+    }
+    // A node that does not say what it has takes what it is given.
+    let allocatable = node.value().pointer("/status/allocatable")?;
+    let allocatable = serde_json::from_value(allocatable.clone()).ok()?;
+    let shortage = requests.shortage(&candidate.taken.resources, &ResourceTotals::read(&allocatable))?;
+    let says_it = allocatable.contains_key(&shortage.resource) || !is_measured(&shortage.resource);
+    says_it.then(|| format!("Insufficient {}", shortage.resource))
+}
+
+/// Every node has some of these; one that does not name them has not been measured.
+fn is_measured(resource: &str) -> bool {
+    matches!(resource, "cpu" | "memory" | "ephemeral-storage")
 }
 
 fn is_ready(node: &Object) -> bool {
@@ -155,11 +184,41 @@ mod tests {
     }
 
     fn chosen(pod: &Object, nodes: &[(&Object, usize)]) -> Result<String, String> {
+        let taken: Vec<_> = nodes
+            .iter()
+            .map(|(_, pods)| Taken {
+                pods: *pods,
+                resources: requests(&self::pod(&wanting("1500m"))),
+            })
+            .collect();
         let candidates: Vec<_> = nodes
             .iter()
-            .map(|(node, pods)| Candidate { node, pods: *pods })
+            .zip(&taken)
+            .map(|((node, _), taken)| Candidate { node, taken })
             .collect();
         choose(pod, &candidates)
+    }
+
+    fn wanting(cpu: &str) -> Value {
+        json!({"containers": [{"name": "app", "resources": {"requests": {"cpu": cpu}}}]})
+    }
+
+    #[test]
+    fn a_pod_waits_for_what_its_node_has_left() {
+        let mut node = node("a", &json!({}), "True").value().clone();
+        node["status"]["allocatable"]["cpu"] = json!("2");
+        let node = object(node);
+        assert_eq!(chosen(&pod(&wanting("500m")), &[(&node, 1)]).as_deref(), Ok("a"));
+        assert_eq!(
+            chosen(&pod(&wanting("501m")), &[(&node, 1)]).unwrap_err(),
+            "0/1 nodes are available: 1 Insufficient cpu."
+        );
+        let device =
+            json!({"containers": [{"name": "app", "resources": {"requests": {"example.com/gpu": "1"}}}]});
+        assert_eq!(
+            chosen(&pod(&device), &[(&node, 0)]).unwrap_err(),
+            "0/1 nodes are available: 1 Insufficient example.com/gpu."
+        );
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub enum NameRule {
     Subdomain,
     /// One label: namespaces.
     Label,
+    /// Whatever can be a part of a path: roles and bindings.
+    PathSegment,
 }
 
 impl NameRule {
@@ -26,6 +28,7 @@ impl NameRule {
         match self {
             Self::Subdomain => names::dns_subdomain(name),
             Self::Label => names::dns_label(name),
+            Self::PathSegment => names::path_segment(name),
         }
     }
 }

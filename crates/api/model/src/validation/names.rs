@@ -77,6 +77,19 @@ pub(super) fn dns_label(value: &str) -> Vec<String> {
     errors
 }
 
+/// What can be a part of a path.
+pub(super) fn path_segment(value: &str) -> Vec<String> {
+    match value {
+        "." => vec!["may not be '.'".to_owned()],
+        ".." => vec!["may not be '..'".to_owned()],
+        _ => ['/', '%']
+            .into_iter()
+            .filter(|character| value.contains(*character))
+            .map(|character| format!("may not contain '{character}'"))
+            .collect(),
+    }
+}
+
 pub(super) fn dns_subdomain(value: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if value.len() > SUBDOMAIN_MAX_BYTES {

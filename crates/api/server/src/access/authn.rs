@@ -1,9 +1,10 @@
 //! Who sends a request.
 //!
-//! There are three ways to prove who you are: a client certificate of our authority (name and groups are its subject),
-//! a bearer token of the token file, or nothing, which is anonymous.
+//! There are four ways to prove who you are: a client certificate of our authority (name and groups are its subject),
+//! a bearer token of the token file, one of a service account (`tokens`), or nothing, which is anonymous.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -15,18 +16,29 @@ use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::pki::{self, PkiError};
 use super::revocation::{RevocationError, RevocationList};
+use super::tokens::{Proved, ServiceAccountTokens, TokenError, own_audiences};
 use super::{ADMIN_GROUP, ANONYMOUS, NODE_GROUP, NODE_USER_PREFIX};
 use crate::rest::status::ApiError;
 
+/// Which credential was shown, among what else is known of somebody.
+const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
+
 /// Who is asking.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub user: String,
+    /// Empty if nobody has given the user one.
+    pub uid: String,
     pub groups: Vec<String>,
+    /// What else is known, about the credential for example.
+    pub extra: BTreeMap<String, Vec<String>>,
+    /// Who really asks; `None` if nobody acts for another.
+    pub impersonator: Option<Box<Identity>>,
 }
 
 /// What a caller is to the cluster.
@@ -44,7 +56,20 @@ impl Identity {
         Self {
             user: ANONYMOUS.to_owned(),
             groups: vec!["system:unauthenticated".to_owned()],
+            ..Self::default()
         }
+    }
+
+    /// As reviews and the audit log show it.
+    pub(crate) fn shown(&self) -> Value {
+        let mut shown = json!({"username": self.user, "groups": self.groups});
+        if !self.uid.is_empty() {
+            shown["uid"] = json!(self.uid);
+        }
+        if !self.extra.is_empty() {
+            shown["extra"] = json!(self.extra);
+        }
+        shown
     }
 
     pub(crate) fn is_anonymous(&self) -> bool {
@@ -97,15 +122,17 @@ pub(crate) struct Authenticator {
     revoked: RevocationList,
     /// Identities by the hash of their token, so that looking one up takes the same time whatever it is.
     tokens: HashMap<[u8; 32], Identity>,
+    service_accounts: ServiceAccountTokens,
 }
 
 impl Authenticator {
-    /// Trusts the authority's certificates, but for those on a list, and the tokens of a file, which is made with one for
-    /// the administrator if there is none.
+    /// Trusts the authority's certificates, but for those on a list, the tokens of a file, which is made with one for
+    /// the administrator if there is none, and those of service accounts.
     pub(crate) fn new(
         authority: &CertificateDer<'static>,
         revoked: &Path,
         token_file: &Path,
+        service_accounts: ServiceAccountTokens,
     ) -> Result<Self, AccessError> {
         let mut roots = RootCertStore::empty();
         let failed = |message: String| AccessError::BuildVerifier { message };
@@ -122,6 +149,7 @@ impl Authenticator {
             verifier,
             revoked,
             tokens,
+            service_accounts,
         })
     }
 
@@ -146,11 +174,21 @@ impl Authenticator {
         let groups = subject
             .iter_organization()
             .filter_map(|group| group.as_str().ok());
-        Some(authenticated(user, groups.map(str::to_owned)))
+        let mut identity = authenticated(user, groups.map(str::to_owned));
+        let digest = Sha256::digest(end_entity)
+            .iter()
+            .fold(String::new(), |mut text, byte| {
+                // Writing to memory cannot fail.
+                let _ = write!(text, "{byte:02x}");
+                text
+            });
+        let credential = vec![format!("X509SHA256={digest}")];
+        identity.extra.insert(CREDENTIAL_ID.to_owned(), credential);
+        Some(identity)
     }
 
     /// Who sends a request over a connection with this certificate chain.
-    pub(crate) fn authenticate(
+    pub(crate) async fn authenticate(
         &self,
         chain: Option<&[CertificateDer<'_>]>,
         headers: &HeaderMap,
@@ -170,10 +208,45 @@ impl Authenticator {
             let (scheme, token) = header.split_once(' ')?;
             scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
         });
-        token
-            .and_then(|token| self.tokens.get(&hash(token)))
+        let token = token.ok_or_else(ApiError::unauthorized)?;
+        match self.authenticate_token(token, &own_audiences()).await {
+            Ok(proved) => Ok(proved.identity),
+            Err(TokenError::Look(error)) => Err(error),
+            Err(error @ (TokenError::Unknown | TokenError::Refused(_) | TokenError::Audience { .. })) => {
+                tracing::debug!(%error, "a token was refused");
+                Err(ApiError::unauthorized())
+            }
+        }
+    }
+
+    /// Who shows a token that is meant for one of these audiences.
+    pub(crate) async fn authenticate_token(
+        &self,
+        token: &str,
+        audiences: &[String],
+    ) -> Result<Proved, TokenError> {
+        let Some(identity) = self.tokens.get(&hash(token)) else {
+            return self.service_accounts.verify(token, audiences).await;
+        };
+        // A token of the file is for this server.
+        let own = own_audiences();
+        let both: Vec<String> = audiences
+            .iter()
+            .filter(|wanted| own.contains(wanted))
             .cloned()
-            .ok_or_else(ApiError::unauthorized)
+            .collect();
+        if both.is_empty() {
+            let wanted = audiences.to_vec();
+            return Err(TokenError::Audience { token: own, wanted });
+        }
+        Ok(Proved {
+            identity: identity.clone(),
+            audiences: both,
+        })
+    }
+
+    pub(crate) const fn service_accounts(&self) -> &ServiceAccountTokens {
+        &self.service_accounts
     }
 }
 
@@ -183,6 +256,7 @@ fn authenticated(user: &str, groups: impl Iterator<Item = String>) -> Identity {
     Identity {
         user: user.to_owned(),
         groups,
+        ..Identity::default()
     }
 }
 
@@ -225,13 +299,19 @@ fn load_tokens(path: &Path) -> Result<HashMap<[u8; 32], Identity>, AccessError> 
 /// Reads a line `token,user,uid` or `token,user,uid,"group,group"`.
 fn parse_token(line: &str) -> Option<(&str, Identity)> {
     let mut fields = line.splitn(4, ',');
-    let (token, user, _uid) = (fields.next()?.trim(), fields.next()?.trim(), fields.next()?);
+    let (token, user, uid) = (
+        fields.next()?.trim(),
+        fields.next()?.trim(),
+        fields.next()?.trim(),
+    );
     if token.is_empty() || user.is_empty() {
         return None;
     }
     let groups = fields.next().unwrap_or_default().trim().trim_matches('"');
     let groups = groups.split(',').map(str::trim).filter(|group| !group.is_empty());
-    Some((token, authenticated(user, groups.map(str::to_owned))))
+    let mut identity = authenticated(user, groups.map(str::to_owned));
+    uid.clone_into(&mut identity.uid);
+    Some((token, identity))
 }
 
 #[cfg(test)]
@@ -241,7 +321,10 @@ mod tests {
     #[test]
     fn token_lines_are_read_as_upstream_writes_them() {
         let (token, identity) = parse_token("secret,ann,1,\"a, b\"").unwrap();
-        assert_eq!((token, identity.user.as_str()), ("secret", "ann"));
+        assert_eq!(
+            (token, identity.user.as_str(), identity.uid.as_str()),
+            ("secret", "ann", "1")
+        );
         assert_eq!(identity.groups, ["a", "b", "system:authenticated"]);
         for line in ["", "a", "a,b", ",b,c"] {
             assert!(parse_token(line).is_none(), "{line}");

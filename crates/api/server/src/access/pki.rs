@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use jiff::{Span, Timestamp, ToSpan, tz::TimeZone};
+use jiff::{SignedDuration, Span, Timestamp, ToSpan, tz::TimeZone};
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
-    KeyPair, KeyUsagePurpose, SanType, date_time_ymd,
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType, date_time_ymd,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -27,6 +27,11 @@ const CERTIFICATE_YEARS: i16 = 1;
 /// How long a client certificate is good for that the server itself renews while it runs.
 pub(crate) const RENEWED_DAYS: i16 = 30;
 const AUTHORITY_NAME: &str = "pulselet-ca";
+/// Who has a bootstrap kubeconfig.
+const BOOTSTRAP_USER: &str = "system:bootstrap:pulselet";
+const BOOTSTRAP_GROUP: &str = "system:bootstrappers";
+/// By how much a certificate that was asked for is valid before it was.
+const CLOCK_SKEW: SignedDuration = SignedDuration::from_mins(5);
 
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
@@ -182,6 +187,30 @@ impl Authority {
         self.issue(user, &params)
     }
 
+    /// Signs what a request asks for; returns the certificate in PEM.
+    pub(crate) fn sign_request(
+        &self,
+        user: &str,
+        groups: &[&str],
+        usage: ExtendedKeyUsagePurpose,
+        request: &CertificateSigningRequestParams,
+        seconds: i64,
+    ) -> Result<String, PkiError> {
+        let mut params = leaf_params(user, groups);
+        params.extended_key_usages = vec![usage];
+        params
+            .subject_alt_names
+            .clone_from(&request.params.subject_alt_names);
+        let now = Timestamp::now();
+        let ends = now.checked_add(seconds.seconds()).unwrap_or(now);
+        // Clocks differ a little.
+        set_moments(&mut params, now.checked_sub(CLOCK_SKEW).unwrap_or(now), ends);
+        let signed = params.signed_by(&request.public_key, &self.issuer);
+        signed
+            .map(|certificate| certificate.pem())
+            .map_err(issue_failed(user))
+    }
+
     fn issue(&self, subject: &str, params: &CertificateParams) -> Result<Credential, PkiError> {
         let key = KeyPair::generate().map_err(issue_failed(subject))?;
         let certificate = params
@@ -251,19 +280,31 @@ pub(crate) fn read_kubeconfig(path: &Path) -> Option<Credential> {
     Credential::parse(member("client-certificate-data:")?, member("client-key-data:")?)
 }
 
+/// A kubeconfig with which nodes can ask the server whose data is in a directory for certificates of their own, for so many
+/// days, as text.
+pub fn bootstrap_kubeconfig(data_dir: &Path, server: &str, days: i16) -> Result<String, PkiError> {
+    let authority = existing_authority(data_dir)?;
+    let credential = authority.issue_client_for(BOOTSTRAP_USER, &[BOOTSTRAP_GROUP], days.days())?;
+    Ok(authority.kubeconfig(server, BOOTSTRAP_USER, &credential))
+}
+
 /// A kubeconfig with which a node can join the server whose data is in a directory, as text.
 pub fn node_kubeconfig(data_dir: &Path, server: &str, node: &str) -> Result<String, PkiError> {
+    let authority = existing_authority(data_dir)?;
+    let user = format!("{}{node}", crate::access::NODE_USER_PREFIX);
+    let credential = authority.issue_client(&user, &[crate::access::NODE_GROUP])?;
+    Ok(authority.kubeconfig(server, &user, &credential))
+}
+
+/// The authority of a server; asking must not make one that no server uses.
+fn existing_authority(data_dir: &Path) -> Result<Authority, PkiError> {
     let directory = data_dir.join("pki");
     let certificate = directory.join("ca.crt");
-    // Asking must not make an authority that no server uses.
     fs::metadata(&certificate).map_err(|source| PkiError::Read {
         path: certificate,
         source,
     })?;
-    let user = format!("{}{node}", crate::access::NODE_USER_PREFIX);
-    let authority = Authority::load_or_create(&directory)?;
-    let credential = authority.issue_client(&user, &[crate::access::NODE_GROUP])?;
-    Ok(authority.kubeconfig(server, &user, &credential))
+    Authority::load_or_create(&directory)
 }
 
 fn issue_failed(subject: &str) -> impl FnOnce(rcgen::Error) -> PkiError {
@@ -290,6 +331,21 @@ fn leaf_params(name: &str, groups: &[&str]) -> CertificateParams {
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.use_authority_key_identifier_extension = true;
     params
+}
+
+/// Makes a certificate valid from one moment to another.
+fn set_moments(params: &mut CertificateParams, from: Timestamp, to: Timestamp) {
+    let date_time = |time: Timestamp| {
+        let civil = time.to_zoned(TimeZone::UTC).datetime();
+        // Months and days are positive, so nothing is lost.
+        let (month, day) = (civil.month().unsigned_abs(), civil.day().unsigned_abs());
+        let midnight = date_time_ymd(i32::from(civil.year()), month, day);
+        let hours = i64::from(civil.hour()) * 60 + i64::from(civil.minute());
+        let seconds = hours * 60 + i64::from(civil.second());
+        midnight + std::time::Duration::from_secs(seconds.unsigned_abs())
+    };
+    params.not_before = date_time(from);
+    params.not_after = date_time(to);
 }
 
 fn dated_params(years: i16) -> CertificateParams {

@@ -6,8 +6,8 @@
 
 use bytes::Bytes;
 use k8s_openapi::api::{
-    apps, batch, coordination, core, discovery, events, networking, node, policy, resource, scheduling,
-    storage,
+    apps, batch, certificates, coordination, core, discovery, events, networking, node, policy, rbac,
+    resource, scheduling, storage,
 };
 use pulselet_model::Profile;
 use pulselet_vocabulary::KUBERNETES_VERSION;
@@ -126,6 +126,13 @@ fn schemas(groups: &[GroupVersion], definitions: &str, profile: Profile) -> Map<
 /// The schema of a kind of the table. A test finds one for each.
 fn plain_schema(kind: PlainKind, generator: &mut SchemaGenerator) -> Schema {
     match kind.info().kind {
+        "CertificateSigningRequest" => {
+            generator.subschema_for::<certificates::v1::CertificateSigningRequest>()
+        }
+        "ClusterRole" => generator.subschema_for::<rbac::v1::ClusterRole>(),
+        "ClusterRoleBinding" => generator.subschema_for::<rbac::v1::ClusterRoleBinding>(),
+        "Role" => generator.subschema_for::<rbac::v1::Role>(),
+        "RoleBinding" => generator.subschema_for::<rbac::v1::RoleBinding>(),
         "Endpoints" => generator.subschema_for::<core::v1::Endpoints>(),
         "LimitRange" => generator.subschema_for::<core::v1::LimitRange>(),
         "PersistentVolume" => generator.subschema_for::<core::v1::PersistentVolume>(),

@@ -5,6 +5,7 @@
 //! unless they are given an authority for nodes. What the node sees of us is a client certificate of our authority.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,9 +13,11 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+use super::proxy::PodAddress;
 use crate::access::certificates::NodeCertificateVerifier;
 use crate::access::pki::{Authority, PkiError};
 use crate::registry::object::Object;
@@ -45,6 +48,8 @@ pub(crate) enum DialError {
 /// Makes connections to nodes.
 pub(super) struct Dialer {
     connector: TlsConnector,
+    /// For pods, which are shown no certificate.
+    anonymous: TlsConnector,
 }
 
 impl std::fmt::Debug for Dialer {
@@ -60,17 +65,47 @@ impl Dialer {
         let failed = |error: rustls::Error| PkiError::Use {
             message: error.to_string(),
         };
-        let verifier = NodeCertificateVerifier::new(authority.certificate(), &provider)?;
-        let mut config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(failed)?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(verifier))
+        let verifier = Arc::new(NodeCertificateVerifier::new(authority.certificate(), &provider)?);
+        let builder = || {
+            let builder = ClientConfig::builder_with_provider(Arc::clone(&provider));
+            let builder = builder.with_safe_default_protocol_versions().map_err(failed)?;
+            let verifier = Arc::clone(&verifier);
+            Ok::<_, PkiError>(builder.dangerous().with_custom_certificate_verifier(verifier))
+        };
+        let mut anonymous = builder()?.with_no_client_auth();
+        anonymous.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let mut config = builder()?
             .with_client_auth_cert(vec![credential.certificate], credential.key)
             .map_err(failed)?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Self {
             connector: TlsConnector::from(Arc::new(config)),
+            anonymous: TlsConnector::from(Arc::new(anonymous)),
+        })
+    }
+
+    /// A connection to a port of a pod.
+    pub(super) async fn dial_pod(&self, pod: &PodAddress) -> Result<SendRequest<Body>, DialError> {
+        let address = SocketAddr::new(pod.address, pod.port).to_string();
+        let dialing = async {
+            let failed = |source| DialError::Connect {
+                address: address.clone(),
+                source,
+            };
+            let stream = TcpStream::connect(&address).await.map_err(failed)?;
+            keep_alive(&stream);
+            if !pod.is_tls {
+                return speak(stream, &address).await;
+            }
+            let name = ServerName::from(pod.address);
+            let stream = self.anonymous.connect(name, stream).await.map_err(failed)?;
+            speak(stream, &address).await
+        };
+        let dialed = tokio::time::timeout(DIAL_TIMEOUT, dialing).await;
+        dialed.unwrap_or_else(|_| {
+            Err(DialError::TimedOut {
+                address: address.clone(),
+            })
         })
     }
 
@@ -100,20 +135,26 @@ impl Dialer {
         let stream = TcpStream::connect(address).await.map_err(failed)?;
         keep_alive(&stream);
         let stream = self.connector.connect(name, stream).await.map_err(failed)?;
-        let (sender, connection) =
-            http1::handshake(TokioIo::new(stream))
-                .await
-                .map_err(|source| DialError::Http {
-                    address: address.to_owned(),
-                    source,
-                })?;
-        tokio::spawn(async move {
-            if let Err(error) = connection.with_upgrades().await {
-                tracing::debug!(%error, "the connection to a node failed");
-            }
-        });
-        Ok(sender)
+        speak(stream, address).await
     }
+}
+
+/// Begins to speak HTTP over a connection.
+async fn speak<S>(stream: S, address: &str) -> Result<SendRequest<Body>, DialError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let shaken = http1::handshake(TokioIo::new(stream)).await;
+    let (sender, connection) = shaken.map_err(|source| DialError::Http {
+        address: address.to_owned(),
+        source,
+    })?;
+    tokio::spawn(async move {
+        if let Err(error) = connection.with_upgrades().await {
+            tracing::debug!(%error, "the connection to a node or a pod failed");
+        }
+    });
+    Ok(sender)
 }
 
 /// Where a node listens: its internal address, else its name, else whatever it has. One of ours that listens elsewhere

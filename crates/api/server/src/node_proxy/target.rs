@@ -39,12 +39,15 @@ pub(crate) fn target(
             };
             format!("/{verb}/{namespace}/{name}/{container}")
         }
-        Subresource::Binding
+        Subresource::Approval
+        | Subresource::Binding
         | Subresource::EphemeralContainers
         | Subresource::Eviction
         | Subresource::Finalize
+        | Subresource::Proxy
         | Subresource::Scale
-        | Subresource::Status => return Err(ApiError::method_not_allowed()),
+        | Subresource::Status
+        | Subresource::Token => return Err(ApiError::method_not_allowed()),
     };
     let query = match subresource {
         Subresource::Exec | Subresource::Attach => kubelet_streams(raw),

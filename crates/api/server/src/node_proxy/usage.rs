@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::access::ResourceAttributes;
 use crate::node_proxy::Nodes;
 use crate::registry::Registry;
 use crate::registry::object::Object;
@@ -64,6 +65,25 @@ impl UsagePath {
             },
             _ => return None,
         })
+    }
+}
+
+impl UsagePath {
+    /// What is asked for, in the words of access rules.
+    pub(crate) fn attributes(&self) -> ResourceAttributes {
+        let (resource, namespace, name) = match self {
+            Self::Nodes { name } => ("nodes", &None, name),
+            Self::Pods { namespace, name } => ("pods", namespace, name),
+        };
+        ResourceAttributes {
+            verb: if name.is_some() { "get" } else { "list" }.to_owned(),
+            group: GROUP.to_owned(),
+            version: VERSION.to_owned(),
+            resource: resource.to_owned(),
+            subresource: String::new(),
+            namespace: namespace.clone().unwrap_or_default(),
+            name: name.clone().unwrap_or_default(),
+        }
     }
 }
 

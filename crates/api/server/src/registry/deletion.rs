@@ -211,7 +211,7 @@ impl Registry {
             value,
             guards: Vec::new(),
         };
-        match self.store.swap(swap).await? {
+        match self.swap(swap).await? {
             Swapped::Done(revision) => {
                 object.set_meta("resourceVersion", json!(revision.to_string()));
                 Ok(Some(Deleted { object, gone }))

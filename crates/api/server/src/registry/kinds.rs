@@ -3,6 +3,7 @@
 //! The registry does the work; here is only what it asks of a kind. Pods have the rules of `pulselet-model`; the other
 //! kinds have upstream's names and defaults, and the few checks that keep nonsense out of the store.
 
+mod access;
 mod event;
 mod plain;
 mod pod;
@@ -273,13 +274,12 @@ fn metadata_errors(kind: ResourceKind, object: &Object) -> Result<Vec<FieldError
         serde_json::from_value(value).map_err(|error| Refusal::Undecodable(error.to_string()))?;
     let rule = match kind {
         ResourceKind::Namespace => NameRule::Label,
-        ResourceKind::Plain(kind) if kind.row().label_names => NameRule::Label,
+        ResourceKind::Plain(kind) => kind.row().names,
         ResourceKind::ConfigMap
         | ResourceKind::Event
         | ResourceKind::Lease
         | ResourceKind::Node
         | ResourceKind::Pod
-        | ResourceKind::Plain(_)
         | ResourceKind::Secret
         | ResourceKind::ServiceAccount => NameRule::Subdomain,
     };

@@ -5,6 +5,8 @@
 
 use std::hash::{Hash, Hasher};
 
+use pulselet_model::NameRule;
+
 use super::resource::{GroupVersion, Info, ResourceKind, Subresource};
 
 /// A kind of the table.
@@ -48,8 +50,7 @@ pub(crate) struct PlainInfo {
     pub(crate) selectable: &'static [&'static str],
     /// Whether `metadata.generation` counts changes of what is wanted.
     pub(crate) has_generation: bool,
-    /// Whether its names are single labels.
-    pub(crate) label_names: bool,
+    pub(crate) names: NameRule,
     pub(crate) node_access: NodeAccess,
     pub(crate) actor: Actor,
 }
@@ -58,6 +59,8 @@ pub(crate) struct PlainInfo {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NodeAccess {
     Nothing,
+    /// What roles say.
+    ByRoles,
     /// Get, list and watch all of them.
     Read,
     /// Everything with the one of its own name.
@@ -113,7 +116,7 @@ const fn plain(
         },
         selectable: &[],
         has_generation: false,
-        label_names: false,
+        names: NameRule::Subdomain,
         node_access: NodeAccess::Nothing,
         actor: Actor::Readers,
     }
@@ -155,6 +158,12 @@ impl PlainInfo {
         self
     }
 
+    /// Its names are whatever can be a part of a path.
+    const fn path_names(mut self) -> Self {
+        self.names = NameRule::PathSegment;
+        self
+    }
+
     const fn nodes(mut self, access: NodeAccess) -> Self {
         self.node_access = access;
         self
@@ -166,6 +175,8 @@ impl PlainInfo {
     }
 }
 
+const CERTIFICATES: &[GroupVersion] = &[GroupVersion::CertificatesV1];
+const RBAC: &[GroupVersion] = &[GroupVersion::RbacV1];
 const CORE: &[GroupVersion] = &[GroupVersion::CoreV1];
 const APPS: &[GroupVersion] = &[GroupVersion::AppsV1];
 const BATCH: &[GroupVersion] = &[GroupVersion::BatchV1];
@@ -178,7 +189,7 @@ const SCHEDULING: &[GroupVersion] = &[GroupVersion::SchedulingV1];
 const STORAGE: &[GroupVersion] = &[GroupVersion::StorageV1];
 
 static SERVICE: PlainInfo = PlainInfo {
-    label_names: true,
+    names: NameRule::Label,
     ..plain(CORE, "Service", "services", "service")
         .short(&["svc"])
         .categories(ALL)
@@ -363,7 +374,33 @@ static RESOURCE_SLICE: PlainInfo = plain(RESOURCE, "ResourceSlice", "resourcesli
     .selectable(&["spec.nodeName", "spec.driver"]);
 
 /// The table, in the order of discovery.
-static TABLE: [&PlainInfo; 30] = [
+static CERTIFICATE_SIGNING_REQUEST: PlainInfo = plain(
+    CERTIFICATES,
+    "CertificateSigningRequest",
+    "certificatesigningrequests",
+    "certificatesigningrequest",
+)
+.short(&["csr"])
+.cluster_wide()
+.parts(&[Subresource::Approval, Subresource::Status])
+.selectable(&["spec.signerName"])
+.nodes(NodeAccess::ByRoles);
+
+static CLUSTER_ROLE: PlainInfo = plain(RBAC, "ClusterRole", "clusterroles", "clusterrole")
+    .cluster_wide()
+    .path_names();
+static CLUSTER_ROLE_BINDING: PlainInfo = plain(
+    RBAC,
+    "ClusterRoleBinding",
+    "clusterrolebindings",
+    "clusterrolebinding",
+)
+.cluster_wide()
+.path_names();
+static ROLE: PlainInfo = plain(RBAC, "Role", "roles", "role").path_names();
+static ROLE_BINDING: PlainInfo = plain(RBAC, "RoleBinding", "rolebindings", "rolebinding").path_names();
+
+static TABLE: [&PlainInfo; 35] = [
     &ENDPOINTS,
     &LIMIT_RANGE,
     &PERSISTENT_VOLUME_CLAIM,
@@ -379,10 +416,15 @@ static TABLE: [&PlainInfo; 30] = [
     &STATEFUL_SET,
     &CRON_JOB,
     &JOB,
+    &CERTIFICATE_SIGNING_REQUEST,
     &ENDPOINT_SLICE,
     &NETWORK_POLICY,
     &RUNTIME_CLASS,
     &POD_DISRUPTION_BUDGET,
+    &CLUSTER_ROLE_BINDING,
+    &CLUSTER_ROLE,
+    &ROLE_BINDING,
+    &ROLE,
     &DEVICE_CLASS,
     &RESOURCE_CLAIM,
     &RESOURCE_CLAIM_TEMPLATE,
@@ -397,6 +439,11 @@ static TABLE: [&PlainInfo; 30] = [
 ];
 
 impl ResourceKind {
+    pub const CERTIFICATE_SIGNING_REQUEST: Self = Self::Plain(PlainKind(&CERTIFICATE_SIGNING_REQUEST));
+    pub const CLUSTER_ROLE: Self = Self::Plain(PlainKind(&CLUSTER_ROLE));
+    pub const CLUSTER_ROLE_BINDING: Self = Self::Plain(PlainKind(&CLUSTER_ROLE_BINDING));
+    pub const ROLE: Self = Self::Plain(PlainKind(&ROLE));
+    pub const ROLE_BINDING: Self = Self::Plain(PlainKind(&ROLE_BINDING));
     pub const SERVICE: Self = Self::Plain(PlainKind(&SERVICE));
     pub const ENDPOINTS: Self = Self::Plain(PlainKind(&ENDPOINTS));
     pub const ENDPOINT_SLICE: Self = Self::Plain(PlainKind(&ENDPOINT_SLICE));

@@ -10,28 +10,32 @@ pub enum GroupVersion {
     CoreV1,
     AppsV1,
     BatchV1,
+    CertificatesV1,
     CoordinationV1,
     DiscoveryV1,
     EventsV1,
     NetworkingV1,
     NodeV1,
     PolicyV1,
+    RbacV1,
     ResourceV1,
     SchedulingV1,
     StorageV1,
 }
 
 impl GroupVersion {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::CoreV1,
         Self::AppsV1,
         Self::BatchV1,
+        Self::CertificatesV1,
         Self::CoordinationV1,
         Self::DiscoveryV1,
         Self::EventsV1,
         Self::NetworkingV1,
         Self::NodeV1,
         Self::PolicyV1,
+        Self::RbacV1,
         Self::ResourceV1,
         Self::SchedulingV1,
         Self::StorageV1,
@@ -43,12 +47,14 @@ impl GroupVersion {
             Self::CoreV1 => "v1",
             Self::AppsV1 => "apps/v1",
             Self::BatchV1 => "batch/v1",
+            Self::CertificatesV1 => "certificates.k8s.io/v1",
             Self::CoordinationV1 => "coordination.k8s.io/v1",
             Self::DiscoveryV1 => "discovery.k8s.io/v1",
             Self::EventsV1 => "events.k8s.io/v1",
             Self::NetworkingV1 => "networking.k8s.io/v1",
             Self::NodeV1 => "node.k8s.io/v1",
             Self::PolicyV1 => "policy/v1",
+            Self::RbacV1 => "rbac.authorization.k8s.io/v1",
             Self::ResourceV1 => "resource.k8s.io/v1",
             Self::SchedulingV1 => "scheduling.k8s.io/v1",
             Self::StorageV1 => "storage.k8s.io/v1",
@@ -226,7 +232,7 @@ static NODE: Info = Info {
     singular: "node",
     short_names: &["no"],
     namespaced: false,
-    subresources: &[Subresource::Status],
+    subresources: &[Subresource::Proxy, Subresource::Status],
     ..PLAIN
 };
 static POD: Info = Info {
@@ -243,6 +249,7 @@ static POD: Info = Info {
         Subresource::Exec,
         Subresource::Log,
         Subresource::PortForward,
+        Subresource::Proxy,
         Subresource::Status,
     ],
     ..PLAIN
@@ -258,6 +265,7 @@ static SERVICE_ACCOUNT: Info = Info {
     plural: "serviceaccounts",
     singular: "serviceaccount",
     short_names: &["sa"],
+    subresources: &[Subresource::Token],
     ..PLAIN
 };
 
@@ -316,6 +324,7 @@ impl ObjectPath {
 /// A part of an object, or an action on it, with a path of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Subresource {
+    Approval,
     Attach,
     Binding,
     EphemeralContainers,
@@ -324,12 +333,15 @@ pub enum Subresource {
     Finalize,
     Log,
     PortForward,
+    Proxy,
     Scale,
     Status,
+    Token,
 }
 
 impl Subresource {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 13] = [
+        Self::Approval,
         Self::Attach,
         Self::Binding,
         Self::EphemeralContainers,
@@ -338,12 +350,15 @@ impl Subresource {
         Self::Finalize,
         Self::Log,
         Self::PortForward,
+        Self::Proxy,
         Self::Scale,
         Self::Status,
+        Self::Token,
     ];
 
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Approval => "approval",
             Self::Attach => "attach",
             Self::Binding => "binding",
             Self::EphemeralContainers => "ephemeralcontainers",
@@ -352,8 +367,10 @@ impl Subresource {
             Self::Finalize => "finalize",
             Self::Log => "log",
             Self::PortForward => "portforward",
+            Self::Proxy => "proxy",
             Self::Scale => "scale",
             Self::Status => "status",
+            Self::Token => "token",
         }
     }
 
@@ -365,8 +382,11 @@ impl Subresource {
     pub const fn verbs(self) -> &'static [&'static str] {
         match self {
             Self::Attach | Self::Exec | Self::PortForward => &["create", "get"],
-            Self::Binding | Self::Eviction => &["create"],
-            Self::EphemeralContainers | Self::Scale | Self::Status => &["get", "patch", "update"],
+            Self::Binding | Self::Eviction | Self::Token => &["create"],
+            Self::Approval | Self::EphemeralContainers | Self::Scale | Self::Status => {
+                &["get", "patch", "update"]
+            }
+            Self::Proxy => &["create", "delete", "get", "patch", "update"],
             Self::Finalize => &["update"],
             Self::Log => &["get"],
         }

@@ -174,6 +174,7 @@ fn check_own(node: &str, kind: PlainKind, path: &ObjectPath, object: &Object) ->
             "node {node:?} can only access the {} with its own name",
             kind.info().singular
         )),
+        NodeAccess::ByRoles => Ok(()),
         NodeAccess::Nothing | NodeAccess::Read | NodeAccess::OfItsPods(_) => Err(never(node, path)),
     }
 }

@@ -53,6 +53,10 @@ impl Registry {
         if let Some(node) = &options.node {
             self.restrict_create(node, path, &object).await?;
         }
+        if path.endpoint.kind == ResourceKind::CERTIFICATE_SIGNING_REQUEST {
+            name_requester(&mut object, options);
+        }
+        check_grants(path, None, &object, options)?;
         if !object.resource_version().is_empty() {
             return Err(ApiError::bad_request(
                 "resourceVersion should not be set on objects to be created",
@@ -144,7 +148,7 @@ impl Registry {
                 value: Some(object.encode()),
                 guards,
             };
-            match self.store.swap(swap).await? {
+            match self.swap(swap).await? {
                 Swapped::Done(revision) => {
                     object.set_meta("resourceVersion", json!(revision.to_string()));
                     return Ok(object);
@@ -155,6 +159,27 @@ impl Registry {
             }
         }
         Err(ApiError::modified(endpoint, &name))
+    }
+
+    /// Replaces the status of an object that is still the one it was computed from; otherwise that is a conflict.
+    pub(crate) async fn set_status(
+        &self,
+        path: &ObjectPath,
+        computed_from: &Object,
+        status: Value,
+    ) -> Result<(), ApiError> {
+        let set = |old: &Object| {
+            if old.resource_version() != computed_from.resource_version() {
+                return Err(ApiError::modified(path.endpoint, old.name()));
+            }
+            let mut object = old.clone();
+            object.value_mut()["status"] = status.clone();
+            Ok(ChangedObject {
+                object,
+                warnings: Vec::new(),
+            })
+        };
+        self.change(path, false, set).await.map(drop)
     }
 
     /// Creates an object of the server's own, unless there is one of its name.
@@ -283,6 +308,7 @@ impl Registry {
         if let Some(node) = &options.node {
             restriction::check_update(node, path, old, &object)?;
         }
+        check_grants(path, Some(old), &object, options)?;
         object.set_type(endpoint.kind.storage());
         managed::record(Some(old), &mut object, path, options, writer);
         Ok(ChangedObject {
@@ -338,7 +364,7 @@ impl Registry {
             value: Some(value).filter(|_| !ended),
             guards: Vec::new(),
         };
-        match self.store.swap(swap).await? {
+        match self.swap(swap).await? {
             Swapped::Done(revision) => {
                 object.set_meta("resourceVersion", json!(revision.to_string()));
                 Ok(Some(object))
@@ -360,6 +386,33 @@ fn keep_assigned(
             .map_err(|errors| ApiError::invalid(path.endpoint, old.name(), &errors))?;
     }
     Ok(changed)
+}
+
+/// Whether the writer may grant what the object grants.
+fn check_grants(
+    path: &ObjectPath,
+    old: Option<&Object>,
+    new: &Object,
+    options: &WriteOptions,
+) -> Result<(), ApiError> {
+    let Some(limit) = &options.grants else {
+        return Ok(());
+    };
+    let checked = limit.check(path.endpoint.kind, old, new);
+    checked.map_err(|why| ApiError::forbidden(path.endpoint, new.name(), &why))
+}
+
+/// Who asks for a certificate is not for them to say.
+fn name_requester(request: &mut Object, options: &WriteOptions) {
+    let spec = &mut request.value_mut()["spec"];
+    let Some(caller) = &options.caller else { return };
+    spec["username"] = json!(caller.user);
+    spec["groups"] = json!(caller.groups);
+    for (field, value) in [("uid", json!(caller.uid)), ("extra", json!(caller.extra))] {
+        let is_empty = value.as_str() == Some("") || value.as_object().is_some_and(serde_json::Map::is_empty);
+        spec[field] = if is_empty { Value::Null } else { value };
+    }
+    crate::rest::body::strip_nulls(spec);
 }
 
 /// Makes the object's namespace and name those of the path, unless it says otherwise.

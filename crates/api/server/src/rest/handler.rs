@@ -18,17 +18,20 @@ use hyper::body::Frame;
 use rustls::pki_types::CertificateDer;
 use serde_json::{Value, json};
 
-use crate::access::{self, Access, Authenticator, Identity};
+use crate::access::pki::Authority;
+use crate::access::review::ReviewPath;
+use crate::access::signing::CertificateSigner;
+use crate::access::{Access, Authenticator, Authorizer, GrantLimit, Identity, tokens};
 use crate::audit::{AuditLog, AuditRecord};
 use crate::discovery;
 use crate::discovery::openapi;
 use crate::metrics::{self, ApiMetrics, OpenStream, RequestLabels};
 use crate::node_proxy::usage;
-use crate::node_proxy::{self, Nodes};
+use crate::node_proxy::{self, Nodes, ProxyPath};
 use crate::patch;
 use crate::registry::attendance::Attending;
 use crate::registry::object::Object;
-use crate::registry::resource::{ObjectPath, ResourceKind, Subresource};
+use crate::registry::resource::{GroupVersion, ObjectPath, ResourceKind, Subresource};
 use crate::registry::scale;
 use crate::registry::selector::Selector;
 use crate::registry::{Deleted, Registry, Written};
@@ -54,6 +57,10 @@ const MAX_WARNING_BYTES: usize = 256;
 pub(crate) struct Handler {
     registry: Registry,
     authenticator: Arc<Authenticator>,
+    authorizer: Authorizer,
+    signer: CertificateSigner,
+    /// Where clients reach the server.
+    url: String,
     nodes: Nodes,
     room: Room,
     metrics: Arc<ApiMetrics>,
@@ -69,6 +76,8 @@ struct Call<'a> {
     /// `None` if the request is about one object.
     list: Option<&'a ListOptions>,
     headers: &'a HeaderMap,
+    /// What the caller may grant; `None` if that is everything, or does not matter here.
+    grants: Option<GrantLimit>,
     /// Empty for requests that are passed on.
     body: Bytes,
 }
@@ -79,9 +88,14 @@ impl Handler {
         authenticator: Arc<Authenticator>,
         nodes: Nodes,
         audit: Option<Arc<AuditLog>>,
+        authority: Arc<Authority>,
+        url: String,
     ) -> Self {
         let gates = registry.rules().gates;
         Self {
+            authorizer: Authorizer::new(registry.clone()),
+            signer: CertificateSigner::new(authority, registry.clone()),
+            url,
             registry,
             authenticator,
             nodes,
@@ -97,12 +111,13 @@ impl Handler {
     }
 
     /// Who sends a request with these headers over a connection with this client certificate.
-    pub(crate) fn authenticate(
+    pub(crate) async fn authenticate(
         &self,
         chain: Option<&[CertificateDer<'_>]>,
         headers: &HeaderMap,
     ) -> Result<Identity, ApiError> {
-        self.authenticator.authenticate(chain, headers)
+        let caller = self.authenticator.authenticate(chain, headers).await?;
+        self.authorizer.impersonate(caller, headers).await
     }
 
     /// Answers a request of a caller.
@@ -136,32 +151,49 @@ impl Handler {
         let route = route::parse(&path);
         match route {
             Ok(Route::Objects(object)) => self.objects(identity, object, request).await,
+            Ok(Route::Proxy(proxied)) => self.proxy(&identity, &proxied, request).await,
+            Ok(Route::Review(review)) => self.review(&identity, &review, request).await,
             Ok(route @ Route::Usage(_)) if request.method() == Method::GET => {
-                access::authorize_route(&identity, &route, &path)?;
+                let authorizing = self
+                    .authorizer
+                    .authorize_route(&identity, &route, request.method(), &path);
+                authorizing.await?;
                 let query = Query::parse(request.uri().query().unwrap_or_default())?;
                 self.usage(&identity, &route, &query).await
             }
             Ok(route) => {
-                access::authorize_route(&identity, &route, &path)?;
+                let authorizing = self
+                    .authorizer
+                    .authorize_route(&identity, &route, request.method(), &path);
+                authorizing.await?;
                 if request.method() != Method::GET && request.method() != Method::HEAD {
                     return Err(ApiError::method_not_allowed());
                 }
                 // Whether the server is healthy can be asked however busy it is.
-                let is_open = matches!(route, Route::Health | Route::Readiness | Route::Version);
+                let is_open = matches!(route, Route::Health(_) | Route::Version);
                 let permit = (!is_open).then(|| self.room.take(&identity, Load::Reading));
                 let _permit = permit.transpose()?;
-                self.document(&route, request.headers()).await
+                let query = Query::parse(request.uri().query().unwrap_or_default())?;
+                self.document(&route, &query, request.headers()).await
             }
             Err(error) => {
                 // A caller who may not look around does not learn what is not there.
-                access::authorize_route(&identity, &Route::Paths, &path)?;
+                let authorizing =
+                    self.authorizer
+                        .authorize_route(&identity, &Route::Paths, request.method(), &path);
+                authorizing.await?;
                 Err(error)
             }
         }
     }
 
     /// Answers a request for something that is not an object.
-    async fn document(&self, route: &Route, headers: &HeaderMap) -> Result<Response<Body>, ApiError> {
+    async fn document(
+        &self,
+        route: &Route,
+        query: &Query,
+        headers: &HeaderMap,
+    ) -> Result<Response<Body>, ApiError> {
         let accepted = header(headers, &ACCEPT);
         let aggregated = |core: bool, plain: fn() -> Value| match accept::discovery(accepted)? {
             DiscoveryView::Plain => Ok(json_answer(StatusCode::OK, &plain())),
@@ -180,8 +212,17 @@ impl Handler {
             Ok(json_answer(StatusCode::OK, value))
         };
         match route {
-            Route::Health => self.health().await,
-            Route::Readiness => self.readiness().await,
+            Route::Health(path) => path.answer(&self.registry, query).await,
+            Route::IssuerDiscovery => plain(&tokens::discovery_document(&self.url)),
+            Route::IssuerKeys => {
+                let mut answer =
+                    json_answer(StatusCode::OK, &self.authenticator.service_accounts().key_set());
+                let content_type = HeaderValue::from_static("application/jwk-set+json");
+                answer.headers_mut().insert(CONTENT_TYPE, content_type);
+                Ok(answer)
+            }
+            Route::ReviewGroup(group) => plain(&discovery::review_group(*group)),
+            Route::ReviewResources(group) => plain(&group.resources()),
             Route::Version => {
                 let mut version = discovery::version();
                 // Nodes remember whose pods they run.
@@ -200,7 +241,9 @@ impl Handler {
             Route::OpenApiV2 => plain(&openapi::v2(self.registry.rules().profile)),
             Route::OpenApiV3Index => plain(&openapi::v3_index()),
             Route::OpenApiV3(group) => plain(&openapi::v3(*group, self.registry.rules().profile)),
-            Route::Objects(_) | Route::Usage(_) => Err(ApiError::no_such_path()),
+            Route::Objects(_) | Route::Proxy(_) | Route::Review(_) | Route::Usage(_) => {
+                Err(ApiError::no_such_path())
+            }
         }
     }
 
@@ -226,23 +269,51 @@ impl Handler {
         Ok(json_answer(StatusCode::OK, &answering.await?))
     }
 
-    /// Answers whether the server is healthy, which it is if its store answers.
-    async fn health(&self) -> Result<Response<Body>, ApiError> {
-        self.registry.revision().await?;
-        let mut answer = Response::new(full(Bytes::from_static(b"ok")));
-        let text = HeaderValue::from_static("text/plain; charset=utf-8");
-        answer.headers_mut().insert(CONTENT_TYPE, text);
-        Ok(answer)
+    /// Answers a question about who may do what.
+    async fn review(
+        &self,
+        identity: &Identity,
+        review: &ReviewPath,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, ApiError> {
+        review.authorize(identity, &self.authorizer).await?;
+        if request.method() != Method::POST {
+            return Err(ApiError::method_not_allowed());
+        }
+        // Nothing is stored: it takes no more than a read.
+        let _permit = self.room.take(identity, Load::Reading)?;
+        let (parts, incoming) = request.into_parts();
+        let work = async {
+            let bytes = read_body(incoming).await?;
+            let encoding = Encoding::of(Some(header(&parts.headers, &CONTENT_TYPE)))?;
+            let body = body::parse(&bytes, encoding)?.value;
+            let answer = review
+                .answer(body, identity, &self.authorizer, &self.authenticator)
+                .await?;
+            Ok(json_answer(StatusCode::CREATED, &answer))
+        };
+        tokio::time::timeout(REQUEST_TIMEOUT, work)
+            .await
+            .unwrap_or_else(|_| Err(late()))
     }
 
-    async fn readiness(&self) -> Result<Response<Body>, ApiError> {
-        match self.registry.trouble() {
-            None => self.health().await,
-            Some(trouble) => Err(ApiError::new(
-                crate::rest::status::StatusReason::ServiceUnavailable,
-                format!("the store cannot be written: {trouble}; make room on the disk"),
-            )),
-        }
+    /// Passes a request on to what a pod or a node serves itself.
+    async fn proxy(
+        &self,
+        identity: &Identity,
+        proxied: &ProxyPath,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, ApiError> {
+        let access = Access {
+            verb: Verb::of_proxied(request.method())?,
+            path: &proxied.object,
+            selector: None,
+        };
+        self.authorizer.authorize_caller(identity, access).await?;
+        let permit = self.room.take(identity, Load::LongRunning)?;
+        self.authorizer.authorize(identity, access).await?;
+        let passing: BoxFuture<'_, _> = Box::pin(self.nodes.proxy(proxied, request, permit));
+        passing.await
     }
 
     async fn objects(
@@ -264,11 +335,11 @@ impl Handler {
             path: &path,
             selector: list.as_ref().map(|list| &list.selector),
         };
-        access::authorize_caller(&identity, access)?;
+        self.authorizer.authorize_caller(&identity, access).await?;
         let permit = self.room.take(&identity, load(verb))?;
         let (parts, incoming) = request.into_parts();
         let work = async {
-            access::authorize(&identity, &self.registry, access).await?;
+            self.authorizer.authorize(&identity, access).await?;
             let body = read_body(incoming).await?;
             let call = Call {
                 identity: &identity,
@@ -276,17 +347,89 @@ impl Handler {
                 query: &query,
                 list: list.as_ref(),
                 headers: &parts.headers,
+                grants: self.grants(&identity, verb, &path).await?,
                 body,
             };
-            self.serve(verb, call, permit).await
+            let answer = self.serve(verb, call, permit).await?;
+            self.follow_up(verb, &path, &query, answer.status()).await;
+            Ok(answer)
         };
         tokio::time::timeout(REQUEST_TIMEOUT, work)
             .await
-            .unwrap_or_else(|_| {
-                Err(ApiError::timeout(
-                    "request did not complete within the allotted timeout",
-                ))
-            })
+            .unwrap_or_else(|_| Err(late()))
+    }
+
+    /// What a caller may grant by what they write.
+    async fn grants(
+        &self,
+        identity: &Identity,
+        verb: Verb,
+        path: &ObjectPath,
+    ) -> Result<Option<GrantLimit>, ApiError> {
+        let kind = path.endpoint.kind;
+        if !verb.mutates() {
+            return Ok(None);
+        }
+        if kind == ResourceKind::CERTIFICATE_SIGNING_REQUEST
+            && path.subresource == Some(Subresource::Approval)
+        {
+            self.check_approver(identity, path).await?;
+        }
+        if path.endpoint.group_version == GroupVersion::RbacV1 {
+            self.authorizer.grant_limit(identity).await
+        } else {
+            Ok(None)
+        }
+    }
+
+    /// Whether a caller may approve of requests to the signer that this one names.
+    async fn check_approver(&self, identity: &Identity, path: &ObjectPath) -> Result<(), ApiError> {
+        let whole = ObjectPath {
+            subresource: None,
+            ..path.clone()
+        };
+        let request = self.registry.get(&whole).await?;
+        let signer = request.text("/spec/signerName");
+        if self.authorizer.may_approve(identity, signer).await? {
+            return Ok(());
+        }
+        let why = format!("user not permitted to approve requests with signerName {signer:?}");
+        Err(ApiError::forbidden(path.endpoint, request.name(), &why))
+    }
+
+    /// Does what follows from a change at once.
+    async fn follow_up(&self, verb: Verb, path: &ObjectPath, query: &Query, code: StatusCode) {
+        let is_dry = query.get("dryRun").is_some_and(|value| !value.is_empty());
+        if !verb.mutates() || is_dry || !code.is_success() {
+            return;
+        }
+        let kind = path.endpoint.kind;
+        let done = if kind == ResourceKind::CLUSTER_ROLE {
+            self.registry.gather_roles().await
+        } else if kind == ResourceKind::CERTIFICATE_SIGNING_REQUEST {
+            self.sign_requests(path.name.as_deref()).await
+        } else {
+            Ok(())
+        };
+        if let Err(error) = done {
+            tracing::warn!(%error, kind = path.endpoint.info().kind, "what follows from a change was not done");
+        }
+    }
+
+    /// Signs what can be signed: the request of this name, or all, of which one is new.
+    async fn sign_requests(&self, name: Option<&str>) -> Result<(), ApiError> {
+        if let Some(name) = name {
+            return self.signer.process(name, &self.authorizer).await;
+        }
+        self.signer.clean().await?;
+        let (requests, _) = self
+            .registry
+            .all(ResourceKind::CERTIFICATE_SIGNING_REQUEST, None)
+            .await?;
+        for request in requests {
+            self.signer.process(request.name(), &self.authorizer).await?;
+        }
+        Ok(())
     }
 
     async fn serve(&self, verb: Verb, call: Call<'_>, permit: Permit) -> Result<Response<Body>, ApiError> {
@@ -371,6 +514,13 @@ impl Handler {
                     .bind(call.path, &parsed.value, options.dry_run)
                     .await?;
                 value_answer(StatusCode::CREATED, &success(None), call.form()?.wire)
+            }
+            Some(Subresource::Token) => {
+                let tokens = self.authenticator.service_accounts();
+                let answer = tokens
+                    .request(call.path, parsed.value, call.identity.node())
+                    .await?;
+                Ok(json_answer(StatusCode::CREATED, &answer))
             }
             Some(Subresource::Eviction) => {
                 let delete = parsed.value.get("deleteOptions").cloned();
@@ -473,9 +623,9 @@ impl Handler {
             path,
             selector: None,
         };
-        access::authorize_caller(identity, access)?;
+        self.authorizer.authorize_caller(identity, access).await?;
         let permit = self.room.take(identity, Load::LongRunning)?;
-        access::authorize(identity, &self.registry, access).await?;
+        self.authorizer.authorize(identity, access).await?;
         let pod = self.registry.get(path).await?;
         let subresource = path.subresource.ok_or_else(ApiError::no_such_path)?;
         let target = node_proxy::target(
@@ -505,6 +655,8 @@ impl Call<'_> {
     fn write_options(&self) -> Result<WriteOptions, ApiError> {
         let mut options = WriteOptions::parse(self.query, header(self.headers, &USER_AGENT))?;
         options.node = self.identity.node().map(str::to_owned);
+        options.caller = Some(self.identity.clone());
+        options.grants.clone_from(&self.grants);
         Ok(options)
     }
 
@@ -523,6 +675,10 @@ impl Call<'_> {
         options.node = self.identity.node().map(str::to_owned);
         Ok(options)
     }
+}
+
+fn late() -> ApiError {
+    ApiError::timeout("request did not complete within the allotted timeout")
 }
 
 /// A header as text, empty if it is missing or is not text.

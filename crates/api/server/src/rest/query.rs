@@ -4,6 +4,7 @@ use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::access::{GrantLimit, Identity};
 use crate::registry::resource::ResourceKind;
 use crate::registry::selector::Selector;
 use crate::rest::status::ApiError;
@@ -34,6 +35,12 @@ impl Query {
             .iter()
             .find(|(key, _)| key == name)
             .map(|(_, value)| value.as_str())
+    }
+
+    /// All values of a parameter that may come more than once.
+    pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        let named = self.0.iter().filter(move |(key, _)| key == name);
+        named.map(|(_, value)| value.as_str())
     }
 
     /// The parameter, empty if it is not there.
@@ -160,6 +167,10 @@ pub(crate) struct WriteOptions {
     pub force: bool,
     /// The node that writes, which may not write everything; `None` if the writer is no node.
     pub node: Option<String>,
+    /// Who writes; `None` if it is the server itself.
+    pub caller: Option<Identity>,
+    /// What the writer may grant; `None` if that is everything, or if no role or binding is written.
+    pub grants: Option<GrantLimit>,
 }
 
 /// How many bytes a manager's name may have.
@@ -198,6 +209,8 @@ impl WriteOptions {
             field_manager: field_manager[..end].to_owned(),
             force: query.flag("force")?.unwrap_or(false),
             node: None,
+            caller: None,
+            grants: None,
         })
     }
 }

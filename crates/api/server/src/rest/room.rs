@@ -136,6 +136,7 @@ mod tests {
         Identity {
             user: name.to_owned(),
             groups: vec![group.to_owned()],
+            ..Identity::default()
         }
     }
 

@@ -6,16 +6,17 @@
 use http::Method;
 use percent_encoding::percent_decode_str;
 
+use crate::access::review::{ReviewGroup, ReviewPath};
+use crate::node_proxy::ProxyPath;
 use crate::node_proxy::usage::{self, UsagePath};
 use crate::registry::resource::{GroupVersion, ObjectPath, Subresource};
+use crate::rest::health::HealthPath;
 use crate::rest::status::ApiError;
 
 /// What a path names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Route {
-    Health,
-    /// Whether requests can be served, writes among them.
-    Readiness,
+    Health(HealthPath),
     Metrics,
     Version,
     OpenApiV2,
@@ -29,6 +30,16 @@ pub(crate) enum Route {
     Group(GroupVersion),
     /// `/api/v1`, `/apis/GROUP/VERSION`
     Resources(GroupVersion),
+    /// `/.well-known/openid-configuration`
+    IssuerDiscovery,
+    /// `/openid/v1/jwks`
+    IssuerKeys,
+    /// `/apis/authorization.k8s.io`
+    ReviewGroup(ReviewGroup),
+    /// `/apis/authorization.k8s.io/v1`
+    ReviewResources(ReviewGroup),
+    /// A question about who may do what, which is not stored.
+    Review(ReviewPath),
     /// `/apis/metrics.k8s.io`
     UsageGroup,
     /// `/apis/metrics.k8s.io/v1beta1`
@@ -38,6 +49,8 @@ pub(crate) enum Route {
     /// `/`
     Paths,
     Objects(ObjectPath),
+    /// What a pod or a node serves itself.
+    Proxy(ProxyPath),
 }
 
 /// What is done with objects. The names are those of access rules.
@@ -75,6 +88,33 @@ impl Verb {
         }
     }
 
+    /// The verb of this name.
+    pub(crate) fn find(name: &str) -> Option<Self> {
+        let all = [
+            Self::Get,
+            Self::List,
+            Self::Watch,
+            Self::Create,
+            Self::Update,
+            Self::Patch,
+            Self::Delete,
+            Self::DeleteCollection,
+        ];
+        all.into_iter().find(|verb| verb.name() == name)
+    }
+
+    /// The verb of a request to what a pod or a node serves itself.
+    pub(crate) fn of_proxied(method: &Method) -> Result<Self, ApiError> {
+        match *method {
+            Method::GET | Method::HEAD | Method::OPTIONS => Ok(Self::Get),
+            Method::POST => Ok(Self::Create),
+            Method::PUT => Ok(Self::Update),
+            Method::PATCH => Ok(Self::Patch),
+            Method::DELETE => Ok(Self::Delete),
+            _ => Err(ApiError::method_not_allowed()),
+        }
+    }
+
     /// The verb of a request to a path of objects.
     pub(crate) fn of(method: &Method, path: &ObjectPath, watch: bool) -> Result<Self, ApiError> {
         let named = path.name.is_some();
@@ -99,6 +139,9 @@ impl Verb {
 
 /// Finds what a path names.
 pub(crate) fn parse(path: &str) -> Result<Route, ApiError> {
+    if let Some(proxied) = ProxyPath::parse(path) {
+        return Ok(Route::Proxy(proxied));
+    }
     let mut segments = Vec::new();
     for segment in path.split('/').filter(|segment| !segment.is_empty()) {
         let decoded = percent_decode_str(segment)
@@ -113,10 +156,11 @@ pub(crate) fn parse(path: &str) -> Result<Route, ApiError> {
     let segments: Vec<&str> = segments.iter().map(AsRef::as_ref).collect();
     let found = match segments.as_slice() {
         [] => Some(Route::Paths),
-        ["healthz" | "livez", ..] => Some(Route::Health),
-        ["readyz", ..] => Some(Route::Readiness),
+        ["healthz" | "livez" | "readyz", ..] => HealthPath::parse(&segments).map(Route::Health),
         ["metrics"] => Some(Route::Metrics),
         ["version"] => Some(Route::Version),
+        [".well-known", "openid-configuration"] => Some(Route::IssuerDiscovery),
+        ["openid", "v1", "jwks"] => Some(Route::IssuerKeys),
         ["openapi", "v2"] => Some(Route::OpenApiV2),
         ["openapi", "v3"] => Some(Route::OpenApiV3Index),
         ["openapi", "v3", "api", version] => GroupVersion::find("", version).map(Route::OpenApiV3),
@@ -126,6 +170,14 @@ pub(crate) fn parse(path: &str) -> Result<Route, ApiError> {
         ["apis", usage::GROUP] => Some(Route::UsageGroup),
         ["apis", usage::GROUP, usage::VERSION] => Some(Route::UsageResources),
         ["apis", usage::GROUP, usage::VERSION, rest @ ..] => UsagePath::parse(rest).map(Route::Usage),
+        ["apis", group] if ReviewGroup::find(group).is_some() => {
+            ReviewGroup::find(group).map(Route::ReviewGroup)
+        }
+        ["apis", group, "v1", rest @ ..] if ReviewGroup::find(group).is_some() => ReviewGroup::find(group)
+            .and_then(|group| match rest {
+                [] => Some(Route::ReviewResources(group)),
+                rest => ReviewPath::parse(group, rest).map(Route::Review),
+            }),
         ["apis", group] => GroupVersion::find(group, "v1").map(Route::Group),
         ["api", version] => GroupVersion::find("", version).map(Route::Resources),
         ["apis", group, version] => GroupVersion::find(group, version).map(Route::Resources),

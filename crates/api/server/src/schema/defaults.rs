@@ -91,9 +91,19 @@ fn set(message: &str, map: &mut Map<String, Value>) {
             set_pod(name, map);
             set_core(name, map);
         }
+        Some(("rbac", name)) => set_rbac(name, map),
         Some(("storage", name)) => set_storage(name, map),
         Some((_, name)) => set_other(name, map),
         None => {}
+    }
+}
+
+fn set_rbac(name: &str, map: &mut Map<String, Value>) {
+    const GROUP: &str = "rbac.authorization.k8s.io";
+    match name {
+        "RoleRef" => put(map, "apiGroup", GROUP),
+        "Subject" if matches!(text(map, "kind"), "User" | "Group") => put(map, "apiGroup", GROUP),
+        _ => {}
     }
 }
 

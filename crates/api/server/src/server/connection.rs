@@ -70,7 +70,7 @@ pub(super) async fn serve(
         let (handler, chain) = (Arc::clone(&handler), Arc::clone(&chain));
         let tracked = Arc::clone(&requests);
         async move {
-            let caller = handler.authenticate(chain.as_deref(), request.headers());
+            let caller = handler.authenticate(chain.as_deref(), request.headers()).await;
             if caller.as_ref().is_ok_and(|caller| !caller.is_anonymous()) {
                 tracked.identify();
             }

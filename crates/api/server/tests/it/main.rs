@@ -1,5 +1,6 @@
 //! What the server promises, from its store up to real clients.
 
+mod access;
 mod audit;
 mod client;
 mod crowding;
@@ -11,7 +12,10 @@ mod kubectl;
 mod modes;
 mod nodes;
 mod power_cut;
+mod proxy;
+mod rbac;
 mod restriction;
 mod revocation;
+mod signing;
 mod store;
 mod wire;

@@ -307,3 +307,38 @@ async fn the_python_client_lists_watches_creates_and_executes() {
 fn web() -> PodName {
     PodName::new("default", "web")
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_node_serves_itself_is_passed_on() {
+    let cluster = Cluster::new().await;
+    let mut admin = Client::admin(&cluster.server).await;
+    let answer = admin
+        .send(http::Method::GET, "/api/v1/nodes/n1/proxy/healthz", "", "")
+        .await;
+    let (code, body) = crate::client::collect(answer).await;
+    assert_eq!((code.as_u16(), &body[..]), (200, &b"ok"[..]));
+    let (code, pods) = admin.get("/api/v1/nodes/n1/proxy/pods").await;
+    assert_eq!((code, &pods["kind"]), (200, &json!("PodList")));
+    assert_eq!(admin.get("/api/v1/nodes/n1:22/proxy/").await.0, 400);
+    assert_eq!(admin.get("/api/v1/nodes/none/proxy/").await.0, 404);
+    if let Some(answer) = cluster
+        .server
+        .kubectl(&["get", "--raw", "/api/v1/nodes/n1/proxy/healthz"])
+    {
+        assert_eq!(answer.success(), "ok");
+    }
+    // A pod's address is what its node says: this machine's own is refused.
+    let status = json!({"status": {"podIP": "127.0.0.1"}});
+    let patched = admin
+        .send(
+            http::Method::PATCH,
+            &format!("{PODS}/web/status"),
+            "application/merge-patch+json",
+            status.to_string(),
+        )
+        .await;
+    assert_eq!(patched.status().as_u16(), 200);
+    let _ = crate::client::collect(patched).await;
+    let (code, refused) = admin.get(&format!("{PODS}/web:80/proxy/")).await;
+    assert_eq!((code, &refused["message"]), (400, &json!("address not allowed")));
+}

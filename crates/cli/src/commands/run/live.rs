@@ -114,11 +114,13 @@ impl Live {
         if let Some(logs) = &mut self.logs {
             logs.note(line);
         }
-        self.read_logs();
         self.pods.apply(line);
         if self.pods.has(&line.pod)
             && let Some(text) = self.formatter.format(line)
         {
+            if let Some(logs) = &mut self.logs {
+                logs.read_before(line, &mut |text| self.pending.push(text));
+            }
             self.pending.push(text);
         }
     }

@@ -121,11 +121,24 @@ impl ContainerLogs {
 
     /// Hands out the lines there are now.
     pub(super) fn read(&mut self, each: &mut dyn FnMut(String)) {
-        for log in &mut self.followed {
+        self.read_if(|_| true, each);
+    }
+
+    /// Hands out what the containers of a pod had printed before this happened to it. The logs of all others wait for the
+    /// next look: with many pods something happens all the time.
+    pub(super) fn read_before(&mut self, line: &PodLine, each: &mut dyn FnMut(String)) {
+        self.read_if(|log| log.uid == line.uid, each);
+    }
+
+    fn read_if(&mut self, wanted: impl Fn(&Followed) -> bool, each: &mut dyn FnMut(String)) {
+        self.followed.retain_mut(|log| {
+            if !wanted(log) {
+                return true;
+            }
             // A log that cannot be read is no reason to end a run; the file stays where it is.
             let _ = log.read(each);
-        }
-        self.followed.retain(|log| !log.ended);
+            !log.ended
+        });
     }
 }
 
@@ -236,8 +249,19 @@ mod tests {
             reason: ExitReason::Completed,
             seconds: None,
         };
-        logs.note(&line(&pods, 1, true, exited));
-        assert_eq!(look(&mut logs), ["app | three"]);
+        let exited = line(&pods, 1, true, exited);
+        logs.note(&exited);
+        let mut other = exited.clone();
+        other.uid = "another".into();
+        let mut before = |line: &PodLine| {
+            let mut shown = Vec::new();
+            logs.read_before(line, &mut |line| {
+                shown.push(anstream::adapter::strip_str(&line).to_string());
+            });
+            shown
+        };
+        assert!(before(&other).is_empty(), "what happens to another pod");
+        assert_eq!(before(&exited), ["app | three"]);
         assert!(logs.followed.is_empty());
         assert_eq!(tail(path, 2), [" [2Jtwo", "three"]);
     }

@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 
 use pulselet_agent::{FULL_BACKLOG, LineHub, Lines, PodLine, PodView};
 use tokio::sync::{Notify, mpsc};
+use tokio::time::MissedTickBehavior;
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::live;
@@ -171,6 +172,8 @@ impl<W: io::Write> Printer<W> {
         pods: &Pods,
         mut format: impl FnMut(&PodLine) -> Option<String>,
     ) -> io::Result<()> {
+        let mut look = tokio::time::interval(LOOK_INTERVAL);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let mut next = tokio::select! {
                 line = lines.next() => match line {
@@ -181,12 +184,18 @@ impl<W: io::Write> Printer<W> {
                     self.recall(remark);
                     None
                 }
-                () = tokio::time::sleep(LOOK_INTERVAL), if self.logs.is_some() => None,
+                _ = look.tick(), if self.logs.is_some() => {
+                    self.print_logs()?;
+                    None
+                }
             };
-            self.print_logs()?;
             while let Some(line) = next {
-                self.note(&line)?;
-                if let Some(text) = format(&line).filter(|_| pods.has(&line.pod)) {
+                let text = format(&line).filter(|_| pods.has(&line.pod));
+                if let Some(logs) = &mut self.logs {
+                    logs.note(&line);
+                }
+                if let Some(text) = text {
+                    self.print_logs_before(&line)?;
                     writeln!(self.out, "{text}")?;
                 }
                 next = lines.try_next();
@@ -206,18 +215,21 @@ impl<W: io::Write> Printer<W> {
     }
 
     /// What a container printed before it ended comes before the line that says so.
-    fn note(&mut self, line: &PodLine) -> io::Result<()> {
-        match &mut self.logs {
-            Some(logs) => logs.note(line),
-            None => return Ok(()),
-        }
-        self.print_logs()
+    fn print_logs_before(&mut self, line: &PodLine) -> io::Result<()> {
+        self.print_what(|logs, each| logs.read_before(line, each))
     }
 
     fn print_logs(&mut self) -> io::Result<()> {
+        self.print_what(ContainerLogs::read)
+    }
+
+    fn print_what(
+        &mut self,
+        read: impl FnOnce(&mut ContainerLogs, &mut dyn FnMut(String)),
+    ) -> io::Result<()> {
         let mut printed = Ok(());
         if let Some(logs) = &mut self.logs {
-            logs.read(&mut |text| {
+            read(logs, &mut |text| {
                 if printed.is_ok() {
                     printed = (self.prints_logs)(&mut self.out, &text);
                 }

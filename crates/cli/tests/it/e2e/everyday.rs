@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 
 use super::harness::{Agent, eventually, in_order};
-use super::world::{World, e2e, http, port, with};
+use super::world::{Node, World, e2e, http, port, with};
 
 fn out(command: &mut Command) -> Output {
     command.output().expect("pulselet runs")
@@ -137,6 +137,39 @@ e2e!(config_maps_and_secrets_of_the_same_file_are_there, |world| {
     });
     agent.interrupt();
 });
+
+e2e!(
+    objects_are_handed_over_with_their_pods_and_outlive_the_agent,
+    [Process],
+    |world| {
+        std::fs::create_dir(world.path("manifests")).unwrap();
+        let node = Node::start(world);
+        eventually("agent", || world.pods());
+        let file = world.path("all.json");
+        std::fs::write(&file, with_objects(world, "hello").to_string()).unwrap();
+        let handed = out(world.command("run").arg("--detach").arg(&file));
+        assert_eq!(handed.status.code(), Some(0), "{handed:?}");
+        eventually("greeting", || {
+            (log_of(world) == "hello world today\n").then_some(())
+        });
+        // Another agent has them for another life.
+        drop(node);
+        let node = Node::start(world);
+        eventually("agent", || world.pods());
+        let restarted = out(world.command("restart").arg("web"));
+        assert_eq!(restarted.status.code(), Some(0), "{restarted:?}");
+        eventually("another life", || {
+            (world.app_status()["restartCount"] == 1).then_some(())
+        });
+        eventually("greeting", || {
+            (log_of(world) == "hello world today\n").then_some(())
+        });
+        let stopped = out(world.command("stop").args(["web", "--remove"]));
+        assert_eq!(stopped.status.code(), Some(0), "{stopped:?}");
+        drop(node);
+        assert!(world.processes().is_empty());
+    }
+);
 
 e2e!(
     objects_of_a_manifest_directory_follow_their_file,

@@ -24,6 +24,8 @@ enum Parts {
     One(Vec<String>),
     /// `api` and `node`, each with its flags.
     Two { api: Vec<String>, node: Vec<String> },
+    /// `api`, and `node` with nothing but a bootstrap kubeconfig.
+    Bootstrapped,
 }
 
 pub(crate) struct Cluster {
@@ -69,6 +71,11 @@ impl Cluster {
             api: owned(api),
             node: owned(node),
         })
+    }
+
+    /// `api`, and `node`, which asks for its certificates.
+    pub(crate) fn bootstrapped() -> Option<Self> {
+        Self::new(Parts::Bootstrapped)
     }
 
     /// `serve` with built-in containers, and an image to run them from.
@@ -144,6 +151,10 @@ impl Cluster {
                 self.start_api(&api);
                 self.start_node(&node);
             }
+            Parts::Bootstrapped => {
+                self.start_api(&[]);
+                self.start_bootstrapped_node();
+            }
         }
     }
 
@@ -180,6 +191,22 @@ impl Cluster {
         let mut node = self.command("node");
         node.arg("--kubeconfig").arg(self.path("node.kubeconfig"));
         node.arg("--manifests").arg(self.path("manifests")).args(flags);
+        self.with_node_flags(&mut node);
+        self.children
+            .push(node.stdout(Stdio::null()).spawn().expect("pulselet starts"));
+    }
+
+    fn start_bootstrapped_node(&mut self) {
+        let printed = Command::new(env!("CARGO_BIN_EXE_pulselet"))
+            .args(["api", "bootstrap-kubeconfig", "--data-dir"])
+            .arg(self.path("api"))
+            .output()
+            .expect("pulselet runs");
+        assert!(printed.status.success(), "{printed:?}");
+        std::fs::write(self.path("bootstrap.kubeconfig"), printed.stdout).expect("a kubeconfig");
+        let mut node = self.command("node");
+        node.arg("--bootstrap-kubeconfig")
+            .arg(self.path("bootstrap.kubeconfig"));
         self.with_node_flags(&mut node);
         self.children
             .push(node.stdout(Stdio::null()).spawn().expect("pulselet starts"));

@@ -106,6 +106,16 @@ impl Agent {
                 }
             }
         }
+        let keys: Vec<PodKey> = self.entries.keys().copied().collect();
+        for key in keys {
+            let leaves = self
+                .pods
+                .get(key)
+                .is_none_or(pulselet_engine::PodMachine::is_deleting);
+            if !leaves {
+                self.prepare_successor(key);
+            }
+        }
         for sandbox in &listing.sandboxes {
             if !uids.contains(&sandbox.pod.uid) {
                 self.found_stranger(sandbox);
@@ -191,6 +201,9 @@ impl Agent {
             .collect();
         let uid = Arc::clone(&entry.identity.uid);
         let has_ended = engine.status().phase.is_terminal();
+        if stored.is_spare {
+            self.store_specs(&entry);
+        }
         let key = self.insert(engine, entry);
         if !has_ended && blueprint.has_written_volumes() {
             self.jobs.adopt_volumes(PodRef {
@@ -203,6 +216,18 @@ impl Agent {
         self.containers
             .extend(lives.into_iter().map(|(id, life)| (id, (key, life))));
         Ok(key)
+    }
+
+    /// The database gets the manifests of a pod that came from its spare copy, or the next agent could not go on from what this
+    /// one stores.
+    fn store_specs(&mut self, entry: &PodEntry) {
+        let uid = &entry.identity.uid;
+        self.journal.spec(uid, entry.generation, &entry.spec);
+        for life in &entry.lives {
+            if life.generation != entry.generation {
+                self.journal.spec(uid, life.generation, &life.spec);
+            }
+        }
     }
 
     /// Gives a restored pod what has happened meanwhile, then that the agent is back.

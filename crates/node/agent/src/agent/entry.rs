@@ -15,6 +15,7 @@ use pulselet_vocabulary::{PodName, Signal};
 use serde::{Deserialize, Serialize};
 use tokio::task::AbortHandle;
 
+use super::succession::Preparation;
 use crate::jobs::{PodRef, SandboxLocation};
 use crate::pod::annotation::AcceptedAnnotation;
 use crate::pod::identity::Origin;
@@ -32,6 +33,7 @@ pub(super) struct PodEntry {
     /// What the next life is made from.
     pub(super) spec: Manifest,
     pub(super) qos_class: String,
+    pub(super) priority: i32,
     /// Per container, the ports that the manifest names.
     pub(super) ports: BTreeMap<String, Vec<String>>,
     pub(super) annotation: AcceptedAnnotation,
@@ -50,6 +52,8 @@ pub(super) struct PodEntry {
     pub(super) pending: PendingOutput,
     /// Takes this pod's name once it is gone.
     pub(super) successor: Option<Successor>,
+    /// What is fetched for it meanwhile.
+    pub(super) preparation: Option<Preparation>,
     /// The distinct stop signals it goes by, as counted in the metrics.
     pub(super) signals: BTreeSet<Signal>,
     /// The gates whose fields its manifest has, as counted in the metrics.
@@ -174,6 +178,7 @@ impl PodEntry {
             accepted_at,
             spec,
             qos_class,
+            priority: pod.spec.priority.unwrap_or(0),
             ports: super::pods::ports(pod),
             annotation: AcceptedAnnotation::new(pod),
             generation: 0,
@@ -185,6 +190,7 @@ impl PodEntry {
             history: History::default(),
             pending: PendingOutput::default(),
             successor: None,
+            preparation: None,
             signals: BTreeSet::new(),
             gates_in_use: gates_in_use(pod),
             grace_exceeded: false,
@@ -211,6 +217,12 @@ impl PodEntry {
             annotation: self.annotation.clone(),
             engine,
         }
+    }
+
+    /// Nobody waits for its name any more.
+    pub(super) fn forget_successor(&mut self) {
+        self.successor = None;
+        self.preparation = None;
     }
 
     /// The image that a container's next life is to have.

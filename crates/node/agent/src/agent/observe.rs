@@ -88,6 +88,8 @@ impl Agent {
                 message,
             } => self.warn(key, container, reason, message),
             JobResult::FailedMount { messages, is_new } => self.failed_mount(key, messages, is_new),
+            JobResult::SuccessorReady { uid } => self.successor_is_ready(key, &uid),
+            JobResult::SuccessorWaits { uid, message } => self.successor_waits(key, &uid, &message),
             JobResult::CleanedUp => self.forget(key),
         }
     }
@@ -414,7 +416,7 @@ impl Agent {
 }
 
 /// Where a pod's files on the disk are.
-fn storage_of(pod: PodKey, entry: &PodEntry, layout: &Layout) -> StorageMeasurement {
+pub(super) fn storage_of(pod: PodKey, entry: &PodEntry, layout: &Layout) -> StorageMeasurement {
     let uid = &entry.identity.uid;
     let logs = layout.pod_logs(&entry.identity.namespace, &entry.identity.name, uid);
     let on_disk = entry.blueprint.volumes.iter();

@@ -117,6 +117,8 @@ impl Agent {
             check_owner(entry, &origin)?;
             if *entry.identity.uid == *uid && !leaving {
                 entry.origin = origin;
+                // Whoever waited for its name was a change that is taken back.
+                entry.forget_successor();
                 self.journal.mark(key);
                 return Ok(added(How::Adopted));
             }
@@ -124,7 +126,7 @@ impl Agent {
             entry.successor = Some(Successor { pod, origin });
             self.journal.mark(key);
         }
-        self.feed(key, Input::Delete { grace: None });
+        self.prepare_successor(key);
         Ok(added(How::Replacing))
     }
 
@@ -133,8 +135,12 @@ impl Agent {
         let (pod, bad_annotation) = annotated(pod);
         let pod = &*pod;
         let has = abilities(self.jobs.version.features.security);
-        let refusal = blueprint.refusal.take();
-        blueprint.refusal = refusal.or_else(|| refusal_without(pod, has).map(Box::new));
+        let refusal = blueprint.refusal.take().map(|refusal| *refusal);
+        let refusal = refusal
+            .or_else(|| refusal_without(pod, has))
+            .or_else(|| self.lack_of_strength(pod, &origin))
+            .or_else(|| self.lack_of_room(&blueprint, &origin));
+        blueprint.refusal = refusal.map(Box::new);
         let identity = Identity {
             namespace: pod.namespace().into(),
             name: pod.name().into(),
@@ -252,7 +258,10 @@ impl Agent {
         if let Some(entry) = self.entries.get_mut(&key) {
             let is_meant = uid.is_none_or(|uid| uid == &*entry.identity.uid);
             let waits = |it: &Successor| uid.is_none_or(|uid| uid == uid_of(&it.pod));
-            let waited = entry.successor.take_if(|successor| waits(successor)).is_some();
+            let waited = entry.successor.as_ref().is_some_and(waits);
+            if waited {
+                entry.forget_successor();
+            }
             if !is_meant {
                 self.journal.mark(key);
                 return if waited {
@@ -285,7 +294,7 @@ impl Agent {
         let keys: Vec<_> = self.entries.keys().copied().collect();
         for key in keys {
             if let Some(entry) = self.entries.get_mut(&key) {
-                entry.successor = None;
+                entry.forget_successor();
             }
             self.feed(key, Input::Delete { grace });
         }

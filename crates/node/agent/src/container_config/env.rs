@@ -213,10 +213,8 @@ mod tests {
             "spec": {"containers": [container]},
         }))
         .unwrap();
-        let node = NodeFacts {
-            cpus: 4,
-            ..NodeFacts::detect()
-        };
+        let mut node = NodeFacts::detect();
+        node.allocatable.cpu_millis = 4000;
         let downward = Downward {
             pod: &pod,
             uid: "u-1",

@@ -10,7 +10,9 @@ use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use pulselet_model::openapi::api::core::v1::PodDNSConfig;
 use pulselet_model::{Container, Pod};
+use pulselet_plan::duties::ClusterDns;
 use pulselet_runtime::{Dns, Mount, Propagation};
 use rustix::fs::OFlags;
 
@@ -19,8 +21,8 @@ use super::error::ConfigError;
 
 /// Longest host name, in bytes, as Linux has it for a label.
 const MAX_HOSTNAME: usize = 63;
-/// Under which names of services and pods are, as clusters usually have it.
-const CLUSTER_DOMAIN: &str = "cluster.local";
+/// Names with fewer dots are looked for in the search domains first, so that those of services are found.
+const CLUSTER_OPTION: &str = "ndots:5";
 /// Name servers that resolvers look at.
 const MAX_SERVERS: usize = 3;
 /// Search domains, and the bytes of all of them with what separates them, as Kubernetes admits them.
@@ -36,13 +38,13 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 const RESOLVED_CONF: &str = "/run/systemd/resolve/resolv.conf";
 
 /// The name that a pod's containers see; empty with the host's network.
-pub(super) fn hostname(pod: &Pod) -> String {
+pub(super) fn hostname(pod: &Pod, cluster: &ClusterDns) -> String {
     let spec = &pod.spec;
     if spec.host_network {
         return String::new();
     }
     let name = short_name(pod);
-    match domain(pod) {
+    match domain(pod, cluster) {
         Some(domain) if spec.set_hostname_as_fqdn == Some(true) => format!("{name}.{domain}"),
         Some(_) | None => name,
     }
@@ -60,11 +62,11 @@ fn short_name(pod: &Pod) -> String {
 }
 
 /// What follows the pod's name where it has a subdomain.
-fn domain(pod: &Pod) -> Option<String> {
+fn domain(pod: &Pod, cluster: &ClusterDns) -> Option<String> {
     let subdomain = &pod.spec.subdomain;
     let overridden = pod.spec.hostname_override.is_some();
     (!subdomain.is_empty() && !overridden)
-        .then(|| format!("{subdomain}.{}.svc.{CLUSTER_DOMAIN}", pod.namespace()))
+        .then(|| format!("{subdomain}.{}.svc.{}", pod.namespace(), cluster.domain))
 }
 
 /// The mount of the pod's hosts file, written; none where the container has its own.
@@ -74,7 +76,7 @@ pub(super) fn hosts_mount(context: Context<'_>, container: &Container) -> Result
         return Ok(None);
     }
     let downward = context.downward;
-    let text = hosts(downward.pod, downward.pod_ips, &read(HOSTS));
+    let text = hosts(downward.pod, context.dns, downward.pod_ips, &read(HOSTS));
     let path = context.layout.hosts(downward.uid);
     write_if_changed(&path, &text).map_err(|source| ConfigError::Prepare {
         path: path.clone(),
@@ -132,7 +134,7 @@ fn read_up_to(file: &mut File, limit: u64) -> io::Result<Vec<u8>> {
 }
 
 /// The first line shows scripts and tests whose file it is: it is upstream's.
-fn hosts(pod: &Pod, addresses: &[IpAddr], of_host: &str) -> String {
+fn hosts(pod: &Pod, cluster: &ClusterDns, addresses: &[IpAddr], of_host: &str) -> String {
     let mut text = if pod.spec.host_network {
         format!("# Kubernetes-managed hosts file (host network).\n{of_host}")
     } else {
@@ -145,7 +147,7 @@ fn hosts(pod: &Pod, addresses: &[IpAddr], of_host: &str) -> String {
             fe00::2\tip6-allrouters\n"
             .to_owned();
         let name = short_name(pod);
-        let full_name = domain(pod).map(|domain| format!("{name}.{domain}\t"));
+        let full_name = domain(pod, cluster).map(|domain| format!("{name}.{domain}\t"));
         for address in addresses {
             let full_name = full_name.as_deref().unwrap_or_default();
             // Writing to a string does not fail.
@@ -163,15 +165,56 @@ fn hosts(pod: &Pod, addresses: &[IpAddr], of_host: &str) -> String {
     text
 }
 
-/// The resolver of a pod: the machine's own, unless its policy is `None`, and what its `dnsConfig` adds. There is no
-/// resolver of a cluster here, so `ClusterFirst` means the machine's, as on a kubelet that knows none.
-pub(super) fn dns(pod: &Pod) -> Dns {
-    let base = if pod.spec.dns_policy == "None" {
-        Dns::default()
-    } else {
-        machine_dns(pod.spec.host_network)
+/// The resolver of a pod: its cluster's, the machine's own or none, as its policy says, and what its `dnsConfig` adds.
+pub(super) fn dns(pod: &Pod, cluster: &ClusterDns) -> Dns {
+    let base = match Resolver::of(pod, cluster) {
+        Resolver::None => Dns::default(),
+        Resolver::Machine => machine_dns(pod.spec.host_network),
+        Resolver::Cluster => cluster_dns(pod, cluster, &machine_dns(pod.spec.host_network).searches),
     };
     with_config(base, pod)
+}
+
+/// Whose resolver a pod begins with.
+#[derive(Debug, PartialEq, Eq)]
+enum Resolver {
+    None,
+    Machine,
+    Cluster,
+}
+
+impl Resolver {
+    /// Without a resolver of the cluster the machine's is used, as on a kubelet that knows none. On the machine's network it
+    /// is too, unless the policy says that the cluster's is meant there as well.
+    fn of(pod: &Pod, cluster: &ClusterDns) -> Self {
+        let wants_cluster = match pod.spec.dns_policy.as_str() {
+            "None" => return Self::None,
+            "Default" => false,
+            "ClusterFirstWithHostNet" => true,
+            _ => !pod.spec.host_network,
+        };
+        if wants_cluster && !cluster.servers.is_empty() {
+            Self::Cluster
+        } else {
+            Self::Machine
+        }
+    }
+}
+
+/// Services of the pod's own namespace come first, then those of others, then whatever the machine looks for.
+fn cluster_dns(pod: &Pod, cluster: &ClusterDns, of_machine: &[String]) -> Dns {
+    let domain = &cluster.domain;
+    let mut searches = vec![
+        format!("{}.svc.{domain}", pod.namespace()),
+        format!("svc.{domain}"),
+        domain.clone(),
+    ];
+    add_missing(&mut searches, Some(of_machine));
+    Dns {
+        servers: cluster.servers.iter().map(ToString::to_string).collect(),
+        searches,
+        options: vec![CLUSTER_OPTION.to_owned()],
+    }
 }
 
 fn machine_dns(host_network: bool) -> Dns {
@@ -187,17 +230,22 @@ fn machine_dns(host_network: bool) -> Dns {
     dns
 }
 
-fn with_config(mut dns: Dns, pod: &Pod) -> Dns {
-    let Some(config) = &pod.spec.dns_config else {
-        return dns;
+fn with_config(dns: Dns, pod: &Pod) -> Dns {
+    let mut dns = match &pod.spec.dns_config {
+        Some(config) => added(dns, config),
+        None => dns,
     };
-    add_missing(&mut dns.servers, config.nameservers.as_deref());
     dns.servers.truncate(MAX_SERVERS);
-    add_missing(&mut dns.searches, config.searches.as_deref());
     dns.searches.truncate(MAX_SEARCHES);
     while dns.searches.join(" ").len() > MAX_SEARCH_TEXT {
         dns.searches.pop();
     }
+    dns
+}
+
+fn added(mut dns: Dns, config: &PodDNSConfig) -> Dns {
+    add_missing(&mut dns.servers, config.nameservers.as_deref());
+    add_missing(&mut dns.searches, config.searches.as_deref());
     for option in config.options.iter().flatten() {
         let Some(name) = &option.name else {
             continue;
@@ -269,7 +317,7 @@ mod tests {
             ),
             (json!({"setHostnameAsFQDN": true}), "web-1"),
         ] {
-            assert_eq!(hostname(&pod(&spec)), name, "{spec}");
+            assert_eq!(hostname(&pod(&spec), &ClusterDns::default()), name, "{spec}");
         }
     }
 
@@ -278,7 +326,8 @@ mod tests {
         let aliases = json!([{"ip": "10.9.9.9", "hostnames": ["db", "db.local"]}]);
         let addresses: Vec<IpAddr> = vec![[10, 1, 2, 3].into(), "fd00::3".parse().unwrap()];
         let own = pod(&json!({"hostname": "h", "subdomain": "s", "hostAliases": aliases}));
-        let text = hosts(&own, &addresses, "ignored");
+        let cluster = ClusterDns::default();
+        let text = hosts(&own, &cluster, &addresses, "ignored");
         let (head, tail) = text.split_once("ip6-allrouters\n").unwrap();
         assert!(head.starts_with("# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n"));
         assert_eq!(
@@ -288,11 +337,11 @@ mod tests {
         );
         let shared = pod(&json!({"hostNetwork": true, "hostAliases": aliases}));
         assert_eq!(
-            hosts(&shared, &addresses, "1.2.3.4 host\n"),
+            hosts(&shared, &cluster, &addresses, "1.2.3.4 host\n"),
             "# Kubernetes-managed hosts file (host network).\n1.2.3.4 host\n\n\
              # Entries added by HostAliases.\n10.9.9.9\tdb\tdb.local\n"
         );
-        let plain = hosts(&pod(&json!({})), &addresses[..1], "");
+        let plain = hosts(&pod(&json!({})), &cluster, &addresses[..1], "");
         assert!(plain.ends_with("\n10.1.2.3\tweb-1\n"));
     }
 
@@ -312,15 +361,64 @@ mod tests {
         assert_eq!(merged.searches, ["lan", "corp", "more"]);
         assert_eq!(merged.options, ["rotate", "ndots:5", "edns0"]);
         assert_eq!(with_config(machine.clone(), &pod(&json!({}))), machine);
-        let alone = dns(&pod(&json!({"dnsPolicy": "None", "dnsConfig": config})));
+        let alone = dns(
+            &pod(&json!({"dnsPolicy": "None", "dnsConfig": config})),
+            &ClusterDns::default(),
+        );
         assert_eq!(alone.servers, ["10.0.0.2", "1.1.1.1", "9.9.9.9"]);
+    }
+
+    #[test]
+    fn the_policy_says_whose_resolver_is_asked() {
+        let cluster = ClusterDns {
+            servers: vec![[10, 96, 0, 10].into()],
+            domain: "shop.example".to_owned(),
+        };
+        for (spec, with, without) in [
+            (json!({}), Resolver::Cluster, Resolver::Machine),
+            (
+                json!({"dnsPolicy": "ClusterFirst"}),
+                Resolver::Cluster,
+                Resolver::Machine,
+            ),
+            (
+                json!({"dnsPolicy": "ClusterFirst", "hostNetwork": true}),
+                Resolver::Machine,
+                Resolver::Machine,
+            ),
+            (
+                json!({"dnsPolicy": "ClusterFirstWithHostNet", "hostNetwork": true}),
+                Resolver::Cluster,
+                Resolver::Machine,
+            ),
+            (
+                json!({"dnsPolicy": "Default"}),
+                Resolver::Machine,
+                Resolver::Machine,
+            ),
+            (json!({"dnsPolicy": "None"}), Resolver::None, Resolver::None),
+        ] {
+            let pod = pod(&spec);
+            assert_eq!(Resolver::of(&pod, &cluster), with, "{spec}");
+            assert_eq!(Resolver::of(&pod, &ClusterDns::default()), without, "{spec}");
+        }
+        let config = json!({"options": [{"name": "ndots", "value": "2"}], "searches": ["more"]});
+        let of_machine = vec!["lan".to_owned(), "shop.example".to_owned()];
+        let plain = cluster_dns(&pod(&json!({})), &cluster, &of_machine);
+        assert_eq!(plain.servers, ["10.96.0.10"]);
+        let searches = ["shop.svc.shop.example", "svc.shop.example", "shop.example", "lan"];
+        assert_eq!(plain.searches, searches);
+        assert_eq!(plain.options, ["ndots:5"]);
+        let changed = with_config(plain, &pod(&json!({"dnsConfig": config})));
+        assert_eq!(changed.options, ["ndots:2"]);
+        assert_eq!(changed.searches.last().map(String::as_str), Some("more"));
     }
 
     #[test]
     fn too_many_search_domains_are_cut() {
         let many: Vec<String> = (0..40).map(|n| format!("{n}.{}", "x".repeat(90))).collect();
         let pod = pod(&json!({"dnsPolicy": "None", "dnsConfig": {"searches": many}}));
-        let searches = dns(&pod).searches;
+        let searches = dns(&pod, &ClusterDns::default()).searches;
         assert!(!searches.is_empty() && searches.join(" ").len() <= MAX_SEARCH_TEXT);
     }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use pulselet_model::openapi::api::core::v1 as core;
 use pulselet_model::quantity::Amount;
-use pulselet_model::{Container, Pod};
+use pulselet_model::{Container, Pod, pod_limits, pod_requests};
 use pulselet_plan::{Ability, AppArmorProfile, app_armor_profile};
 use pulselet_runtime::{AppArmor, Capabilities, Resources, Seccomp, SecurityContext, SecurityFeatures};
 
@@ -14,8 +14,9 @@ const SECCOMP_DIRECTORY: &str = "seccomp";
 const CPU_PERIOD: u64 = 100_000;
 /// The kernel's smallest quota, in microseconds.
 const MIN_CPU_QUOTA: i64 = 1_000;
-/// The kernel's smallest number of CPU shares.
+/// The kernel's smallest and largest number of CPU shares.
 const MIN_CPU_SHARES: u64 = 2;
+const MAX_CPU_SHARES: u64 = 262_144;
 
 /// What of a pod's settings a runtime can honour.
 pub(crate) fn abilities(features: SecurityFeatures) -> impl Fn(Ability) -> bool {
@@ -119,6 +120,38 @@ pub(super) fn resources(requirements: &core::ResourceRequirements) -> Resources 
     }
 }
 
+/// The limits of a pod as a whole, its overhead included: shares from what it requests, quota and memory where every
+/// container has a limit, or where the pod names one for itself.
+pub(super) fn pod_resources(pod: &Pod) -> Resources {
+    let spec = &pod.spec;
+    let (requests, limits) = (pod_requests(spec), pod_limits(spec));
+    let has = |resources: &core::ResourceRequirements, name| {
+        nanos(resources.limits.as_ref(), name).is_some_and(|nanos| nanos > 0)
+    };
+    let is_limited = |name| {
+        let mut all = spec.init_containers.iter().chain(&spec.containers);
+        let by_pod = spec.resources.as_ref().is_some_and(|of_pod| has(of_pod, name));
+        by_pod || all.all(|container| has(&container.resources, name))
+    };
+    let quota = is_limited("cpu").then(|| quota(limits.cpu_millis));
+    Resources {
+        cpu_shares: Some(shares(requests.cpu_millis)),
+        cpu_quota: quota,
+        cpu_period: quota.map(|_| CPU_PERIOD),
+        memory_limit: is_limited("memory").then_some(limits.memory),
+        ..Resources::default()
+    }
+}
+
+fn shares(cpu_millis: u64) -> u64 {
+    (cpu_millis.saturating_mul(1024) / 1000).clamp(MIN_CPU_SHARES, MAX_CPU_SHARES)
+}
+
+fn quota(cpu_millis: u64) -> i64 {
+    let micros = cpu_millis.saturating_mul(CPU_PERIOD) / 1000;
+    i64::try_from(micros).unwrap_or(i64::MAX).max(MIN_CPU_QUOTA)
+}
+
 type Quantities =
     std::collections::BTreeMap<String, pulselet_model::openapi::apimachinery::pkg::api::resource::Quantity>;
 
@@ -146,6 +179,30 @@ mod tests {
             super::resources(&core::ResourceRequirements::default()),
             Resources::default()
         );
+    }
+
+    #[test]
+    fn a_pod_is_limited_as_far_as_all_of_its_containers_are() {
+        let of = |spec: serde_json::Value| {
+            let pod = json!({"metadata": {"name": "web"}, "spec": spec});
+            pod_resources(&serde_json::from_value(pod).expect("a pod"))
+        };
+        let limited = json!({"limits": {"cpu": "500m", "memory": "64Mi"}, "requests": {"cpu": "250m"}});
+        let half = json!({"limits": {"memory": "64Mi"}});
+        let both = of(json!({
+            "containers": [{"name": "a", "resources": limited}, {"name": "b", "resources": limited}],
+            "overhead": {"cpu": "100m", "memory": "1Mi"},
+        }));
+        assert_eq!((both.cpu_shares, both.cpu_quota), (Some(614), Some(110_000)));
+        assert_eq!(both.memory_limit, Some(129 << 20));
+        let mixed = of(
+            json!({"containers": [{"name": "a", "resources": limited}, {"name": "b", "resources": half}]}),
+        );
+        assert_eq!((mixed.cpu_quota, mixed.memory_limit), (None, Some(128 << 20)));
+        let plain = of(json!({"containers": [{"name": "a"}]}));
+        assert_eq!((plain.cpu_shares, plain.memory_limit), (Some(2), None));
+        let of_pod = of(json!({"containers": [{"name": "a"}], "resources": {"limits": {"memory": "32Mi"}}}));
+        assert_eq!((of_pod.cpu_quota, of_pod.memory_limit), (None, Some(32 << 20)));
     }
 
     #[test]

@@ -4,9 +4,13 @@
 //! |---|---|
 //! | `GET /v1/pods` | [`PodView`]s as a JSON array |
 //! | `POST /v1/pods` | a Pod that was admitted; [`Added`] |
+//! | `POST /v1/objects` | config maps and secrets that were admitted, for pods that come after them; 202, nothing |
 //! | `DELETE /v1/pods/NAMESPACE/NAME?gracePeriodSeconds=N&forget=true` | 202, nothing; stopped until `start` unless it is forgotten |
 //! | `POST /v1/pods/NAMESPACE/NAME/start` | [`Added`] |
 //! | `POST /v1/pods/NAMESPACE/NAME/restart?container=C` | the number of containers |
+//! | `POST /v1/pods/NAMESPACE/NAME/exec?container=C&tty=true&stdin=true&command=A&command=B` | 101, then [`ExecFrame`]s |
+//! | `GET /v1/pods/NAMESPACE/NAME/manifest` | the Pod as it was admitted |
+//! | `GET /v1/node` | [`NodeView`] |
 //! | `GET /v1/usage` | a kubelet's summary of what containers use |
 //! | `GET /v1/pods/NAMESPACE/NAME/log?container=C&previous=true` | [`LogPlace`] |
 //! | `GET /v1/events/UID` | [`EventRow`]s as a JSON array |
@@ -22,14 +26,18 @@
 //! [`EventRow`]: crate::EventRow
 
 mod client;
+mod exec;
 mod server;
 mod socket;
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use pulselet_engine::plan::Settings;
 use serde::{Deserialize, Serialize};
 
 pub use client::{ControlClient, ControlClientError, LineStream};
+pub use exec::{ExecFrame, ExecInput, ExecSession};
 pub(crate) use server::Control;
 pub(crate) use socket::bind;
 
@@ -37,6 +45,26 @@ pub(crate) use socket::bind;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ControlRefusal {
     pub error: String,
+}
+
+/// A node as others see it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeView {
+    pub name: String,
+    pub address: String,
+    /// What runs its containers, and that one's version.
+    pub runtime: String,
+    pub cpus: u32,
+    pub memory_bytes: u64,
+    /// An API decides over its pods.
+    pub joined: bool,
+    /// Every feature gate, and whether it is on.
+    pub gates: BTreeMap<String, bool>,
+    pub settings: Settings,
+    /// Why it cannot run pods now; `None` if it can.
+    #[serde(default)]
+    pub trouble: Option<String>,
 }
 
 /// Percent-encodes what stands in a query or a path.
@@ -69,11 +97,18 @@ fn decode(text: &str) -> Option<String> {
     String::from_utf8(out).ok()
 }
 
-/// The value of a query's key.
+/// The first value of a query's key.
 fn query(query: Option<&str>, key: &str) -> Option<String> {
-    let pairs = query?.split('&').filter_map(|pair| pair.split_once('='));
-    let (_, value) = pairs.into_iter().find(|(found, _)| *found == key)?;
-    decode(value)
+    queries(query, key).next()?
+}
+
+/// All values of a query's key, in order; none in the place of one that is not the encoding of a text.
+fn queries<'q>(query: Option<&'q str>, key: &'q str) -> impl Iterator<Item = Option<String>> + 'q {
+    let pairs = query.into_iter().flat_map(|query| query.split('&'));
+    let pairs = pairs.filter_map(|pair| pair.split_once('='));
+    pairs
+        .filter(move |(found, _)| *found == key)
+        .map(|(_, value)| decode(value))
 }
 
 #[cfg(test)]

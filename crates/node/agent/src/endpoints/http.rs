@@ -85,6 +85,7 @@ pub(crate) async fn serve<L: Listener, A: Answering>(mut listener: L, answering:
                 .header_read_timeout(HEADER_TIMEOUT)
                 .max_buf_size(BUFFER)
                 .serve_connection(TokioIo::new(stream), service)
+                .with_upgrades()
                 .await;
             if let Err(error) = served {
                 tracing::debug!(%error, "a connection ended badly");

@@ -4,7 +4,7 @@ mod pull_secrets;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pulselet_engine::PodKey;
 use pulselet_engine::io::{ImageFailure, Input, Pulled};
@@ -15,6 +15,11 @@ use pulselet_volume::{Objects, Wanted};
 use self::pull_secrets::Keyring;
 use super::{JobContext, JobResult, PULL_TIMEOUT, bounded};
 use crate::pod::status::KnownImage;
+
+/// First wait before the images of a pod are asked for again that replaces another; it doubles up to the second. The other
+/// serves meanwhile, so nothing is in a hurry.
+const MIN_SUCCESSOR_RETRY: Duration = Duration::from_secs(1);
+const MAX_SUCCESSOR_RETRY: Duration = Duration::from_mins(5);
 
 #[derive(Debug)]
 pub(crate) struct ImageJob {
@@ -39,7 +44,8 @@ impl JobContext {
                 .send_input(key, Input::ImageReady { container, pulled })
                 .await;
         }
-        match self.get_image(&job).await {
+        let begins = Input::ImagePulling { container };
+        match self.get_image(&job, Some(begins)).await {
             Ok((image, pulled)) => {
                 let bad_signal = match image.parsed_stop_signal() {
                     Some(Err(error)) => Some(error.to_string()),
@@ -68,9 +74,32 @@ impl JobContext {
         }
     }
 
+    /// Fetches the images of a pod that waits for the name of this one, until they are all there.
+    pub(crate) async fn fetch_images_of_successor(&self, pod: PodKey, uid: String, images: Vec<ImageJob>) {
+        let mut pause = MIN_SUCCESSOR_RETRY;
+        loop {
+            let mut failure = None;
+            for image in &images {
+                if let Err((_, message)) = self.get_image(image, None).await {
+                    failure = Some(message);
+                    break;
+                }
+            }
+            let Some(message) = failure else {
+                return self.answer(pod, JobResult::SuccessorReady { uid }).await;
+            };
+            let uid = uid.clone();
+            self.answer(pod, JobResult::SuccessorWaits { uid, message }).await;
+            tokio::time::sleep(pause).await;
+            pause = (2 * pause).min(MAX_SUCCESSOR_RETRY);
+        }
+    }
+
+    /// `begins` is what the engine learns when something has to be fetched.
     async fn get_image(
         &self,
         job: &ImageJob,
+        begins: Option<Input>,
     ) -> std::result::Result<(ImageSummary, Pulled), (ImageFailure, String)> {
         let failed = |error: Error| failure(&job.image, &error);
         if job.policy != PullPolicy::Always {
@@ -86,8 +115,9 @@ impl JobContext {
             );
             return Err((ImageFailure::ErrImageNeverPull, message));
         }
-        let container = job.container;
-        self.send_input(job.pod, Input::ImagePulling { container }).await;
+        if let Some(begins) = begins {
+            self.send_input(job.pod, begins).await;
+        }
         let candidates = self.candidates(job).await;
         let _permit = self.limits.pulls.acquire().await;
         let began = Instant::now();

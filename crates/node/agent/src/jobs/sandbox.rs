@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use pulselet_engine::PodKey;
 use pulselet_engine::io::Input;
+use pulselet_model::Pod;
 use pulselet_runtime::{Error, Operation, Result, SandboxConfig, SandboxId, SandboxState, SandboxStatus};
+
+use pulselet_volume::SourceError;
 
 use super::{JobContext, JobResult, PodRef, Retry, SandboxLocation, bounded};
 use crate::container_config::sandbox_config;
@@ -14,6 +17,9 @@ impl JobContext {
         if !self.set_up_volumes(&pod).await {
             return self.send_input(pod.key, Input::VolumesNotReady).await;
         }
+        if let Err(message) = self.find_runtime(&pod.spec).await {
+            return self.send_input(pod.key, Input::SandboxFailed { message }).await;
+        }
         let _permit = self.limits.operations.acquire().await;
         match self.make_sandbox(&pod, attempt).await {
             Ok(location) => self.answer(pod.key, JobResult::Sandbox(location)).await,
@@ -21,6 +27,26 @@ impl JobContext {
                 let message = error.to_string();
                 self.send_input(pod.key, Input::SandboxFailed { message }).await;
             }
+        }
+    }
+
+    /// What a runtime class asks for. Runtimes here have one way to run a pod, the one without a name.
+    async fn find_runtime(&self, pod: &Pod) -> std::result::Result<(), String> {
+        let Some(class) = pod
+            .spec
+            .runtime_class_name
+            .as_deref()
+            .filter(|class| !class.is_empty())
+        else {
+            return Ok(());
+        };
+        match self.objects.runtime_handler(class).await {
+            Ok(Some(handler)) if handler.is_empty() => Ok(()),
+            Ok(Some(handler)) => Err(format!("no runtime for {handler:?} is configured")),
+            Ok(None) | Err(SourceError::NoApi) => {
+                Err(format!("runtimeclass.node.k8s.io {class:?} not found"))
+            }
+            Err(error) => Err(format!("failed to lookup RuntimeClass {class}: {error}")),
         }
     }
 

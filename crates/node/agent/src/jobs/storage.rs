@@ -113,7 +113,7 @@ impl JobContext {
         (in_all, exceeded)
     }
 
-    async fn measure_container(&self, container: &ContainerStorage) -> u64 {
+    pub(super) async fn measure_container(&self, container: &ContainerStorage) -> u64 {
         let logs = container.logs.clone();
         let measured = tokio::task::spawn_blocking(move || disk_usage(&logs)).await;
         let mut used = measured.unwrap_or(0);

@@ -64,6 +64,10 @@ impl Layout {
         self.root.join("stopped.json")
     }
 
+    pub(crate) fn objects(&self) -> PathBuf {
+        self.root.join("objects.json")
+    }
+
     fn lock(&self) -> PathBuf {
         self.root.join("agent.lock")
     }

@@ -107,6 +107,8 @@ pub(crate) struct StoredPod {
     pub(crate) uid: String,
     pub(crate) record: Vec<u8>,
     pub(crate) specs: Vec<(u32, Vec<u8>)>,
+    /// It is a spare copy: the database may not have it.
+    pub(crate) is_spare: bool,
 }
 
 /// What an agent finds when it starts.
@@ -222,7 +224,12 @@ fn read_contents(connection: &Connection) -> rusqlite::Result<Contents> {
         let (uid, record) = row?;
         let specs = specs.query_map([&uid], |row| Ok((row.get(0)?, row.get(1)?)))?;
         let specs = specs.collect::<rusqlite::Result<_>>()?;
-        pods.push(StoredPod { uid, record, specs });
+        pods.push(StoredPod {
+            uid,
+            record,
+            specs,
+            is_spare: false,
+        });
     }
     Ok(Contents {
         base,

@@ -260,6 +260,25 @@ async fn a_missing_database_costs_no_running_pod_its_volumes() {
 }
 
 #[tokio::test]
+async fn what_came_from_a_spare_copy_is_in_the_database_again() {
+    let mut bench = Bench::new().await;
+    bench.add(with_volume()).await;
+    bench.until_ready().await;
+    let uid = bench.node.pods().await.unwrap()[0].uid.clone();
+    let (directory, runtime) = bench.leave().await;
+    for name in ["node.db", "node.db-wal", "node.db-shm"] {
+        let _ = fs::remove_file(directory.path().join("data").join(name));
+    }
+    let (directory, runtime) = Bench::on(directory, runtime, |_| {}).await.leave().await;
+    fs::remove_file(directory.path().join(format!("data/pods/{uid}/spare.json"))).unwrap();
+    let bench = Bench::on(directory, runtime, |_| {}).await;
+    let pods = bench.node.pods().await.unwrap();
+    assert_eq!(pods.len(), 1, "the database knows it without its spare copy");
+    assert!(pods[0].status.container_statuses[0].ready);
+    bench.leave().await;
+}
+
+#[tokio::test]
 async fn a_missing_database_and_spare_leave_what_runs_alone() {
     let mut bench = Bench::new().await;
     bench.add(with_volume()).await;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use pulselet_agent::{How, Shutdown};
 use pulselet_engine::Span;
-use pulselet_runtime::{ContainerFilter, Runtime as _, SignalMasks};
-use pulselet_runtime_fake::{ExecAnswer, LifeScript};
+use pulselet_runtime::{ContainerFilter, ImageErrorKind, ImageSummary, Runtime as _, SignalMasks};
+use pulselet_runtime_fake::{ExecAnswer, ImageScript, LifeScript};
 use pulselet_vocabulary::PodName;
 use serde_json::json;
 
@@ -176,6 +176,40 @@ async fn a_changed_manifest_replaces_its_pod_and_an_equal_one_does_not() {
     let filter = ContainerFilter::default();
     let containers = bench.runtime.list_containers(&filter).await.unwrap();
     assert_eq!(containers.len(), 1);
+}
+
+#[tokio::test]
+async fn a_pod_runs_on_until_the_image_of_its_successor_is_there() {
+    let mut bench = Bench::new().await;
+    let missing = || ImageScript::Fails(ImageErrorKind::NotFound, "no such image".to_owned());
+    bench.runtime.script_image("app:2", missing());
+    bench.add(pod("web", &json!({}))).await;
+    bench.until_ready().await;
+    let changed = || pod("web", &json!({"image": "app:2"}));
+    assert_eq!(bench.add(changed()).await, How::Replacing);
+    let warning = bench.until_type("warning").await.to_json();
+    assert!(warning.contains("this pod runs on"), "{warning}");
+    // Another agent goes on waiting.
+    let (directory, runtime) = bench.leave().await;
+    let mut bench = Bench::on(directory, runtime, |_| {}).await;
+    bench.until_type("warning").await;
+    let running = bench.node.pods().await.unwrap();
+    assert_eq!(running[0].status.container_statuses[0].image, "app:1");
+    assert!(!running[0].deleting);
+    // A change that is taken back is forgotten, whatever becomes of the image.
+    assert_eq!(bench.add(pod("web", &json!({}))).await, How::Adopted);
+    assert_eq!(bench.add(changed()).await, How::Replacing);
+    let there = ImageSummary {
+        id: "sha256:2".to_owned(),
+        tags: vec!["app:2".to_owned()],
+        ..Default::default()
+    };
+    let there = ImageScript::Pulled(Duration::ZERO, there);
+    bench.runtime.script_image("app:2", there);
+    bench.until_type("deleted").await;
+    bench.until_ready().await;
+    let replaced = bench.node.pods().await.unwrap();
+    assert_eq!(replaced[0].status.container_statuses[0].image, "app:2");
 }
 
 #[tokio::test]

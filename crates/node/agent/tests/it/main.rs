@@ -11,6 +11,7 @@ mod objects;
 mod observed;
 mod owned;
 mod power_cut;
+mod pressure;
 mod refusals;
 mod security_fields;
 mod socket;

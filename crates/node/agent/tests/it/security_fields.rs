@@ -76,7 +76,7 @@ async fn check(column: fn(&Row) -> Verdict, least: SecurityFeatures, most: Secur
                 .as_ref()
                 .unwrap_or_else(|| panic!("{} is ignored", row.field));
             assert_eq!(reason, row.reason, "{}", row.field);
-            let rest = message.strip_prefix(&format!("{}: ", row.path));
+            let rest = message.strip_prefix(&format!("Pod was rejected: {}: ", row.path));
             let rest = rest.unwrap_or_else(|| panic!("{message:?} does not name {}", row.path));
             assert!(ADVICE.iter().any(|word| rest.contains(word)), "{rest:?}");
         }
@@ -89,6 +89,7 @@ async fn check(column: fn(&Row) -> Verdict, least: SecurityFeatures, most: Secur
 async fn containers_honour_or_refuse_every_field() {
     // What is left depends on the machine.
     let least = SecurityFeatures {
+        app_armor: false,
         user_namespaces: false,
         ..OciRuntime::SECURITY
     };

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::Method;
 use http_body_util::{BodyExt as _, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use pulselet_agent::{DataDir, Feed, Node, NodeFacts, NodeHandle, NodeOptions, Shutdown};
+use pulselet_agent::{DataDir, Feed, Node, NodeDuties, NodeFacts, NodeHandle, NodeOptions, Shutdown};
 use pulselet_apiserver::{Config, Server};
 use pulselet_cluster::{ApiClient, ApiObjects, Joined, Kubeconfig, Machine, join};
 use pulselet_controllers::{ControllerOptions, Controllers};
@@ -260,6 +260,7 @@ impl World {
         let node = Node::start(options).await.expect("the node starts");
         let machine = Machine {
             facts,
+            duties: NodeDuties::default(),
             runtime,
             data_dir: self.directory.path().to_owned(),
             endpoint: ([127, 0, 0, 1], 10250).into(),

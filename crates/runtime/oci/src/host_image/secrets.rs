@@ -1,6 +1,7 @@
 //! What of the machine's root file system containers of the built-in image must not see.
 
 use std::{
+    borrow::Cow,
     collections::BTreeSet,
     ffi::OsStr,
     fs::{self, DirBuilder, File},
@@ -11,6 +12,8 @@ use std::{
     },
     path::{Path, PathBuf},
 };
+
+use crate::mount_table::unescape;
 
 /// Passwords, keys, and data of programs that run pods or containers. Below the root.
 const OF_MACHINE: &[&str] = &[
@@ -91,7 +94,8 @@ pub(super) fn hidden_paths(data_dir: &Path) -> Vec<PathBuf> {
         hidden.extend(path.canonicalize());
     }
     hidden.extend(secrets_below(root));
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = Mounted::parse(&table);
     let beneath: Vec<PathBuf> = hidden
         .iter()
         .filter_map(|path| beneath_mount(path, &mounts))
@@ -178,46 +182,41 @@ fn children(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     entries.map(|entry| entry.path())
 }
 
-/// A mount shows the same files a second time if what is mounted is a part of the root file system: where they are in
-/// that. The image has no mounts of the machine, so that it would show them there.
-fn beneath_mount(path: &Path, mounts: &str) -> Option<PathBuf> {
-    /// Device, the part of its file system, where that is mounted.
-    fn fields(line: &str) -> Option<(&str, PathBuf, PathBuf)> {
-        let mut words = line.split(' ').skip(2);
-        let (device, part, target) = (words.next()?, words.next()?, words.next()?);
-        Some((device, unescape(part), unescape(target)))
-    }
-    let all: Vec<_> = mounts.lines().filter_map(fields).collect();
-    let (root_device, root_part, _) = all.iter().rev().find(|(.., target)| target == Path::new("/"))?;
-    let (device, part, target) = all
-        .iter()
-        .filter(|(.., target)| path.starts_with(target))
-        .max_by_key(|(.., target)| target.components().count())?;
-    if device != root_device || target == Path::new("/") {
-        return None;
-    }
-    let place = part.join(path.strip_prefix(target).ok()?);
-    Some(Path::new("/").join(place.strip_prefix(root_part).ok()?))
+/// A line of the table of mounts.
+struct Mounted<'a> {
+    device: &'a str,
+    /// The part of the device's file system that is mounted.
+    part: Cow<'a, Path>,
+    target: Cow<'a, Path>,
 }
 
-/// Spaces and the like are written as a backslash and three octal digits.
-fn unescape(text: &str) -> PathBuf {
-    let mut bytes = Vec::new();
-    let mut rest = text.as_bytes();
-    while let Some((first, tail)) = rest.split_first() {
-        let digits = tail.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
-        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) if *first == b'\\' => {
-                bytes.push(byte);
-                rest = &tail[3..];
-            }
-            Some(_) | None => {
-                bytes.push(*first);
-                rest = tail;
-            }
-        }
+impl<'a> Mounted<'a> {
+    fn parse(table: &'a str) -> Vec<Self> {
+        let parse_line = |line: &'a str| {
+            let mut words = line.split(' ').skip(2);
+            Some(Self {
+                device: words.next()?,
+                part: unescape(words.next()?),
+                target: unescape(words.next()?),
+            })
+        };
+        table.lines().filter_map(parse_line).collect()
     }
-    PathBuf::from(OsStr::from_bytes(&bytes))
+}
+
+/// A mount shows the same files a second time if what is mounted is a part of the root file system: where they are in
+/// that. The image has no mounts of the machine, so that it would show them there.
+fn beneath_mount(path: &Path, mounts: &[Mounted<'_>]) -> Option<PathBuf> {
+    let root = mounts.iter().rev().find(|mount| mount.target == Path::new("/"))?;
+    let mount = mounts
+        .iter()
+        .filter(|mount| path.starts_with(&mount.target))
+        .max_by_key(|mount| mount.target.components().count())?;
+    if mount.device != root.device || mount.target == Path::new("/") {
+        return None;
+    }
+    let place = mount.part.join(path.strip_prefix(&mount.target).ok()?);
+    Some(Path::new("/").join(place.strip_prefix(&root.part).ok()?))
 }
 
 #[cfg(test)]
@@ -295,7 +294,7 @@ mod tests {
             2 1 8:1 /os/srv/da\\040ta /var/lib/pulselet rw - ext4 /dev/a rw\n\
             3 1 8:2 / /other rw - ext4 /dev/b rw\n\
             4 1 8:1 /outside /beside rw - ext4 /dev/a rw\n";
-        let beneath = |path: &str| beneath_mount(Path::new(path), mounts);
+        let beneath = |path: &str| beneath_mount(Path::new(path), &Mounted::parse(mounts));
         assert_eq!(beneath("/var/lib/pulselet/x"), Some("/srv/da ta/x".into()));
         for path in ["/var/lib", "/other/x", "/beside/x"] {
             assert_eq!(beneath(path), None, "{path}");

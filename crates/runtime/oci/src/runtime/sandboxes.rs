@@ -17,9 +17,9 @@ use pulselet_runtime::{
 };
 use pulselet_shim::{
     Handshake,
-    record::{self, LifeRecord},
+    record::{self, LifeRecord, RecordError},
 };
-use pulselet_shim_client::{Assignment, IdRange, SandboxRecord, ShimCommand};
+use pulselet_shim_client::{Assignment, IdRange, SandboxRecord, ShimCommand, sync_sandbox};
 
 use super::{Inner, OciRuntime};
 use crate::{
@@ -189,6 +189,9 @@ impl Inner {
         cgroup.limit_pod(&record.config.resources)?;
         let dir = self.shims.sandbox_dir(&record.id);
         if self.wants_plugins(&record.config) {
+            // Plugins may keep what they gave on the disk, for good: whatever happens to the machine, somebody has to
+            // know that it is to be given back.
+            sync_sandbox(&dir)?;
             self.cni.choose(&dir)?;
         }
         let plan = Plan {
@@ -300,6 +303,8 @@ enum MakeError {
     RunPauseProcess(io::Error),
     #[error("the pod's pause process cannot start: {detail}")]
     PauseProcess { detail: String },
+    #[error("cannot bring the sandbox's record to the disk: {0}")]
+    Sync(#[from] RecordError),
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
     #[error(transparent)]

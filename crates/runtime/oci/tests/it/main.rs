@@ -2,6 +2,7 @@
 
 mod addresses;
 mod adoption;
+mod app_armor;
 mod bridge_guard;
 mod cni;
 mod crash;

@@ -7,6 +7,7 @@
 use serde_json::Value;
 
 use super::Access;
+use crate::access::attributes::ResourceAttributes;
 use crate::registry::Registry;
 use crate::registry::object::Object;
 use crate::registry::plain::{NodeAccess, PlainKind};
@@ -16,6 +17,20 @@ use crate::rest::status::{ApiError, StatusReason};
 
 /// Where the leases of nodes are.
 const LEASE_NAMESPACE: &str = "kube-node-lease";
+
+/// Whether a node may ask this about others: its own endpoint has callers, too.
+pub(super) fn may_review(asked: &ResourceAttributes) -> bool {
+    let kind = (asked.group.as_str(), asked.resource.as_str());
+    asked.verb == "create"
+        && matches!(
+            kind,
+            ("authentication.k8s.io", "tokenreviews")
+                | (
+                    "authorization.k8s.io",
+                    "subjectaccessreviews" | "localsubjectaccessreviews"
+                )
+        )
+}
 
 pub(super) async fn allows(node: &str, registry: &Registry, access: Access<'_>) -> Result<bool, ApiError> {
     match access.path.endpoint.kind {
@@ -28,7 +43,13 @@ pub(super) async fn allows(node: &str, registry: &Registry, access: Access<'_>) 
             Ok(reads && used_by_own_pod(node, registry, access).await?)
         }
         ResourceKind::ServiceAccount => {
-            Ok(access.verb == Verb::Get && used_by_own_pod(node, registry, access).await?)
+            // For which pod a token is, is checked when the body is read.
+            let asked = match access.path.subresource {
+                None => access.verb == Verb::Get,
+                Some(Subresource::Token) => access.verb == Verb::Create,
+                Some(_) => false,
+            };
+            Ok(asked && used_by_own_pod(node, registry, access).await?)
         }
         ResourceKind::Plain(kind) => of_table(node, kind, registry, access).await,
         ResourceKind::Namespace => Ok(false),
@@ -43,7 +64,7 @@ async fn of_table(
 ) -> Result<bool, ApiError> {
     let whole = access.path.subresource.is_none();
     match kind.row().node_access {
-        NodeAccess::Nothing => Ok(false),
+        NodeAccess::Nothing | NodeAccess::ByRoles => Ok(false),
         NodeAccess::Read => Ok(whole && matches!(access.verb, Verb::Get | Verb::List | Verb::Watch)),
         NodeAccess::OfItsName => Ok(whole
             && match access.verb {
@@ -158,7 +179,7 @@ fn mentions(value: &Value, kind: ResourceKind, name: &str) -> bool {
         ],
         ResourceKind::Plain(kind) => match kind.row().node_access {
             NodeAccess::OfItsPods(fields) => fields,
-            NodeAccess::Nothing | NodeAccess::Read | NodeAccess::OfItsName => &[],
+            NodeAccess::Nothing | NodeAccess::ByRoles | NodeAccess::Read | NodeAccess::OfItsName => &[],
         },
         ResourceKind::Event
         | ResourceKind::Lease

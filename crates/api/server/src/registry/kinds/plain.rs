@@ -7,6 +7,7 @@
 use pulselet_model::{CauseReason, FieldError, Pod};
 use serde_json::{Map, Value, json};
 
+use super::access;
 use super::{Admitted, Refusal, Rules};
 use super::{
     copy_field, finish, immutable_metadata, invalid, keep_system_metadata, metadata_errors, required,
@@ -71,8 +72,11 @@ pub(super) fn admit_update(
     let mut object = new;
     keep_system_metadata(&mut object, old);
     let has_status = kind.info().subresources.contains(&Subresource::Status);
-    if subresource == Some(Subresource::Status) {
+    if matches!(subresource, Some(Subresource::Approval | Subresource::Status)) {
         keep_all_but_status(&mut object, old);
+        if kind.info().kind == "CertificateSigningRequest" {
+            access::keep_parts(subresource, &mut object, old);
+        }
     } else if has_status {
         copy_field(&mut object, old, "status");
     }
@@ -193,6 +197,7 @@ fn errors(kind: PlainKind, object: &Object, rules: Rules) -> Result<Vec<FieldErr
         errors.extend(selector_errors(kind, object, pointer));
         errors.extend(template_errors(object, pointer, *ending, rules)?);
     }
+    errors.extend(access::errors(kind, object));
     if kind.info().kind == "Service" {
         errors.extend(service_errors(object));
     }
@@ -380,6 +385,8 @@ fn changed_for_good(kind: PlainKind, new: &Object, old: &Object) -> Vec<FieldErr
             "spec.volumeClaimTemplates",
         ],
         "Job" => &["spec.selector", "spec.completionMode"],
+        "RoleBinding" | "ClusterRoleBinding" => &["roleRef"],
+        "CertificateSigningRequest" => &["spec"],
         "ControllerRevision" => &["data"],
         "StorageClass" => &["provisioner", "parameters", "reclaimPolicy", "volumeBindingMode"],
         "PriorityClass" => &["value", "preemptionPolicy"],

@@ -51,9 +51,44 @@ const REPLICAS: PlainColumns = &[
     ("+Images", Cell::Each(CONTAINERS, "image")),
     ("+Selector", Cell::Selector("/spec/selector")),
 ];
+const BINDING: PlainColumns = &[
+    ("Name", Cell::Name),
+    ("Role", Cell::By(bound_role)),
+    ("Age", Cell::Age),
+    ("+Users", Cell::By(bound_users)),
+    ("+Groups", Cell::By(bound_groups)),
+    ("+ServiceAccounts", Cell::By(bound_accounts)),
+];
 const ONLY_AGE: PlainColumns = &[("Name", Cell::Name), ("Age", Cell::Age)];
 
-static COLUMNS: [(&str, PlainColumns); 30] = [
+static COLUMNS: [(&str, PlainColumns); 35] = [
+    (
+        "certificatesigningrequests",
+        &[
+            ("Name", Cell::Name),
+            ("Age", Cell::Age),
+            ("SignerName", Cell::Text("/spec/signerName", NONE)),
+            ("Requestor", Cell::Text("/spec/username", "")),
+            ("RequestedDuration", Cell::By(requested_duration)),
+            ("Condition", Cell::By(request_condition)),
+        ],
+    ),
+    (
+        "clusterroles",
+        &[
+            ("Name", Cell::Name),
+            ("Created At", Cell::Text("/metadata/creationTimestamp", "")),
+        ],
+    ),
+    (
+        "roles",
+        &[
+            ("Name", Cell::Name),
+            ("Created At", Cell::Text("/metadata/creationTimestamp", "")),
+        ],
+    ),
+    ("clusterrolebindings", BINDING),
+    ("rolebindings", BINDING),
     (
         "services",
         &[
@@ -354,6 +389,73 @@ static COLUMNS: [(&str, PlainColumns); 30] = [
         ],
     ),
 ];
+
+fn requested_duration(request: &Object, _: Timestamp) -> Value {
+    let seconds = request
+        .value()
+        .pointer("/spec/expirationSeconds")
+        .and_then(Value::as_i64);
+    json!(seconds.map_or_else(|| NONE.to_owned(), human_duration))
+}
+
+fn request_condition(request: &Object, _: Timestamp) -> Value {
+    let conditions = request
+        .value()
+        .pointer("/status/conditions")
+        .and_then(Value::as_array);
+    let names: Vec<&str> = conditions
+        .into_iter()
+        .flatten()
+        .filter_map(|condition| condition["type"].as_str())
+        .collect();
+    let mut shown = if names.is_empty() {
+        "Pending".to_owned()
+    } else {
+        names.join(",")
+    };
+    if !request.text("/status/certificate").is_empty() {
+        shown.push_str(",Issued");
+    }
+    json!(shown)
+}
+
+fn bound_role(binding: &Object, _: Timestamp) -> Value {
+    json!(format!(
+        "{}/{}",
+        binding.text("/roleRef/kind"),
+        binding.text("/roleRef/name")
+    ))
+}
+
+fn bound(binding: &Object, kind: &str) -> Value {
+    let subjects = binding.value().get("subjects").and_then(Value::as_array);
+    let of_kind = subjects
+        .into_iter()
+        .flatten()
+        .filter(|subject| subject["kind"] == kind);
+    let names: Vec<String> = of_kind
+        .map(|subject| {
+            let name = subject["name"].as_str().unwrap_or_default();
+            match subject["namespace"].as_str() {
+                Some(namespace) => format!("{namespace}/{name}"),
+                None => name.to_owned(),
+            }
+        })
+        .collect();
+    json!(names.join(", "))
+}
+
+fn bound_users(binding: &Object, _: Timestamp) -> Value {
+    bound(binding, "User")
+}
+
+fn bound_groups(binding: &Object, _: Timestamp) -> Value {
+    bound(binding, "Group")
+}
+
+fn bound_accounts(binding: &Object, _: Timestamp) -> Value {
+    bound(binding, "ServiceAccount")
+}
 
 fn of(kind: PlainKind) -> PlainColumns {
     let found = COLUMNS.iter().find(|(plural, _)| *plural == kind.info().plural);

@@ -8,14 +8,19 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
-use hyper::{Method, Request, Response};
+use hyper::header::{self, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use pulselet_model::Pod;
+use pulselet_runtime::ExecOptions;
 use pulselet_vocabulary::PodName;
+use pulselet_volume::LocalObject;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
-use super::{ControlRefusal, encode, socket};
+use super::exec::{self, ExecSession};
+use super::{ControlRefusal, NodeView, encode, socket};
+use crate::state::handed_objects::HandedObject;
 use crate::{Added, EventRow, LogPlace, PodView};
 
 /// Bytes of an answer that are read: the status of a full node.
@@ -78,6 +83,14 @@ impl ControlClient {
         decode(response).await
     }
 
+    /// Hands admitted config maps and secrets over, for pods that come after them.
+    pub async fn keep_objects(&self, objects: &[LocalObject]) -> Result<(), ControlClientError> {
+        let objects: Vec<HandedObject> = objects.iter().cloned().map(Into::into).collect();
+        let body = serde_json::to_vec(&objects).map_err(ControlClientError::Decode)?;
+        let response = self.send(Method::POST, "/v1/objects", body.into()).await?;
+        read(response).await.map(drop)
+    }
+
     /// Stops a pod; without a grace period its own counts. It stays known, and stopped, unless it is forgotten.
     pub async fn stop(
         &self,
@@ -103,6 +116,44 @@ impl ControlClient {
         let container = container.map(|name| format!("?container={}", encode(name)));
         let path = format!("{}/restart{}", path_of(pod), container.unwrap_or_default());
         decode(self.send(Method::POST, &path, Bytes::new()).await?).await
+    }
+
+    /// Runs a command in a container; without a name the pod's only container is meant.
+    pub async fn exec(
+        &self,
+        pod: &PodName,
+        container: Option<&str>,
+        options: &ExecOptions,
+    ) -> Result<ExecSession, ControlClientError> {
+        let mut path = format!(
+            "{}/exec?tty={}&stdin={}",
+            path_of(pod),
+            options.tty,
+            options.stdin
+        );
+        let container = container.map(|name| ("container", name));
+        let words = options.command.iter().map(|word| ("command", word.as_str()));
+        for (key, value) in container.into_iter().chain(words) {
+            path.extend(["&", key, "=", &encode(value)]);
+        }
+        let request = Request::post(path)
+            .header(header::CONNECTION, "Upgrade")
+            .header(header::UPGRADE, exec::PROTOCOL)
+            .body(Full::default())
+            .expect("paths are encoded");
+        let response = self.deliver(request).await?;
+        let upgraded = hyper::upgrade::on(response).await;
+        Ok(ExecSession::new(upgraded.map_err(ControlClientError::Send)?))
+    }
+
+    /// The node itself.
+    pub async fn node(&self) -> Result<NodeView, ControlClientError> {
+        self.get("/v1/node").await
+    }
+
+    /// A pod as it was admitted.
+    pub async fn manifest(&self, pod: &PodName) -> Result<Pod, ControlClientError> {
+        self.get(&format!("{}/manifest", path_of(pod))).await
     }
 
     /// What containers use, in the form of a kubelet's summary.
@@ -166,6 +217,15 @@ impl ControlClient {
         path: &str,
         body: Bytes,
     ) -> Result<Response<Incoming>, ControlClientError> {
+        let request = Request::builder().method(method).uri(path);
+        self.deliver(request.body(Full::new(body)).expect("paths are encoded"))
+            .await
+    }
+
+    async fn deliver(
+        &self,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, ControlClientError> {
         let stream = socket::connect(&self.socket).await;
         let stream = stream.map_err(|source| ControlClientError::Connect {
             path: self.socket.clone(),
@@ -174,21 +234,18 @@ impl ControlClient {
         let handshake = http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = handshake.map_err(ControlClientError::Send)?;
         // Ends with the connection, which ends with the answer.
-        tokio::spawn(connection);
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(hyper::header::HOST, "pulselet")
-            .body(Full::new(body))
-            .expect("paths are encoded");
+        tokio::spawn(connection.with_upgrades());
+        let host = HeaderValue::from_static("pulselet");
+        request.headers_mut().insert(header::HOST, host);
         let sent = tokio::time::timeout(ANSWER_TIMEOUT, sender.send_request(request)).await;
         let response = sent
             .map_err(|_| ControlClientError::Timeout)?
             .map_err(ControlClientError::Send)?;
-        if response.status().is_success() {
+        let status = response.status();
+        if status.is_success() || status == StatusCode::SWITCHING_PROTOCOLS {
             return Ok(response);
         }
-        let status = response.status().as_u16();
+        let status = status.as_u16();
         let bytes = read(response).await?;
         let refusal = serde_json::from_slice::<ControlRefusal>(&bytes).map_err(ControlClientError::Decode)?;
         Err(ControlClientError::Refused {

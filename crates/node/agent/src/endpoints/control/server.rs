@@ -10,28 +10,39 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Limited, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::{Method, Request, Response, StatusCode};
+use pulselet_runtime::{ExecOptions, Runtime};
 use pulselet_vocabulary::{ParsePodNameError, PodName};
 use serde::Serialize;
+use tokio::sync::Semaphore;
 
-use super::{ControlRefusal, query};
+use super::{ControlRefusal, NodeView, exec, queries, query};
 use crate::agent::{AddError, LogError, PodView, StreamError, ports};
 use crate::endpoints::http::{Answering, Body, full};
 use crate::handle::{Gone, NodeHandle, StartError, StopError};
 use crate::pod::identity::Origin;
 use crate::publish::lines::GUEST_BACKLOG;
+use crate::state::handed_objects::{HandedObject, HandedObjects, KeepObjectsError};
 use crate::state::stopped::{SaveStoppedError, StoppedPod};
 use crate::state::store::NodeStoreError;
 
 /// Bytes of a pod that are read: twice what a manifest may have, since defaults are filled in.
 const MAX_POD: usize = 2 * pulselet_model::MAX_DOCUMENT_BYTES;
+/// Bytes of config maps and secrets that are read at a time: each may have a mebibyte.
+const MAX_OBJECTS: usize = 64 * 1024 * 1024;
+/// Commands in containers at a time.
+const MAX_COMMANDS: usize = 64;
 const JSON: &str = "application/json";
 const LINES: &str = "application/x-ndjson";
 
 #[derive(Debug)]
 pub(crate) struct Control {
-    pub(crate) node: NodeHandle,
-    /// An API decides over its pods here.
-    pub(crate) joined: bool,
+    node: NodeHandle,
+    /// The node as it was started.
+    about: NodeView,
+    runtime: Arc<dyn Runtime>,
+    objects: Arc<HandedObjects>,
+    /// One for each command that may still be begun.
+    commands: Arc<Semaphore>,
 }
 
 /// Why there is no good answer.
@@ -43,6 +54,10 @@ enum ControlError {
     ReadBody(Box<dyn std::error::Error + Send + Sync>),
     #[error("the pod cannot be decoded: {0}")]
     DecodePod(serde_json::Error),
+    #[error("the objects cannot be decoded: {0}")]
+    DecodeObjects(serde_json::Error),
+    #[error(transparent)]
+    KeepObjects(#[from] KeepObjectsError),
     #[error("{key} is not a number of seconds: {value:?}")]
     ReadSeconds { key: &'static str, value: String },
     #[error(transparent)]
@@ -63,6 +78,14 @@ enum ControlError {
     Start(#[from] StartError),
     #[error(transparent)]
     Restart(#[from] StreamError),
+    #[error("the command is not text")]
+    ReadCommand,
+    #[error("there is no command: write it behind `--`")]
+    NoCommand,
+    #[error("{MAX_COMMANDS} commands run in containers already; wait until one of them has ended")]
+    TooManyCommands,
+    #[error("cannot run the command: {0}")]
+    Exec(pulselet_runtime::Error),
     #[error(transparent)]
     Stopped(#[from] SaveStoppedError),
     #[error(transparent)]
@@ -84,19 +107,27 @@ impl ControlError {
             | Self::Restart(StreamError::Pod(_)) => StatusCode::NOT_FOUND,
             Self::ReadBody(_)
             | Self::DecodePod(_)
+            | Self::DecodeObjects(_)
             | Self::ReadSeconds { .. }
             | Self::ReadPodName(_)
+            | Self::ReadCommand
+            | Self::NoCommand
+            | Self::Exec(_)
             | Self::Log(_) => StatusCode::BAD_REQUEST,
             Self::Add(AddError::Plan(_)) => StatusCode::UNPROCESSABLE_ENTITY,
             Self::OfApi { .. }
+            | Self::KeepObjects(
+                KeepObjectsError::OfApi | KeepObjectsError::Owned { .. } | KeepObjectsError::TooMany,
+            )
             | Self::Stop(StopError::Stopped(_))
             | Self::Start(StartError::NotStopped(_) | StartError::Add(_))
             | Self::Restart(_)
             | Self::Add(AddError::NameTaken { .. }) => StatusCode::CONFLICT,
-            Self::Add(AddError::Full | AddError::ShuttingDown) | Self::Gone(_) => {
+            Self::Add(AddError::Full | AddError::ShuttingDown) | Self::TooManyCommands | Self::Gone(_) => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::Store(_)
+            | Self::KeepObjects(KeepObjectsError::Save { .. })
             | Self::Stopped(_)
             | Self::Stop(StopError::Save(_))
             | Self::Start(StartError::Save(_)) => StatusCode::INTERNAL_SERVER_ERROR,
@@ -116,6 +147,21 @@ impl Answering for Control {
 }
 
 impl Control {
+    pub(crate) fn new(
+        node: NodeHandle,
+        runtime: Arc<dyn Runtime>,
+        objects: HandedObjects,
+        about: NodeView,
+    ) -> Self {
+        Self {
+            node,
+            about,
+            runtime,
+            objects: Arc::new(objects),
+            commands: Arc::new(Semaphore::new(MAX_COMMANDS)),
+        }
+    }
+
     async fn route(&self, request: Request<Incoming>) -> Result<Response<Body>, ControlError> {
         let path = request.uri().path().to_owned();
         let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
@@ -123,6 +169,7 @@ impl Control {
         match (request.method().clone(), parts.as_slice()) {
             (Method::GET, ["v1", "pods"]) => Ok(json(StatusCode::OK, &self.list().await?)),
             (Method::POST, ["v1", "pods"]) => self.add(request).await,
+            (Method::POST, ["v1", "objects"]) => self.keep_objects(request).await,
             (Method::DELETE, ["v1", "pods", namespace, name]) => {
                 let grace = ask("gracePeriodSeconds").map(seconds).transpose()?;
                 let forgets = ask("forget").as_deref() == Some("true");
@@ -138,6 +185,16 @@ impl Control {
                 let restarted = self.node.restart(&pod, ask("container")).await??;
                 Ok(json(StatusCode::OK, &restarted))
             }
+            (Method::POST, ["v1", "pods", namespace, name, "exec"]) => {
+                self.exec(&PodName::new(*namespace, *name), request).await
+            }
+            (Method::GET, ["v1", "pods", namespace, name, "manifest"]) => {
+                let pod = PodName::new(*namespace, *name);
+                let manifest = self.node.manifest(&pod).await?;
+                let manifest = manifest.ok_or(crate::NoSuchPod { pod })?;
+                Ok(json(StatusCode::OK, &manifest))
+            }
+            (Method::GET, ["v1", "node"]) => Ok(json(StatusCode::OK, &self.about_now().await)),
             (Method::GET, ["v1", "usage"]) => {
                 let page = self.node.page("/stats/summary").await;
                 Ok(full(page.status, page.content_type, page.text))
@@ -166,6 +223,89 @@ impl Control {
         self.node.forget_stopped(&crate::pod_name_of(&pod)).await?;
         let added = self.node.add_pod(pod, Origin::Detached).await??;
         Ok(json(StatusCode::CREATED, &added))
+    }
+
+    async fn keep_objects(&self, request: Request<Incoming>) -> Result<Response<Body>, ControlError> {
+        let body = Limited::new(request.into_body(), MAX_OBJECTS);
+        let body = body.collect().await.map_err(ControlError::ReadBody)?.to_bytes();
+        let objects: Vec<HandedObject> =
+            serde_json::from_slice(&body).map_err(ControlError::DecodeObjects)?;
+        let objects = objects.into_iter().map(Into::into).collect();
+        let kept = Arc::clone(&self.objects);
+        tokio::task::spawn_blocking(move || kept.keep(objects))
+            .await
+            .expect("writing does not panic")?;
+        Ok(full(StatusCode::ACCEPTED, JSON, Bytes::new()))
+    }
+
+    async fn about_now(&self) -> NodeView {
+        let page = self.node.page("/readyz").await;
+        let trouble = (!page.status.is_success()).then(|| page.text.trim().to_owned());
+        NodeView {
+            trouble,
+            ..self.about.clone()
+        }
+    }
+
+    /// Begins a command; what follows on the connection is its streams.
+    async fn exec(
+        &self,
+        pod: &PodName,
+        mut request: Request<Incoming>,
+    ) -> Result<Response<Body>, ControlError> {
+        let asked = request.uri().query();
+        let is = |key| query(asked, key).as_deref() == Some("true");
+        let command: Option<Vec<String>> = queries(asked, "command").collect();
+        let command = command.ok_or(ControlError::ReadCommand)?;
+        if command.is_empty() {
+            return Err(ControlError::NoCommand);
+        }
+        let options = ExecOptions {
+            command,
+            tty: is("tty"),
+            stdin: is("stdin"),
+            stdout: true,
+            stderr: !is("tty"),
+        };
+        let container = self.container(pod, query(asked, "container")).await?;
+        let located = self.node.container(pod, &container).await??;
+        let slot = Arc::clone(&self.commands).try_acquire_owned();
+        let slot = slot.map_err(|_| ControlError::TooManyCommands)?;
+        let started = self.runtime.exec(&located.id, &options).await;
+        let streams = started.map_err(ControlError::Exec)?;
+        let (upgrade, node) = (hyper::upgrade::on(&mut request), self.node.clone());
+        tokio::spawn(async move {
+            // A client that is gone already takes its command with it.
+            if let Ok(upgraded) = upgrade.await {
+                tokio::select! {
+                    () = exec::converse(upgraded, streams) => {}
+                    () = node.ended() => {}
+                }
+            }
+            drop(slot);
+        });
+        let mut response = full(StatusCode::SWITCHING_PROTOCOLS, JSON, Bytes::new());
+        let headers = response.headers_mut();
+        let value = hyper::header::HeaderValue::from_static;
+        headers.insert(hyper::header::CONNECTION, value("Upgrade"));
+        headers.insert(hyper::header::UPGRADE, value(exec::PROTOCOL));
+        Ok(response)
+    }
+
+    /// The container that is meant; without a name the pod's only one.
+    async fn container(&self, pod: &PodName, name: Option<String>) -> Result<String, ControlError> {
+        if let Some(name) = name {
+            return Ok(name);
+        }
+        let view = self.node.pod(pod).await?;
+        let view = view.ok_or_else(|| crate::NoSuchPod { pod: pod.clone() })?;
+        let statuses = view.status.container_statuses.into_iter();
+        let mut choices: Vec<String> = statuses.map(|status| status.name).collect();
+        if choices.len() == 1 {
+            return Ok(choices.remove(0));
+        }
+        let pod = pod.clone();
+        Err(LogError::Ambiguous { pod, choices }.into())
     }
 
     /// The pods that the agent has, and those that are stopped.
@@ -198,7 +338,7 @@ impl Control {
         grace: Option<Duration>,
         forgets: bool,
     ) -> Result<Response<Body>, ControlError> {
-        if self.joined && self.node.pod(pod).await?.is_some_and(|view| view.origin.is_api()) {
+        if self.about.joined && self.node.pod(pod).await?.is_some_and(|view| view.origin.is_api()) {
             return Err(ControlError::OfApi { pod: pod.clone() });
         }
         if forgets {

@@ -369,6 +369,8 @@ mod tests {
     use pulselet_runtime::{ContainerId, ContainerStats, PodIdentity};
     use serde_json::json;
 
+    use pulselet_model::ResourceTotals;
+
     use super::*;
     use crate::endpoints::usage::{NodeUsage, machine};
     use pulselet_volume::NodeFacts;
@@ -404,6 +406,7 @@ mod tests {
                     address: [127, 0, 0, 1].into(),
                     cpus: 2,
                     memory_bytes: 1 << 30,
+                    allocatable: ResourceTotals::default(),
                 },
                 at,
                 cpu: Cpu::default(),

@@ -73,5 +73,6 @@ fn read(path: &Path) -> io::Result<Option<StoredPod>> {
         uid: spare.uid,
         record: bytes(spare.record),
         specs: spare.specs.into_iter().map(|(n, raw)| (n, bytes(raw))).collect(),
+        is_spare: true,
     }))
 }

@@ -78,7 +78,12 @@ const SECCOMP: Verdicts = unless_process(
     Verdict::Refused,
     "a_security_context_is_passed_on",
 );
-const APP_ARMOR: Verdicts = [Verdict::Refused, Verdict::Refused, Verdict::IfAble(OF_SERVERS)];
+/// Where the kernel has it.
+const APP_ARMOR: Verdicts = [
+    Verdict::IfAble("containers_run_under_the_app_armor_profile_they_ask_for"),
+    Verdict::Refused,
+    Verdict::IfAble(OF_SERVERS),
+];
 /// Where the kernel can map the owners of files.
 const fn with_own_users(oci: &'static str) -> Verdicts {
     [Verdict::IfAble(oci), Verdict::Refused, Verdict::Refused]

@@ -3,6 +3,8 @@
 
 use std::{fs, os::unix::fs::MetadataExt};
 
+use pulselet_runtime::AppArmor;
+
 use super::{restricted, run_both_ways};
 use crate::world::{World, can_run};
 
@@ -39,6 +41,8 @@ async fn a_device_that_is_not_the_containers_cannot_be_opened() {
          ( : > /mnt/log ) && echo opened; ( : > /mnt/null ) && echo null; ( : < /dev/ptmx ) && echo terminal";
     let mut config = world.config("main", "");
     config.security.capabilities.add = vec!["SYS_ADMIN".into()];
+    // The default profile would not even let it mount.
+    config.security.app_armor = Some(AppArmor::Unconfined);
     for output in run_both_ways(&world, script, &config).await {
         assert!(
             output.contains("made") && output.contains("null") && output.contains("terminal"),

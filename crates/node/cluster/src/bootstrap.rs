@@ -1,0 +1,382 @@
+//! Certificates that a node asks its API for: the one with which it comes as a client, and the one with which it serves.
+//!
+//! With a bootstrap kubeconfig a node has its first client certificate signed and keeps it, with the key, in its data
+//! directory. From then on that is what it comes with, and the bootstrap kubeconfig is needed only once more should the
+//! certificate end while the node is away. Both certificates are renewed when most of their time is over.
+//!
+//! What must always hold: a key never leaves the machine; a file is replaced as a whole; a certificate in use stays in use
+//! until another has been written.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use crate::backoff::Backoff;
+use crate::client::{ApiClient, ApiClientError, Call};
+use crate::kubeconfig::{Kubeconfig, KubeconfigError};
+
+const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+const NODE_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+const NODE_SERVING: &str = "kubernetes.io/kubelet-serving";
+/// The files in a node's data directory: a certificate with its key, each.
+const CLIENT_FILE: &str = "node-client.pem";
+const SERVING_FILE: &str = "node-serving.pem";
+const KUBECONFIG_FILE: &str = "node.kubeconfig";
+/// How often it is asked whether a request has been answered.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// How long an answer is waited for before somebody is told what the node waits for.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// The shortest wait before a certificate is renewed or a renewal is tried again.
+const MIN_RENEWAL_WAIT: Duration = Duration::from_secs(30);
+
+#[derive(Debug, thiserror::Error)]
+pub enum BootstrapError {
+    #[error("cannot use the bootstrap kubeconfig: {0}")]
+    Load(#[from] KubeconfigError),
+    #[error("cannot make a certificate request: {0}")]
+    MakeRequest(#[from] rcgen::Error),
+    #[error("cannot ask for a certificate: {0}")]
+    Ask(#[from] ApiClientError),
+    #[error(
+        "the certificate request {name} was refused: {why}; ask with another node name, or ask its administrator"
+    )]
+    Refused { name: String, why: String },
+    #[error("the API's answer holds no certificate: {0}")]
+    ReadAnswer(&'static str),
+    #[error("cannot write {path}: {source}", path = path.display())]
+    Write { path: PathBuf, source: io::Error },
+}
+
+/// What a node's certificate says about it.
+#[derive(Debug, Clone)]
+pub struct CertificateSubject {
+    pub node: String,
+    /// Where the node serves.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// A certificate and its key, in PEM.
+#[derive(Clone)]
+pub struct IssuedCertificate {
+    pub certificates: String,
+    pub key: String,
+}
+
+impl std::fmt::Debug for IssuedCertificate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("IssuedCertificate")
+    }
+}
+
+/// Has a client certificate signed for a node, unless the data directory holds one that still counts, and returns the
+/// kubeconfig to join with. It waits until the request is approved.
+pub async fn bootstrap(bootstrap: &Path, data_dir: &Path, node: &str) -> Result<PathBuf, BootstrapError> {
+    let kubeconfig = data_dir.join(KUBECONFIG_FILE);
+    let client_file = data_dir.join(CLIENT_FILE);
+    if kubeconfig.exists() && read_certificate(&client_file).is_some_and(|period| period.lasts()) {
+        return Ok(kubeconfig);
+    }
+    let config = Kubeconfig::load(bootstrap)?;
+    let text = own_kubeconfig(&config, node);
+    let client = ApiClient::new(config);
+    let subject = CertificateSubject {
+        node: node.to_owned(),
+        addresses: Vec::new(),
+    };
+    let issued = request(&client, NODE_CLIENT, &subject).await?;
+    write(&client_file, &format!("{}{}", issued.certificates, issued.key))?;
+    write(&kubeconfig, &text)?;
+    tracing::info!(node, "the API has signed the node's certificate");
+    Ok(kubeconfig)
+}
+
+/// A kubeconfig for the same server, with the certificate of the data directory.
+fn own_kubeconfig(config: &Kubeconfig, node: &str) -> String {
+    let authority = STANDARD.encode(config.authority());
+    let server = config.url();
+    let name = config.tls_name();
+    format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: node\nclusters:\n- name: api\n  cluster:\n    server: {server}\n    \
+         tls-server-name: {name}\n    certificate-authority-data: {authority}\ncontexts:\n- name: node\n  context:\n    \
+         cluster: api\n    user: system:node:{node}\nusers:\n- name: system:node:{node}\n  user:\n    \
+         client-certificate: {CLIENT_FILE}\n    client-key: {CLIENT_FILE}\n"
+    )
+}
+
+/// Renews the client certificate of a node for as long as the task lives.
+pub fn renew_client(client: ApiClient, data_dir: PathBuf, node: String) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        let file = data_dir.join(CLIENT_FILE);
+        let subject = CertificateSubject {
+            node,
+            addresses: Vec::new(),
+        };
+        loop {
+            wait_until_due(&file).await;
+            let renewed = match request(&client, NODE_CLIENT, &subject).await {
+                Ok(issued) => write(&file, &format!("{}{}", issued.certificates, issued.key)),
+                Err(error) => Err(error),
+            };
+            match renewed {
+                Ok(()) => {
+                    // What is under way goes on with the old one.
+                    client.reconnect().await;
+                    tracing::info!("the node's client certificate was renewed");
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the node's client certificate cannot be renewed");
+                    tokio::time::sleep(MIN_RENEWAL_WAIT).await;
+                }
+            }
+        }
+    })
+}
+
+/// Has a certificate signed with which a node serves, and renews it, for as long as the task lives. Each is handed to
+/// `use_it`; one from an earlier start comes first.
+pub fn renew_serving(
+    client: ApiClient,
+    data_dir: PathBuf,
+    subject: CertificateSubject,
+    use_it: impl Fn(IssuedCertificate) + Send + 'static,
+) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        let file = data_dir.join(SERVING_FILE);
+        if let Some(kept) =
+            read_issued(&file).filter(|_| read_certificate(&file).is_some_and(|kept| kept.lasts()))
+        {
+            use_it(kept);
+        }
+        let mut backoff = Backoff::default();
+        loop {
+            wait_until_due(&file).await;
+            let issued = match request(&client, NODE_SERVING, &subject).await {
+                Ok(issued) => issued,
+                Err(error) => {
+                    tracing::warn!(%error, "the node has no signed certificate to serve with");
+                    tokio::time::sleep(backoff.next().max(MIN_RENEWAL_WAIT)).await;
+                    continue;
+                }
+            };
+            backoff.reset();
+            if let Err(error) = write(&file, &format!("{}{}", issued.certificates, issued.key)) {
+                tracing::warn!(%error, "the certificate that the node serves with is not kept");
+            }
+            use_it(issued);
+            tracing::info!("the node serves with a certificate that the API has signed");
+        }
+    })
+}
+
+/// Sends a request and waits for its answer.
+async fn request(
+    client: &ApiClient,
+    signer: &str,
+    subject: &CertificateSubject,
+) -> Result<IssuedCertificate, BootstrapError> {
+    let key = KeyPair::generate()?;
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params
+        .distinguished_name
+        .push(DnType::OrganizationName, "system:nodes");
+    let name = format!("system:node:{}", subject.node);
+    params.distinguished_name.push(DnType::CommonName, name);
+    let usage = if signer == NODE_SERVING {
+        let host = subject.node.as_str().try_into()?;
+        params.subject_alt_names.push(SanType::DnsName(host));
+        let addresses = subject.addresses.iter().copied().map(SanType::IpAddress);
+        params.subject_alt_names.extend(addresses);
+        "server auth"
+    } else {
+        "client auth"
+    };
+    let pem = params.serialize_request(&key)?.pem()?;
+    let body = json!({
+        "apiVersion": "certificates.k8s.io/v1",
+        "kind": "CertificateSigningRequest",
+        "metadata": {"generateName": "csr-"},
+        "spec": {
+            "signerName": signer,
+            "request": STANDARD.encode(pem),
+            "usages": ["digital signature", usage],
+        },
+    });
+    let made: Value = client.ask(Call::create(REQUESTS, &body)).await?;
+    let name = made["metadata"]["name"]
+        .as_str()
+        .ok_or(BootstrapError::ReadAnswer("the request has no name"))?;
+    let certificates = answer(client, name).await?;
+    Ok(IssuedCertificate {
+        certificates,
+        key: key.serialize_pem(),
+    })
+}
+
+/// Waits until a request is answered.
+async fn answer(client: &ApiClient, name: &str) -> Result<String, BootstrapError> {
+    let path = format!("{REQUESTS}/{name}");
+    let mut backoff = Backoff::default();
+    let begun = std::time::Instant::now();
+    let mut is_told = false;
+    loop {
+        match client.ask::<Value>(Call::get(path.clone())).await {
+            Ok(request) => {
+                backoff.reset();
+                if let Some(certificates) = verdict(&request, name)? {
+                    return Ok(certificates);
+                }
+            }
+            Err(error @ ApiClientError::Refused { .. }) => return Err(error.into()),
+            Err(error) => {
+                tracing::debug!(%error, request = name, "cannot ask about a certificate request");
+                tokio::time::sleep(backoff.next()).await;
+            }
+        }
+        if !is_told && begun.elapsed() >= PATIENCE {
+            is_told = true;
+            tracing::warn!(
+                "the node waits for a certificate: approve of it with `kubectl certificate approve {name}`"
+            );
+        }
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// What has become of a request; `None` if nothing has.
+fn verdict(request: &Value, name: &str) -> Result<Option<String>, BootstrapError> {
+    let conditions = request["status"]["conditions"].as_array();
+    for condition in conditions.into_iter().flatten() {
+        if condition["type"] == "Denied" || condition["type"] == "Failed" {
+            let why = condition["message"].as_str().filter(|why| !why.is_empty());
+            let why = why
+                .or_else(|| condition["reason"].as_str())
+                .unwrap_or("no reason was given");
+            return Err(BootstrapError::Refused {
+                name: name.to_owned(),
+                why: why.to_owned(),
+            });
+        }
+    }
+    let Some(text) = request["status"]["certificate"]
+        .as_str()
+        .filter(|text| !text.is_empty())
+    else {
+        return Ok(None);
+    };
+    let pem = STANDARD
+        .decode(text)
+        .map_err(|_| BootstrapError::ReadAnswer("it is not base64"))?;
+    let pem = String::from_utf8(pem).map_err(|_| BootstrapError::ReadAnswer("it is no PEM"))?;
+    if Period::of(pem.as_bytes()).is_none() {
+        return Err(BootstrapError::ReadAnswer("it is no certificate"));
+    }
+    Ok(Some(pem))
+}
+
+/// From when to when a certificate is good, in seconds of the epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Period {
+    start: i64,
+    end: i64,
+}
+
+impl Period {
+    fn of(pem: &[u8]) -> Option<Self> {
+        let der = CertificateDer::from_pem_slice(pem).ok()?;
+        let (_, certificate) = x509_parser::parse_x509_certificate(&der).ok()?;
+        let validity = certificate.validity();
+        Some(Self {
+            start: validity.not_before.timestamp(),
+            end: validity.not_after.timestamp(),
+        })
+    }
+
+    fn lasts(self) -> bool {
+        Timestamp::now().as_second() < self.end
+    }
+
+    /// How long to wait until it is to be renewed, when between seven and nine tenths of its time are over.
+    fn wait(self, now: i64, chance: f64) -> Duration {
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "seconds of a lifetime are far below the limit"
+        )]
+        let lifetime = (self.end - self.start) as f64;
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "a part of what was a whole number of seconds"
+        )]
+        let due = self.start + (lifetime * (0.7 + 0.2 * chance)) as i64;
+        Duration::from_secs(u64::try_from(due - now).unwrap_or(0))
+    }
+}
+
+fn read_certificate(path: &Path) -> Option<Period> {
+    Period::of(&std::fs::read(path).ok()?)
+}
+
+fn read_issued(path: &Path) -> Option<IssuedCertificate> {
+    let text = std::fs::read_to_string(path).ok()?;
+    Some(IssuedCertificate {
+        certificates: text.clone(),
+        key: text,
+    })
+}
+
+/// Waits until the certificate in a file is to be renewed; not at all if there is none.
+async fn wait_until_due(path: &Path) {
+    let Some(period) = read_certificate(path) else {
+        return;
+    };
+    let wait = period.wait(Timestamp::now().as_second(), rand::random());
+    if !wait.is_zero() {
+        tokio::time::sleep(wait.max(MIN_RENEWAL_WAIT)).await;
+    }
+}
+
+/// Writes a file that only its owner can read: whole or not at all, also after a crash.
+fn write(path: &Path, text: &str) -> Result<(), BootstrapError> {
+    pulselet_durable::replace(path, text.as_bytes(), 0o600).map_err(|source| BootstrapError::Write {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_renewed_before_it_ends() {
+        let period = Period { start: 0, end: 1000 };
+        assert_eq!(period.wait(0, 0.0), Duration::from_secs(700));
+        assert_eq!(period.wait(0, 1.0), Duration::from_secs(900));
+        assert_eq!(period.wait(950, 0.5), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_refusal_says_why_and_nonsense_is_no_certificate() {
+        let denied = json!({"status": {"conditions": [{"type": "Denied", "message": "not here"}]}});
+        let error = verdict(&denied, "csr-1").unwrap_err().to_string();
+        assert!(error.contains("csr-1") && error.contains("not here"), "{error}");
+        assert!(
+            verdict(&json!({"status": {"conditions": [{"type": "Approved"}]}}), "x")
+                .unwrap()
+                .is_none()
+        );
+        assert!(verdict(&json!({}), "x").unwrap().is_none());
+        let nonsense = json!({"status": {"certificate": STANDARD.encode("nonsense")}});
+        assert!(verdict(&nonsense, "x").is_err());
+    }
+}

@@ -1,0 +1,3 @@
+//! The agent's side of containers, on files alone.
+
+mod power_cut;
