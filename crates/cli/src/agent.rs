@@ -17,6 +17,9 @@ use crate::membership::{Application, Membership};
 
 /// Threads that run the agent: one for its loop, one for what its jobs do meanwhile.
 const AGENT_THREADS: usize = 2;
+/// How long a thread for work that blocks stays when it has none. After a burst each of many gets a little work now and then: with
+/// longer times none of them ever ends.
+const BLOCKING_THREAD_IDLE: Duration = Duration::from_millis(500);
 /// How often memory that is free goes back to the kernel.
 const RELEASE_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -138,7 +141,11 @@ fn service_manager() -> ServiceManager {
 /// What an agent runs on.
 pub(crate) fn executor() -> Result<Runtime, Failure> {
     pulselet_sys::share_memory_pools();
-    let executor = build(Builder::new_multi_thread().worker_threads(AGENT_THREADS))?;
+    let mut builder = Builder::new_multi_thread();
+    builder
+        .worker_threads(AGENT_THREADS)
+        .thread_keep_alive(BLOCKING_THREAD_IDLE);
+    let executor = build(&mut builder)?;
     executor.spawn(release_memory());
     Ok(executor)
 }

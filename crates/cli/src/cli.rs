@@ -2,6 +2,7 @@
 //!
 //! Help texts, completions and the reference are generated from these types. Each command has an example.
 
+mod cri;
 mod image;
 #[cfg(test)]
 mod reference;
@@ -24,6 +25,7 @@ use crate::output::{ColorArg, Format};
 use crate::paths;
 use crate::runtime::RuntimeChoice;
 
+pub(crate) use cri::CriArgs;
 pub(crate) use image::{
     ImageArgs, ImageCommand, ImageLoadArgs, ImageLsArgs, ImagePruneArgs, ImagePullArgs, ImageRmArgs,
 };
@@ -75,6 +77,14 @@ pub(crate) enum Command {
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  pulselet completion bash > /etc/bash_completion.d/pulselet")]
     Completion(CompletionArgs),
+    /// Serve the built-in containers to a kubelet, over CRI
+    #[command(
+        after_help = "Examples:\n  pulselet cri\n  pulselet cri --listen unix:///run/pulselet/cri.sock --bridge\n  \
+                            pulselet cri --registry-mirror docker.io=https://mirror.example.com\n\nThe kubelet's \
+                            setting is `containerRuntimeEndpoint: unix:///run/pulselet/cri.sock`. Containers run on when \
+                            the server ends, and the next one goes on with them."
+    )]
+    Cri(CriArgs),
     /// Serve a web page of the local node: pods, live timelines, logs, and what a change would mean
     #[command(
         after_help = "Examples:\n  pulselet dashboard\n  pulselet dashboard --open\n\nIt listens on loopback only and prints its \
@@ -298,7 +308,7 @@ pub(crate) enum ApiCommand {
                             worker-1.kubeconfig\n\nIt holds a key: whoever has the file is that node."
     )]
     Kubeconfig(ApiKubeconfigArgs),
-    /// Print a kubeconfig with which any node can ask for certificates of its own, for a day
+    /// Print a kubeconfig with which nodes ask for certificates of their own
     #[command(
         after_help = "Example:\n  pulselet api bootstrap-kubeconfig --server https://10.0.0.1:6443 > join.kubeconfig\n  \
                             pulselet node --bootstrap-kubeconfig join.kubeconfig\n\nIt holds a key: whoever has the \

@@ -3,6 +3,7 @@
 mod api;
 mod check;
 mod completion;
+mod cri;
 mod dashboard;
 mod demo;
 mod exec;
@@ -37,6 +38,7 @@ pub(crate) fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Api(args) => api::run(&args, cli.global.verbose),
         Command::Check(args) => check::run(&args, cli.global.verbose),
         Command::Completion(args) => completion::run(&args),
+        Command::Cri(args) => cri::run(&args, cli.global.verbose),
         Command::Dashboard(args) => dashboard::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Exec(args) => exec::run(&args),

@@ -5,13 +5,14 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use pulselet_agent::{Feed, NodeDuties, NodeFacts, NodeHandle, NodeOptions};
 use pulselet_apiserver::NodeCertificate;
 use pulselet_cluster::{
-    ApiClient, ApiObjects, BootstrapError, CertificateSubject, IssuedCertificate, Joined, Kubeconfig,
-    Machine, join, renew_client, renew_serving,
+    ApiClient, ApiObjects, BootstrapError, CallerReviews, CertificateSubject, IssuedCertificate, Joined,
+    Kubeconfig, Machine, ReviewedUser, join, renew_client, renew_serving,
 };
-use pulselet_node_server::{NodeServer, Options, Tls, serve};
+use pulselet_node_server::{CallerReview, NodeCaller, NodeServer, Options, Tls, serve};
 use pulselet_runtime::Runtime;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -183,6 +184,10 @@ impl Application {
             runtime: Arc::clone(&runtime),
             listener: self.listener,
             tls,
+            callers: Some(Arc::new(ApiCallers(CallerReviews::new(
+                self.client.clone(),
+                self.name.clone(),
+            )))),
         });
         let server = server.map_err(Failure::environment)?;
         let renewing = match self.renewal {
@@ -200,6 +205,42 @@ impl Application {
             _joined: join(&self.client, node, self.feed, &self.objects, machine),
             server,
             _renewing: renewing,
+        })
+    }
+}
+
+/// Asks the API about the callers of the node's endpoint.
+#[derive(Debug)]
+struct ApiCallers(CallerReviews);
+
+impl CallerReview for ApiCallers {
+    fn identify<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Option<NodeCaller>> {
+        Box::pin(async move {
+            let user = self.0.identify(token).await?;
+            let ReviewedUser {
+                username,
+                uid,
+                groups,
+                extra,
+            } = user;
+            Some(NodeCaller {
+                user: username,
+                uid,
+                groups,
+                extra,
+            })
+        })
+    }
+
+    fn allows<'a>(&'a self, caller: &'a NodeCaller, verb: &'a str, part: &'a str) -> BoxFuture<'a, bool> {
+        Box::pin(async move {
+            let user = ReviewedUser {
+                username: caller.user.clone(),
+                uid: caller.uid.clone(),
+                groups: caller.groups.clone(),
+                extra: caller.extra.clone(),
+            };
+            self.0.allows(&user, verb, part).await
         })
     }
 }

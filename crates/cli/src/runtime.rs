@@ -12,7 +12,7 @@ use pulselet_runtime::Runtime;
 use pulselet_runtime_oci::{CniOptions, NetworkOptions, OciOptions, OciRuntime};
 use pulselet_runtime_process::{ProcessRuntime, ShimCommand};
 
-use crate::cli::CniArgs;
+use crate::cli::{CniArgs, CriArgs};
 use crate::commands::open_store;
 use crate::data_dir;
 use crate::exit::Failure;
@@ -206,6 +206,29 @@ impl BuiltIn {
             bin_dirs: args.cni_bin_dir.clone(),
         }))
     }
+}
+
+/// The built-in containers for a kubelet, in a directory that the caller has claimed.
+pub(crate) async fn open_for_kubelet(data_dir: &Path, args: &CriArgs) -> Result<Arc<dyn Runtime>, Failure> {
+    let images = open_images(data_dir).await?;
+    let cni = (!args.bridge).then(|| CniOptions {
+        conf_dir: args.cni_conf_dir.clone(),
+        bin_dirs: args.cni_bin_dir.clone(),
+    });
+    let opened = OciRuntime::open(OciOptions {
+        root: BuiltIn::Oci.root(data_dir),
+        data_dir: data_dir.to_owned(),
+        shim: BuiltIn::Oci.shim(),
+        program: this_program()?,
+        network: NetworkOptions {
+            cni,
+            ..network_of(data_dir)
+        },
+        images: images.with_mirrors(args.registry_mirror.clone()),
+        // The image of the machine's own files is for the local agent's pods.
+        host_image: false,
+    });
+    Ok(Arc::new(opened.await.map_err(Failure::environment)?))
 }
 
 impl FromStr for RuntimeChoice {

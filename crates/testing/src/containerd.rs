@@ -228,7 +228,7 @@ impl Drop for Containerd {
 }
 
 /// An image of links into the host's `/usr` that runs nothing but busybox by itself.
-fn archive(name: &str, stop_signal: Option<&str>) -> Vec<u8> {
+pub fn archive(name: &str, stop_signal: Option<&str>) -> Vec<u8> {
     let links = ["bin", "sbin", "lib", "lib64"].map(|link| (link.to_owned(), format!("usr/{link}")));
     let archive = ImageArchive {
         name,

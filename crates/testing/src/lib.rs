@@ -1,11 +1,13 @@
 //! What tests of several crates share. Nothing of it is in the program.
 //!
 //! - [`requirement`]: what a test needs of the machine, and how it is reported when that is missing;
+//! - [`busy_cpu`]: a processor that is busy for chosen processes alone;
 //! - [`containers`]: small ways to look at containers that have a shim;
 //! - [`containerd`]: a containerd of a test's own;
 //! - [`file_trace`]: what a process has written, and what of it a power cut would leave;
 //! - [`image_archive`]: an image to run offline, made of Debian's static busybox.
 
+pub mod busy_cpu;
 pub mod containerd;
 pub mod containers;
 pub mod file_trace;

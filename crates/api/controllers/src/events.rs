@@ -10,6 +10,9 @@ const EVENT_LIFETIME: Duration = Duration::from_hours(1);
 /// The time between looks for events that are too old.
 const LOOK_INTERVAL: Duration = Duration::from_mins(5);
 
+/// Events that are held at once: there may be very many, and all of them are looked at.
+const PAGE: usize = 200;
+
 /// Runs until it is dropped.
 pub(crate) async fn run(client: LocalClient) {
     let mut ticks = tokio::time::interval(LOOK_INTERVAL);
@@ -22,17 +25,24 @@ pub(crate) async fn run(client: LocalClient) {
 }
 
 async fn remove_before(client: &LocalClient, limit: Timestamp) -> Result<(), ApiError> {
-    let (events, _) = client.list(ResourceKind::Event, None).await?;
-    for event in events {
-        if last_seen(&event).is_some_and(|last| last < limit) {
-            match client.delete_unchanged(ResourceKind::Event, &event).await {
-                // The event was seen again meanwhile, or it is gone already.
-                Err(error) if matches!(error.reason, StatusReason::Conflict | StatusReason::NotFound) => {}
-                other => drop(other?),
+    let mut after = None;
+    loop {
+        let (events, next) = client.page(ResourceKind::Event, after, PAGE).await?;
+        for event in events {
+            if last_seen(&event).is_some_and(|last| last < limit) {
+                match client.delete_unchanged(ResourceKind::Event, &event).await {
+                    // The event was seen again meanwhile, or it is gone already.
+                    Err(error) if matches!(error.reason, StatusReason::Conflict | StatusReason::NotFound) => {
+                    }
+                    other => drop(other?),
+                }
             }
         }
+        if next.is_none() {
+            return Ok(());
+        }
+        after = next;
     }
-    Ok(())
 }
 
 /// When an event last happened; `None` if it does not say.
@@ -51,6 +61,7 @@ fn last_seen(event: &Object) -> Option<Timestamp> {
 
 #[cfg(test)]
 mod tests {
+    use pulselet_apiserver::{Config, Server};
     use serde_json::json;
 
     use super::*;
@@ -65,5 +76,32 @@ mod tests {
         let only_created = event(json!({"metadata": created}));
         assert_eq!(last_seen(&only_created), "2024-01-01T00:00:00Z".parse().ok());
         assert_eq!(last_seen(&event(json!({"lastTimestamp": "yesterday"}))), None);
+    }
+
+    #[tokio::test]
+    async fn old_events_are_removed_however_many_there_are() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let config = Config::new(([127, 0, 0, 1], 0).into(), directory.path());
+        let server = Server::bind(config).await.expect("the server starts");
+        let client = server.client();
+        for number in 0..=2 * PAGE {
+            let seen = if number == PAGE {
+                "2124-01-01T00:00:00Z"
+            } else {
+                "2024-01-01T00:00:00Z"
+            };
+            let event = json!({
+                "metadata": {"name": format!("e{number}"), "namespace": "default"},
+                "involvedObject": {"kind": "Pod", "name": "p", "namespace": "default"},
+                "lastTimestamp": seen,
+            });
+            let event = Object::new(event).expect("an object");
+            client.ensure(ResourceKind::Event, event).await.expect("creates");
+        }
+        let tomorrow = Timestamp::now() + Duration::from_hours(24);
+        remove_before(&client, tomorrow).await.expect("removes");
+        let (left, _) = client.list(ResourceKind::Event, None).await.expect("lists");
+        assert_eq!(left.len(), 1);
+        assert_eq!(left[0].name(), format!("e{PAGE}"));
     }
 }

@@ -78,6 +78,16 @@ impl LocalClient {
         self.registry.all(kind, namespace).await
     }
 
+    /// Some objects of a kind, and where the next ones begin: for kinds of which there may be too many to hold at once.
+    pub async fn page(
+        &self,
+        kind: ResourceKind,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<(Vec<Object>, Option<String>), ApiError> {
+        self.registry.page(kind, after, limit).await
+    }
+
     /// The changes of a kind's objects after a revision.
     pub async fn watch(&self, kind: ResourceKind, after: Revision) -> Result<ObjectWatch, ApiError> {
         Ok(ObjectWatch(self.registry.watch(kind, None, after).await?))

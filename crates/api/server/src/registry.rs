@@ -333,6 +333,28 @@ impl Registry {
         Ok((whole_objects(page.entries.iter()), page.revision))
     }
 
+    /// The next objects of a kind by their keys, and the key to go on after if there are more. What is written between two calls is
+    /// seen or not.
+    pub(crate) async fn page(
+        &self,
+        kind: ResourceKind,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<(Vec<Object>, Option<String>), ApiError> {
+        let range = Range {
+            prefix: kind.prefix(None),
+            after,
+            limit: Some(limit),
+            ..Range::default()
+        };
+        let page = self.store.range(range).await?;
+        let last = page.entries.last().map(|entry| entry.key.clone());
+        Ok((
+            whole_objects(page.entries.iter()),
+            last.filter(|_| page.remaining > 0),
+        ))
+    }
+
     /// The objects of a kind in a namespace that have a text somewhere. Only these are decoded.
     pub(crate) async fn mentioning(
         &self,

@@ -5,6 +5,7 @@ mod architecture;
 mod check;
 mod command;
 mod corpora;
+mod cri;
 mod docs;
 mod e2e;
 mod explain;

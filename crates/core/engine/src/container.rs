@@ -20,7 +20,7 @@ use crate::backoff::BackOff;
 use crate::hook::HookRun;
 use crate::io::{ContainerIx, CreateError, ImageFailure, LifeKey};
 use crate::line::{HookOutcome, LineBody};
-use crate::plan::{ContainerPlan, ProbeKind, Role};
+use crate::plan::{ContainerPlan, ProbeKind, ProbePace, Role, Settings};
 use crate::probe_runner::ProbeRunner;
 use crate::scope::Scope;
 use crate::status::{EffectiveProbe, Terminated};
@@ -310,18 +310,37 @@ impl Container {
     }
 
     /// How its probes work now, or will.
-    pub(crate) fn probes(&self) -> impl Iterator<Item = EffectiveProbe> {
+    pub(crate) fn probes(&self, settings: &Settings) -> impl Iterator<Item = EffectiveProbe> {
         ProbeKind::ALL.into_iter().filter_map(|kind| {
             let plan = self.running().map_or(&self.plan, |running| &running.life.plan);
             let probe = plan.probe(kind)?;
             let prober = self.probers[kind as usize].as_ref();
+            let first = match settings.pace {
+                ProbePace::Planned => probe.period,
+                ProbePace::Stretched => probe.period_after,
+            };
             Some(EffectiveProbe {
                 container: Arc::clone(&plan.name),
                 kind,
-                period: prober.map_or(probe.period, ProbeRunner::period),
+                period: prober.map_or(first, |prober| prober.period(settings)),
                 timeout: probe.timeout,
             })
         })
+    }
+
+    /// Whether a probe of its life, or of the next one, has a period below one second.
+    pub(crate) fn has_fast_probe(&self) -> bool {
+        let life = self.running().map(|running| &running.life.plan);
+        let plans = [Some(&self.plan), life].into_iter().flatten();
+        let mut probes = plans.flat_map(|plan| ProbeKind::ALL.map(|kind| plan.probe(kind)));
+        probes.any(|probe| probe.is_some_and(|probe| probe.is_fast()))
+    }
+
+    /// Its probers go by the periods that are wanted now.
+    pub(crate) fn pace(&mut self, scope: &Scope<'_>) {
+        for prober in self.probers.iter_mut().flatten() {
+            prober.pace(scope.now, scope.settings);
+        }
     }
 
     /// Whether a worker of this kind probes, or is to probe, this life.

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::event::Event;
 use crate::line::Line;
 use crate::plan::{Hook, PodPlan, ProbeKind, Settings};
+use crate::pressure::PressureChange;
 use crate::time::{Span, Time};
 use crate::transition::Transition;
 
@@ -125,6 +126,10 @@ pub enum Input {
         /// What lives that have begun take the times of their probes from; all else they keep.
         running: Arc<PodPlan>,
         settings: Settings,
+    },
+    /// The node is late, or keeps up again. A pod without a probe below one second need not be told.
+    Pressure {
+        change: PressureChange,
     },
 }
 

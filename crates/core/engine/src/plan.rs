@@ -163,6 +163,11 @@ pub struct ProbePlan {
 }
 
 impl ProbePlan {
+    /// Whether its period is below one second: then it has another one for later.
+    pub(crate) fn is_fast(&self) -> bool {
+        self.period < self.period_after
+    }
+
     /// What a gate changes for a life that has begun: when its probe asks and waits, and how long a kill takes. What it
     /// counts to stays as it was.
     pub(crate) fn with_times_of(&self, other: &Self) -> Self {
@@ -205,7 +210,18 @@ pub enum SubSecondPolicy {
     Always,
 }
 
-/// The node's settings that change what the engine decides.
+/// How fast a probe may be whose period is below one second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ProbePace {
+    /// As its plan says.
+    #[default]
+    Planned,
+    /// The node is late: it goes by whole seconds for now.
+    Stretched,
+}
+
+/// What holds for every pod of the node and changes what the engine decides: the node's settings, and its pressure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     pub sub_second_policy: SubSecondPolicy,
@@ -221,6 +237,8 @@ pub struct Settings {
     /// than the pod's grace period.
     #[serde(default)]
     pub probe_grace: Option<Span>,
+    #[serde(default)]
+    pub pace: ProbePace,
 }
 
 impl Default for Settings {
@@ -233,6 +251,7 @@ impl Default for Settings {
             backoff_initial: Span::from_secs(10),
             backoff_max: Span::from_secs(300),
             probe_grace: None,
+            pace: ProbePace::default(),
         }
     }
 }

@@ -21,7 +21,8 @@ use crate::container::Container;
 use crate::event::Event;
 use crate::io::{ContainerIx, Input, LifeKey, Outbox};
 use crate::line::{KillReason, Line, LineBody, Phase};
-use crate::plan::{PodPlan, ProbeKind, Settings};
+use crate::plan::{PodPlan, ProbeKind, ProbePace, Settings};
+use crate::pressure::PressureChange;
 use crate::scope::Scope;
 use crate::status::{EffectiveProbe, PodCondition, PodReport};
 use crate::termination::Grace;
@@ -106,6 +107,9 @@ impl PodMachine {
         out: &mut Outbox,
     ) -> Self {
         let mut pod = Self::accepted(identity, plan, settings, seed, now, out);
+        if pod.is_stretched() {
+            pod.report_pressure(now, PressureChange::Stretched, out);
+        }
         pod.settle(now, out);
         pod
     }
@@ -215,7 +219,18 @@ impl PodMachine {
 
     /// How every probe of the pod works now, in the order of its containers.
     pub fn probes(&self) -> impl Iterator<Item = EffectiveProbe> {
-        self.containers.iter().flat_map(Container::probes)
+        let settings = &self.settings;
+        self.containers.iter().flat_map(|it| it.probes(settings))
+    }
+
+    /// Whether a probe of the pod has a period below one second, so that the node's pressure concerns it.
+    pub fn has_fast_probe(&self) -> bool {
+        self.containers.iter().any(Container::has_fast_probe)
+    }
+
+    /// Whether its probes with a period below one second go by whole seconds for now.
+    pub fn is_stretched(&self) -> bool {
+        self.settings.pace == ProbePace::Stretched
     }
 
     pub fn status(&self) -> PodReport {
@@ -347,7 +362,7 @@ impl PodMachine {
 }
 
 /// Whether probes that are due are begun with this input. Not with what a driver may find in the runtime, at any time and
-/// more than once, and not with a new plan: a pod that it does not concern must not notice it.
+/// more than once, and not with a new plan or the node's pressure: a pod that it does not concern must not notice it.
 const fn begins_probes(input: &Input) -> bool {
     !matches!(
         input,
@@ -356,6 +371,7 @@ const fn begins_probes(input: &Input) -> bool {
             | Input::Exited { .. }
             | Input::Signalled { .. }
             | Input::Replan { .. }
+            | Input::Pressure { .. }
             | Input::StopSignalUnhandled { .. }
     )
 }

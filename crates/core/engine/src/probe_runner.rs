@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::io::{ProbeOutcome, ProbeReport};
-use crate::plan::{Handler, ProbeKind, ProbePlan, Settings, SubSecondPolicy};
+use crate::plan::{Handler, ProbeKind, ProbePace, ProbePlan, Settings, SubSecondPolicy};
 use crate::schedule::{Contact, Due, LookLimits, LookPolicy, Schedule, Turn};
 use crate::time::{Span, Time};
 use crate::worker::{LifeState, Next, Published, View, Worker};
@@ -85,13 +85,18 @@ impl ProbeRunner {
             self.schedule = None;
         }
         self.worker.set_plan(Arc::new(plan));
+        self.pace(now, settings);
+    }
+
+    /// Goes by the period that is wanted now, from the last tick on.
+    pub(crate) fn pace(&mut self, now: Time, settings: &Settings) {
         let period = self.wanted_period(settings);
         if let Some(schedule) = self.schedule.as_mut().filter(|clock| clock.period() != period) {
-            schedule.change_period(period);
+            schedule.change_period(now, period);
         }
     }
 
-    /// The period that the plan, the settings and what was published ask for.
+    /// The period that the plan, the settings, the node's pressure and what was published ask for.
     fn wanted_period(&self, settings: &Settings) -> Span {
         let plan = self.plan();
         let is_fast = match settings.sub_second_policy {
@@ -101,7 +106,11 @@ impl ProbeRunner {
             }
             SubSecondPolicy::Always => true,
         };
-        if is_fast { plan.period } else { plan.period_after }
+        match settings.pace {
+            ProbePace::Planned if is_fast => plan.period,
+            // A period of a second or more is the same before and after: nothing stretches it.
+            ProbePace::Planned | ProbePace::Stretched => plan.period_after,
+        }
     }
 
     /// Follows what has changed around the container. `gate` is when the container's gate opened for this kind.
@@ -132,11 +141,10 @@ impl ProbeRunner {
         }
     }
 
-    /// Between two ticks, as it is now.
-    pub fn period(&self) -> Span {
-        self.schedule
-            .as_ref()
-            .map_or(self.plan().period, Schedule::period)
+    /// Between two ticks, as it is now or will be when the clock starts.
+    pub fn period(&self, settings: &Settings) -> Span {
+        let clock = self.schedule.as_ref();
+        clock.map_or_else(|| self.wanted_period(settings), Schedule::period)
     }
 
     pub fn due_at(&self) -> Option<Time> {

@@ -253,11 +253,15 @@ impl Schedule {
         }
     }
 
-    /// Goes on with another period from the last tick on, for a reason that no probe gave. Looks are left as they are.
-    pub fn change_period(&mut self, period: Span) {
+    /// Goes on with another period from the last tick on, for a reason that no probe gave. Looks are left as they are. Grid
+    /// points that would be over are left out: many clocks may change at once, and all their ticks with them.
+    pub fn change_period(&mut self, now: Time, period: Span) {
         self.anchor = self.next - self.period;
         self.period = period;
         self.next = self.anchor + period;
+        if self.next <= now {
+            self.next = self.grid_point_after(now);
+        }
     }
 
     /// Whether the clock has started at `now`.
@@ -471,10 +475,13 @@ mod tests {
             schedule.begin(at(millis)).expect("due");
             schedule.complete(at(millis), Contact::Failure);
         }
-        schedule.change_period(PERIOD);
+        schedule.change_period(at(1200), PERIOD);
         assert_eq!(schedule.due().map(|due| due.at), Some(at(2000)));
-        schedule.change_period(Span::from_millis(500));
+        schedule.change_period(at(1400), Span::from_millis(500));
         assert_eq!(schedule.due().map(|due| due.at), Some(at(1500)));
+        schedule.change_period(at(1450), PERIOD);
+        schedule.change_period(at(1700), Span::from_millis(500));
+        assert_eq!(schedule.due().map(|due| due.at), Some(at(2000)), "1500 is over");
     }
 
     #[test]

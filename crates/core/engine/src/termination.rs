@@ -290,12 +290,13 @@ impl Termination {
     fn report_exceeded(&self, scope: &mut Scope<'_>) {
         scope.line(LineBody::GraceExceeded { signal: Signal::KILL });
         let what = match self.sent {
-            Some(signal) if self.is_unhandled => format!(": {signal} was sent and ignored, so it"),
-            Some(signal) => format!(": {signal} was sent and did not end it, so it"),
-            None => " and".to_owned(),
+            Some(signal) if self.is_unhandled => format!(": {signal} was sent and ignored"),
+            Some(signal) => format!(": {signal} was sent and did not end it"),
+            None => String::new(),
         };
+        // Whether SIGKILL has ended it is not known yet: the exit tells.
         let message = format!(
-            "Container {} did not stop within its grace period of {}{what} was killed",
+            "Container {} did not stop within its grace period of {}{what}, so SIGKILL is needed",
             scope.name, self.grace.span
         );
         scope.warning("ExceededGracePeriod", message);

@@ -183,6 +183,7 @@ impl File {
                 .as_ref()
                 .map(probe_grace)
                 .transpose()?,
+            pace: defaults.pace,
         };
         Ok(NodeConfig {
             gates,
@@ -275,6 +276,7 @@ hostImage: true
             backoff_initial: Span::from_secs(1),
             backoff_max: Span::from_secs(90),
             probe_grace: Some(Span::from_secs(15)),
+            pace: pulselet_engine::plan::ProbePace::Planned,
         };
         let host_image = Some(true);
         let expected = NodeConfig {

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use pulselet_engine::plan::{ProbeKind, Settings, SubSecondPolicy};
+use pulselet_engine::plan::{ProbeKind, ProbePace, Settings, SubSecondPolicy};
 use pulselet_engine::time::{Span, Time};
 use pulselet_model::{
     Container, ExecAction, Gate, GateSet, HttpGetAction, IntOrString, Lifecycle, LifecycleHandler, Pod,
@@ -20,7 +20,7 @@ use rand::{RngExt, SeedableRng};
 use crate::faults::{Crash, CrashMoment, FaultPlan, Rates, Stall};
 use crate::oracle::Punctuality;
 use crate::scenario::{
-    Ending, GateFlip, GateSkew, HookScript, Hooks, OwnExit, ProbeScript, Scenario, ScriptedHealth,
+    Ending, GateFlip, GateSkew, HookScript, Hooks, Load, OwnExit, ProbeScript, Scenario, ScriptedHealth,
     ScriptedLife, Window,
 };
 use crate::simulation::Setup;
@@ -67,6 +67,8 @@ impl Case {
             scenario
         };
         let settings = dice.settings();
+        let load = if calm { Vec::new() } else { dice.load() };
+        let scenario = Scenario { load, ..scenario };
         Self {
             seed,
             pod,
@@ -95,7 +97,10 @@ impl Case {
     }
 
     pub fn punctuality(&self) -> Punctuality {
-        let calm = self.faults == FaultPlan::default() && self.scenario.agent_restarts.is_empty();
+        let Scenario {
+            agent_restarts, load, ..
+        } = &self.scenario;
+        let calm = self.faults == FaultPlan::default() && agent_restarts.is_empty() && load.is_empty();
         if calm {
             Punctuality::Exact
         } else {
@@ -163,6 +168,23 @@ impl Dice {
         self.one_in(n).then(|| make(self))
     }
 
+    /// Times in which the node is late, drawn last so that what was drawn before is what it always was.
+    fn load(&mut self) -> Vec<Load> {
+        let mut load = Vec::new();
+        if self.one_in(4) {
+            for _ in 0..=self.below(2) {
+                let from = Time::ZERO + self.moment(150);
+                load.push(Load {
+                    from,
+                    to: from + Span::from_millis(500) + self.moment(30),
+                    lateness: Span::from_millis(self.pick(&[20, 60, 101, 300, 1_500])),
+                });
+            }
+            load.sort_by_key(|load| load.from);
+        }
+        load
+    }
+
     fn settings(&mut self) -> Settings {
         let defaults = Settings::default();
         Settings {
@@ -178,6 +200,7 @@ impl Dice {
             backoff_initial: self.pick(&[defaults.backoff_initial, Span::from_secs(1)]),
             backoff_max: self.pick(&[defaults.backoff_max, Span::from_secs(20)]),
             probe_grace: self.sometimes(4, |dice| dice.seconds(20)),
+            pace: ProbePace::Planned,
         }
     }
 
@@ -336,6 +359,7 @@ impl Dice {
             gates,
             deletes,
             evict,
+            load: Vec::new(),
             shares_processes: false,
         }
     }

@@ -28,6 +28,8 @@ pub struct Scenario {
     /// A file holds one at most; a pod may be deleted again with less patience.
     pub deletes: Vec<Ending>,
     pub evict: Option<Ending>,
+    /// When the node begins its probes late, in order of time.
+    pub load: Vec<Load>,
     /// No main process is PID 1, so that the kernel's default actions apply to it. It follows from the manifest: a file
     /// cannot say it.
     pub shares_processes: bool,
@@ -67,6 +69,14 @@ impl GateSkew {
             node: apply(self.node, &flip.node),
         }
     }
+}
+
+/// From one moment to another the node has too much to do: every probe begins late.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Load {
+    pub from: Time,
+    pub to: Time,
+    pub lateness: Span,
 }
 
 /// The end of the pod, asked for from outside.
@@ -155,6 +165,12 @@ impl Scenario {
             .and_then(|lives| lives.get(attempt).or(lives.last()))
             .cloned()
             .unwrap_or_default()
+    }
+
+    /// How long after its turn a probe begins whose turn is at `now`. Of loads that overlap the heaviest counts.
+    pub fn lateness(&self, now: Time) -> Span {
+        let loads = self.load.iter().filter(|load| load.from <= now && now < load.to);
+        loads.map(|load| load.lateness).max().unwrap_or_default()
     }
 }
 

@@ -13,7 +13,7 @@ use pulselet_engine::line::Line;
 use pulselet_engine::plan::{PodPlan, Settings};
 use pulselet_engine::status::PodReport;
 use pulselet_engine::time::{Span, Time};
-use pulselet_engine::{Identity, PodMachine};
+use pulselet_engine::{Identity, PodMachine, PressureChange, ProbePressure};
 use pulselet_model::Pod as ManifestPod;
 use pulselet_plan::{PodBlueprint, PodRefusal};
 
@@ -101,6 +101,8 @@ pub struct Simulation {
     persisted: PodMachine,
     world: World,
     agent: Agent,
+    /// How late its probes are. An agent that is gone has taken it with it, but for what it had decided.
+    pressure: ProbePressure,
     now: Time,
     /// What arrives one after the other before time goes on.
     arrivals: VecDeque<Input>,
@@ -179,6 +181,7 @@ impl Simulation {
             pod,
             world: World::new(plan, running, scenario, replans, faults),
             agent: Agent::Up,
+            pressure: ProbePressure::default(),
             now: Time::ZERO,
             arrivals: VecDeque::new(),
             lost: Vec::new(),
@@ -229,13 +232,16 @@ impl Simulation {
         if self.pod.is_over() {
             return true;
         }
-        let idle = self.arrivals.is_empty() && self.agent_is_up() && self.next_deadline().is_none();
+        let idle = self.arrivals.is_empty() && self.agent_is_up() && self.pod.next_deadline().is_none();
         self.pod.phase().is_terminal() && idle && self.world.is_quiet()
     }
 
     fn next_deadline(&self) -> Option<Time> {
         match self.agent {
-            Agent::Up => self.pod.next_deadline(),
+            Agent::Up => {
+                let pod = self.pod.next_deadline().into_iter();
+                pod.chain(self.pressure.next_deadline()).min()
+            }
             Agent::Stalled { .. } | Agent::Down => None,
         }
     }
@@ -267,8 +273,27 @@ impl Simulation {
 
     fn fall_due(&mut self, at: Time) {
         self.now = at;
+        if self.pressure.next_deadline().is_some_and(|due| due <= at) {
+            let change = self.pressure.advance(at);
+            self.follow_pressure(change);
+            return;
+        }
         self.pod.advance(at, &mut self.out);
         self.commit(None);
+    }
+
+    /// A probe began so long after its turn.
+    fn probe_began(&mut self, late: Span) {
+        if self.agent_is_up() {
+            let change = self.pressure.observe(self.now, late);
+            self.follow_pressure(change);
+        }
+    }
+
+    fn follow_pressure(&mut self, change: Option<PressureChange>) {
+        if let Some(change) = change.filter(|_| self.pod.has_fast_probe()) {
+            self.arrivals.push_back(Input::Pressure { change });
+        }
     }
 
     fn let_happen(&mut self) {
@@ -279,6 +304,7 @@ impl Simulation {
         match arrival {
             Arrival::Silence => {}
             Arrival::Input(input) => self.receive(input),
+            Arrival::ProbeBegan { late } => self.probe_began(late),
             Arrival::Crash(crash) => self.crash_when_its_moment_comes(crash),
             Arrival::Return => self.agent_returns(),
             Arrival::Stall => self.stall(),
@@ -301,7 +327,10 @@ impl Simulation {
         }
     }
 
-    fn handle(&mut self, input: Input) {
+    fn handle(&mut self, mut input: Input) {
+        if let Input::Replan { settings, .. } = &mut input {
+            settings.pace = self.pressure.pace();
+        }
         self.pod.handle(self.now, input.clone(), &mut self.out);
         self.commit(Some(input));
     }
@@ -335,6 +364,9 @@ impl Simulation {
         }
         for action in &actions {
             self.world.carry_out(self.now, action);
+            if matches!(action, Action::Probe { .. }) && self.world.lateness(self.now).is_zero() {
+                self.probe_began(Span::ZERO);
+            }
         }
         self.step.input = input;
         self.step.lines = lines;
@@ -383,6 +415,11 @@ impl Simulation {
         });
         self.pod = restored;
         self.agent = Agent::Up;
+        self.pressure = if self.pod.is_stretched() {
+            ProbePressure::stretched(self.now)
+        } else {
+            ProbePressure::default()
+        };
         self.arrivals.extend(self.world.observations());
         self.arrivals.push_back(Input::AgentRestarted);
         self.arrivals.extend(mem::take(&mut self.lost));

@@ -51,6 +51,12 @@ enum Happening {
         input: Input,
     },
     Request(Input),
+    /// A probe of a loaded node begins, so long after its turn.
+    ProbeBegins {
+        agent: u64,
+        asked: AskedProbe,
+        late: Span,
+    },
     Create(LifeKey),
     Start(LifeKey),
     Stop {
@@ -68,10 +74,24 @@ enum Happening {
     StallEnds,
 }
 
+/// A probe that the agent wants to make.
+#[derive(Clone, Copy, Debug)]
+struct AskedProbe {
+    life: LifeKey,
+    kind: ProbeKind,
+    timeout: Span,
+    /// For a look: how long it may take until it is connected.
+    look: Option<Span>,
+}
+
 /// What the agent gets to see of a moment.
 #[derive(Debug)]
 pub(crate) enum Arrival {
     Input(Input),
+    /// A probe has begun, so long after its turn.
+    ProbeBegan {
+        late: Span,
+    },
     Crash(Crash),
     Return,
     Stall,
@@ -144,6 +164,7 @@ impl World {
             Happening::Stall(_) | Happening::StallEnds => true,
             Happening::Report { .. }
             | Happening::Request(_)
+            | Happening::ProbeBegins { .. }
             | Happening::Create(_)
             | Happening::Start(_)
             | Happening::Stop { .. }
@@ -158,7 +179,6 @@ impl World {
         let (now, happening) = self.queue.pop()?;
         let arrival = match happening {
             Happening::Report { agent, input } if agent == self.agent => Arrival::Input(input),
-            Happening::Report { .. } => Arrival::Silence,
             Happening::Request(input) => {
                 if let Input::Replan { plan, running, .. } = &input {
                     self.plan = Arc::clone(plan);
@@ -166,6 +186,12 @@ impl World {
                 }
                 Arrival::Input(input)
             }
+            Happening::ProbeBegins { agent, asked, late } if agent == self.agent => {
+                self.begin_probe(now, asked, late);
+                Arrival::ProbeBegan { late }
+            }
+            // For an agent that is gone.
+            Happening::Report { .. } | Happening::ProbeBegins { .. } => Arrival::Silence,
             Happening::Create(life) => self.create(now, life),
             Happening::Start(life) => self.start(now, life),
             Happening::Stop { life, grace } => self.stop(now, life, grace),
@@ -198,6 +224,11 @@ impl World {
             .collect()
     }
 
+    /// How long after its turn a probe begins whose turn is at `now`.
+    pub(crate) fn lateness(&self, now: Time) -> Span {
+        self.scenario.lateness(now)
+    }
+
     /// Does what the agent asks for.
     pub(crate) fn carry_out(&mut self, now: Time, action: &Action) {
         match action {
@@ -211,7 +242,15 @@ impl World {
                 kind,
                 timeout,
                 look,
-            } => self.probe(now, *life, *kind, *timeout, *look),
+            } => {
+                let asked = AskedProbe {
+                    life: *life,
+                    kind: *kind,
+                    timeout: *timeout,
+                    look: *look,
+                };
+                self.probe(now, asked);
+            }
             Action::Hook { life, hook, limit } => self.hook(now, *life, *hook, *limit),
             Action::CancelHook { .. } => {}
             Action::Stop { life, grace } => {
@@ -445,18 +484,36 @@ impl World {
         }
     }
 
-    fn probe(&mut self, now: Time, life: LifeKey, kind: ProbeKind, timeout: Span, look: Option<Span>) {
+    fn probe(&mut self, now: Time, asked: AskedProbe) {
+        let late = self.scenario.lateness(now);
+        if late.is_zero() {
+            return self.begin_probe(now, asked, late);
+        }
+        let agent = self.agent;
+        let begins = Happening::ProbeBegins { agent, asked, late };
+        self.queue.push(now + late, Rank::World, begins);
+    }
+
+    /// A look ends when the next probe is due, so what it is late is taken from its time.
+    fn begin_probe(&mut self, now: Time, asked: AskedProbe, late: Span) {
+        let AskedProbe { life, kind, .. } = asked;
         let subject = self.subject(Some(life));
         let plan = &self.running.containers[life.container];
         let handler = plan.probe(kind).map_or(Handler::Http, |probe| probe.handler);
         let question = Question {
             kind,
             handler,
-            timeout,
-            look,
+            timeout: match asked.look {
+                Some(_) => asked.timeout.saturating_sub(late),
+                None => asked.timeout,
+            },
+            look: asked.look.map(|connect| connect.saturating_sub(late)),
         };
         let exec_error = handler == Handler::Exec && self.faults.happens(now, Choice::ExecError, subject);
-        let report = if exec_error {
+        let has_no_time = handler != Handler::Exec && question.look == Some(Span::ZERO);
+        let report = if has_no_time {
+            question.unanswered(Span::ZERO)
+        } else if exec_error {
             report(
                 ProbeOutcome::Error,
                 "the command could not be started",

@@ -12,6 +12,7 @@ mod adopt;
 mod duties;
 mod entry;
 mod journal;
+mod lateness;
 mod observe;
 mod pods;
 mod publish;
@@ -46,6 +47,7 @@ pub(crate) use requests::{REQUESTS, Request};
 
 use self::entry::{DueAction, PendingOutput, PodEntry};
 use self::journal::{Journal, Verdict};
+use self::lateness::Lateness;
 use self::starvation::Starvation;
 use crate::endpoints::metrics::Metrics;
 use crate::jobs::{JobAnswer, JobContext};
@@ -89,6 +91,7 @@ pub(crate) struct Agent {
     tasks: JoinSet<()>,
     out: Outbox,
     starvation: Option<Starvation>,
+    lateness: Lateness,
     /// `None` if nobody goes when the machine runs out of something.
     pressure: Option<PressureWatch>,
     /// When the images were looked at.
@@ -153,6 +156,7 @@ impl Agent {
             tasks: JoinSet::new(),
             out: Outbox::default(),
             starvation,
+            lateness: Lateness::default(),
             pressure,
             images_looked_at: None,
             light_part: 0,
@@ -248,6 +252,7 @@ impl Agent {
     /// Advances what is due, begins a batch, reaps ended tasks.
     fn turn(&mut self) {
         let now = self.jobs.clock.now();
+        self.advance_pressure(now);
         for _ in 0..ADVANCES_PER_TURN {
             if !self.advance(now) {
                 break;
@@ -276,7 +281,8 @@ impl Agent {
     }
 
     fn arm(&mut self, mut timer: Pin<&mut Sleep>) {
-        let next = self.pods.next_deadline();
+        let deadlines = [self.pods.next_deadline(), self.lateness.next_deadline()];
+        let next = deadlines.into_iter().flatten().min();
         let wait = next.map_or(LONGEST_SLEEP, |at| self.jobs.clock.until(at).min(LONGEST_SLEEP));
         let at = Instant::now() + wait;
         if timer.is_elapsed() || timer.deadline() != at {

@@ -91,6 +91,7 @@ pub(crate) fn sandbox_config(context: Context<'_>, attempt: u32) -> SandboxConfi
                 (false, _) => PidNamespace::Container,
             },
             own_users: spec.host_users == Some(false),
+            user_ids: None,
         },
         sysctls: security
             .sysctls
@@ -113,6 +114,7 @@ pub(crate) fn sandbox_config(context: Context<'_>, attempt: u32) -> SandboxConfi
         strict_groups: security::strict_groups(pod),
         seccomp: security::seccomp(security.seccomp_profile, context.layout.root()),
         resources: security::pod_resources(pod),
+        cgroup_parent: None,
         labels: pod.metadata.labels.clone().unwrap_or_default(),
         annotations: pod.metadata.annotations.clone().unwrap_or_default(),
     }
@@ -205,6 +207,7 @@ pub(crate) fn container_config(
         mounts,
         devices: Vec::new(),
         log_path: log_path(&context.log_directory(), name, attempt),
+        log_rotated_by_caller: false,
         stdin: container.stdin,
         stdin_once: container.stdin_once,
         tty: container.tty,
@@ -216,6 +219,7 @@ pub(crate) fn container_config(
         // Names were checked at admission; one this build does not know leaves the image's signal in force.
         stop_signal,
         pid_target: None,
+        pid_namespace: None,
         labels: pod.metadata.labels.clone().unwrap_or_default(),
         annotations: pod.metadata.annotations.clone().unwrap_or_default(),
     };

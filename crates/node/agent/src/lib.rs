@@ -47,7 +47,7 @@ pub use log_file::LogFile;
 pub use manifests::WatchError;
 pub use node::{Node, NodeOptions, NodeStartError};
 pub use pod::identity::{Origin, pod_name_of, uid_of};
-pub use publish::feed::{Feed, FeedChange, PodEvent};
+pub use publish::feed::{Feed, FeedChange, NodeEvent, PodEvent};
 pub use publish::lines::{FULL_BACKLOG, GUEST_BACKLOG, LineHub, Lines, PodLine};
 pub use publish::notify::ServiceManager;
 pub use pulselet_plan::NodeDuties;

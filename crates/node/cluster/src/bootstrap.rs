@@ -83,7 +83,7 @@ impl std::fmt::Debug for IssuedCertificate {
 pub async fn bootstrap(bootstrap: &Path, data_dir: &Path, node: &str) -> Result<PathBuf, BootstrapError> {
     let kubeconfig = data_dir.join(KUBECONFIG_FILE);
     let client_file = data_dir.join(CLIENT_FILE);
-    if kubeconfig.exists() && read_certificate(&client_file).is_some_and(|period| period.lasts()) {
+    if kubeconfig.exists() && read_certificate(&client_file).is_some_and(Period::lasts) {
         return Ok(kubeconfig);
     }
     let config = Kubeconfig::load(bootstrap)?;
@@ -152,8 +152,7 @@ pub fn renew_serving(
 ) -> JoinHandle<()> {
     tokio::spawn(async move {
         let file = data_dir.join(SERVING_FILE);
-        if let Some(kept) =
-            read_issued(&file).filter(|_| read_certificate(&file).is_some_and(|kept| kept.lasts()))
+        if let Some(kept) = read_issued(&file).filter(|_| read_certificate(&file).is_some_and(Period::lasts))
         {
             use_it(kept);
         }

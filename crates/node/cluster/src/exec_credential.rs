@@ -13,7 +13,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
 
 /// How long a program may take.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_mins(1);
 /// Bytes of what it prints.
 const MAX_BYTES: u64 = 1024 * 1024;
 /// The versions of the protocol that we speak.

@@ -11,6 +11,7 @@
 
 mod backoff;
 mod bootstrap;
+mod caller_reviews;
 mod client;
 mod decide;
 mod events;
@@ -36,6 +37,7 @@ use tokio::task::JoinSet;
 pub use bootstrap::{
     BootstrapError, CertificateSubject, IssuedCertificate, bootstrap, renew_client, renew_serving,
 };
+pub use caller_reviews::{CallerReviews, ReviewedUser};
 pub use client::{ApiClient, ApiClientError};
 pub use exec_credential::ExecCredentialError;
 pub use kubeconfig::{Kubeconfig, KubeconfigError};

@@ -25,6 +25,7 @@ use tracing::Instrument as _;
 use crate::backoff::Backoff;
 use crate::client::{ApiClient, ApiClientError, Call};
 use crate::decide::{Sight, Step, decide};
+use crate::events::NewEvent;
 use crate::registration::Registered;
 use crate::selection::{Objection, Selectable};
 use crate::watch::Seen;
@@ -88,7 +89,7 @@ pub(crate) struct Pods {
     node: NodeHandle,
     feed: Feed,
     registered: watch::Receiver<Option<Registered>>,
-    events: mpsc::Sender<PodEvent>,
+    events: mpsc::Sender<NewEvent>,
     entries: BTreeMap<PodName, TrackedPod>,
     listed: bool,
     /// To be looked at as soon as a request may be sent.
@@ -106,7 +107,7 @@ impl Pods {
         node: NodeHandle,
         feed: Feed,
         registered: watch::Receiver<Option<Registered>>,
-        events: mpsc::Sender<PodEvent>,
+        events: mpsc::Sender<NewEvent>,
     ) -> Self {
         Self {
             client,
@@ -200,7 +201,10 @@ impl Pods {
     async fn follow(&mut self, changes: FeedChange) -> Result<(), Gone> {
         for event in changes.events.into_iter().filter(|event| is_shown(&event.origin)) {
             // Events are a courtesy: when too many wait, new ones are left out.
-            let _ = self.events.try_send(event);
+            let _ = self.events.try_send(NewEvent::Pod(event));
+        }
+        for event in changes.node_events {
+            let _ = self.events.try_send(NewEvent::Node(event));
         }
         let mut names = changes.changed;
         for last in changes.departed {
@@ -539,7 +543,7 @@ impl Pods {
         }
         tracing::warn!(reason = message, "the API does not show the static pod");
         // Events are a courtesy, as others are.
-        let _ = self.events.try_send(PodEvent {
+        let _ = self.events.try_send(NewEvent::Pod(PodEvent {
             pod: name.clone(),
             uid: uid.into(),
             origin: Origin::Manifest { path: String::new() },
@@ -548,7 +552,7 @@ impl Pods {
             reason: "MirrorRefused",
             message: format!("The API does not show this static pod: {message}"),
             at: Timestamp::now(),
-        });
+        }));
     }
 
     /// Looks at pods that waited for a request to end.

@@ -95,6 +95,8 @@ class Lane {
     const list = this.probes[line.kind];
     if (!list) return;
     const result = line.outcome === "success" ? "ok" : line.outcome === "failure" && line.counted ? "bad" : "other";
+    // Liveness is asked for only once a container has started, which the kept history of ends does not tell otherwise.
+    if (line.kind === "liveness" && !line.look && !this.stopping && this.open?.state === "starting") this.change("started", at);
     list.push({ at, result, line });
     if (list.length > MAX_PROBES) list.shift();
   }

@@ -7,7 +7,7 @@
 //!
 //! let listener = tokio::net::TcpListener::bind("127.0.0.1:10250").await?;
 //! let tls = Tls::self_signed(&["node-1"], &[listener.local_addr()?.ip()], ca)?;
-//! let server = serve(Options { node, runtime, listener, tls })?;
+//! let server = serve(Options { node, runtime, listener, tls, callers: None })?;
 //! println!("the node's endpoint is at {}", server.address());
 //! server.stop().await;
 //! # Ok(())
@@ -27,23 +27,23 @@
 //! or as SPDY/3.1 (`v4.channel.k8s.io` down to `channel.k8s.io`, `portforward.k8s.io`).
 //!
 //! Clients prove who they are by a certificate of the given authority. Members of `system:masters` and API servers may
-//! ask everything; others get 401 or 403, except for `/healthz`.
+//! ask everything. About others, and about those who show a token, the API is asked ([`CallerReview`]): who they are, and
+//! whether they may have that part of the node. Without an API, or if it says no, they get 401 or 403, except for `/healthz`.
 //!
 //! What must always hold: connections, sessions, streams and buffers are bounded; what a client sends never makes the
 //! endpoint panic; a client that leaves or vanishes leaves nothing behind, its command included.
 //!
-//! Left to others: what runs where (`agent`), how a command is run (`runtime`), the protocols of streams (`streaming`),
+//! Left to others: what runs where (`agent`), how a command is run (`runtime`) and connected with its client (`sessions`), the protocols of streams (`streaming`),
 //! and who may do what with pods (the API).
 
 mod body;
-mod command;
-mod forward;
+mod callers;
 mod logs;
 mod query;
 mod routes;
 mod server;
-mod status;
 mod tls;
 
+pub use callers::{CallerReview, NodeCaller};
 pub use server::{NodeServeError, NodeServer, Options, serve};
 pub use tls::{ServingCertificate, Tls, TlsError};

@@ -7,7 +7,8 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
 use pulselet_agent::{Gone, LogError, NodeHandle, StreamError};
-use pulselet_runtime::{AttachOptions, ExecOptions, ExecStreams, Runtime};
+use pulselet_runtime::{AttachOptions, ExecOptions, Runtime};
+use pulselet_sessions::{ForwardTarget, SessionStart, WantedStreams, forward_ports, run_command};
 use pulselet_streaming::{
     NegotiatedProtocol, NegotiationError, StreamConnection, StreamLayout, StreamPurpose, negotiate,
 };
@@ -16,8 +17,7 @@ use serde_json::json;
 use thiserror::Error;
 
 use crate::body::{Body, empty, full, text};
-use crate::command::{self, Ending, Roles, Start, Wanted};
-use crate::forward::{self, Target};
+use crate::callers::{self, CallerReview, NodeCaller};
 use crate::logs::{self, LogOptions, OptionError, Source};
 use crate::query::Query;
 use crate::server::{SessionSlot, Sessions};
@@ -33,6 +33,7 @@ pub(crate) struct Routes {
     pub(crate) node: NodeHandle,
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) sessions: Sessions,
+    pub(crate) callers: Option<Arc<dyn CallerReview>>,
 }
 
 /// What a client asks of a container.
@@ -141,7 +142,8 @@ impl Routes {
     async fn route(&self, client: &Client, request: Request<Incoming>) -> Result<Response<Body>, RouteError> {
         let path = request.uri().path().to_owned();
         let parts: Vec<&str> = path.split('/').skip(1).collect();
-        authorize(client, request.method(), &path)?;
+        let (token, method) = (bearer(request.headers()), request.method().clone());
+        self.authorize(client, token.as_deref(), &method, &path).await?;
         let query = Query::parse(request.uri().query().unwrap_or_default());
         let reading = request.method() == Method::GET;
         let streaming = reading || request.method() == Method::POST;
@@ -173,6 +175,37 @@ impl Routes {
                 Ok(full(page.status, page.content_type, page.text))
             }
         }
+    }
+
+    /// Whether a client may ask: by its certificate, or by what the API says about it.
+    async fn authorize(
+        &self,
+        client: &Client,
+        token: Option<&str>,
+        method: &Method,
+        path: &str,
+    ) -> Result<(), RouteError> {
+        if *client == Client::Trusted || (path == "/healthz" && method == Method::GET) {
+            return Ok(());
+        }
+        let caller = match (client, token, &self.callers) {
+            (Client::Stranger { user, groups }, ..) if !user.is_empty() => known_by_certificate(user, groups),
+            (_, Some(token), Some(callers)) => {
+                callers.identify(token).await.ok_or(RouteError::Unauthorized)?
+            }
+            (_, _, _) => return Err(RouteError::Unauthorized),
+        };
+        if let Some(callers) = &self.callers {
+            for part in callers::parts(path) {
+                if callers.allows(&caller, callers::verb(method), part).await {
+                    return Ok(());
+                }
+            }
+        }
+        Err(RouteError::Forbidden {
+            user: caller.user,
+            method: method.clone(),
+        })
     }
 
     async fn pods(&self) -> Result<Response<Body>, RouteError> {
@@ -253,21 +286,21 @@ impl Routes {
         let located = found.map_err(|error| no_stream(&path.pod, &path.container, &error))?;
         let (protocol, slot) = self.agree(&request, StreamPurpose::Command)?;
         let runtime = Arc::clone(&self.runtime);
-        let Wanted {
+        let WantedStreams {
             stdin,
             stdout,
             stderr,
             tty,
         } = wanted;
         let start = match verb {
-            Verb::Exec => Start::Exec(ExecOptions {
+            Verb::Exec => SessionStart::Exec(ExecOptions {
                 command,
                 tty,
                 stdin,
                 stdout,
                 stderr,
             }),
-            Verb::Attach => Start::Attach(AttachOptions {
+            Verb::Attach => SessionStart::Attach(AttachOptions {
                 // Whether there is a terminal was decided when the container was made.
                 tty: located.tty,
                 stdin,
@@ -275,9 +308,8 @@ impl Routes {
                 stderr: stderr && !located.tty,
             }),
         };
-        let session = async move |protocol, connection| {
-            let starting = start.streams(&*runtime, &located.id);
-            converse(connection, &protocol, wanted, start.ending(), starting).await;
+        let session = async move |protocol: NegotiatedProtocol, connection| {
+            run_command(connection, &protocol, wanted, &start, &*runtime, &located.id).await;
         };
         Ok(upgraded(request, protocol, slot, session))
     }
@@ -295,14 +327,13 @@ impl Routes {
             StreamLayout::Channels => ports(query)?,
             StreamLayout::Opened => Vec::new(),
         };
-        let target = Target {
+        let target = ForwardTarget {
             runtime: Arc::clone(&self.runtime),
             sandbox,
             pod: pod.name.to_string(),
         };
-        let session = async move |protocol: NegotiatedProtocol, connection| match protocol.layout() {
-            StreamLayout::Channels => forward::channels(connection, target, &ports).await,
-            StreamLayout::Opened => forward::streams(connection, target).await,
+        let session = async move |protocol: NegotiatedProtocol, connection| {
+            forward_ports(connection, &protocol, target, &ports).await;
         };
         Ok(upgraded(request, protocol, slot, session))
     }
@@ -319,15 +350,23 @@ impl Routes {
 }
 
 /// API servers and administrators may ask everything, whoever else whether the node is there.
-fn authorize(client: &Client, method: &Method, path: &str) -> Result<(), RouteError> {
-    match client {
-        Client::Trusted => Ok(()),
-        Client::Anonymous | Client::Stranger { .. } if path == "/healthz" && method == Method::GET => Ok(()),
-        Client::Anonymous => Err(RouteError::Unauthorized),
-        Client::Stranger { user } => Err(RouteError::Forbidden {
-            user: user.clone(),
-            method: method.clone(),
-        }),
+/// The token that a request shows; `None` if it shows none.
+fn bearer(headers: &hyper::HeaderMap) -> Option<String> {
+    let header = headers.get(hyper::header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = header.split_once(' ')?;
+    scheme
+        .eq_ignore_ascii_case("bearer")
+        .then(|| token.trim().to_owned())
+}
+
+/// The API adds this group to everybody who has proved who they are.
+fn known_by_certificate(user: &str, groups: &[String]) -> NodeCaller {
+    let mut groups = groups.to_vec();
+    groups.push("system:authenticated".to_owned());
+    NodeCaller {
+        user: user.to_owned(),
+        groups,
+        ..NodeCaller::default()
     }
 }
 
@@ -341,9 +380,9 @@ fn no_stream(pod: &PodName, container: &str, error: &StreamError) -> RouteError 
     }
 }
 
-fn wanted(query: &Query) -> Result<Wanted, RouteError> {
+fn wanted(query: &Query) -> Result<WantedStreams, RouteError> {
     let tty = query.flag("tty");
-    let wanted = Wanted {
+    let wanted = WantedStreams {
         stdin: query.flag("input"),
         stdout: query.flag("output"),
         // A terminal has one output.
@@ -391,27 +430,6 @@ where
     answer
 }
 
-/// Runs a command once the client has opened its streams.
-async fn converse(
-    mut connection: StreamConnection,
-    protocol: &NegotiatedProtocol,
-    wanted: Wanted,
-    ending: Ending,
-    starting: impl Future<Output = Result<ExecStreams, String>>,
-) {
-    let roles = match protocol.layout() {
-        StreamLayout::Channels => Ok(Roles::channels(wanted)),
-        StreamLayout::Opened => Roles::opened(&mut connection, wanted, protocol.sends_terminal_size()).await,
-    };
-    match roles {
-        Ok(roles) => {
-            let form = protocol.status_form();
-            command::run(connection, roles, form, ending, starting.await).await;
-        }
-        Err(error) => tracing::debug!(%error, "a command was not run"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -436,22 +454,5 @@ mod tests {
         }
         let many = vec!["1"; MAX_PORTS + 1].join(",");
         assert_eq!(parsed(&format!("port={many}")), None);
-    }
-
-    #[test]
-    fn only_the_trusted_may_ask() {
-        let stranger = Client::Stranger {
-            user: "system:node:n1".to_owned(),
-        };
-        let status = |client: &Client, path: &str| {
-            authorize(client, &Method::GET, path)
-                .err()
-                .map(|error| error.status().as_u16())
-        };
-        assert_eq!(status(&Client::Trusted, "/pods"), None);
-        assert_eq!(status(&Client::Anonymous, "/pods"), Some(401));
-        assert_eq!(status(&stranger, "/pods"), Some(403));
-        assert_eq!(status(&Client::Anonymous, "/healthz"), None);
-        assert_eq!(status(&stranger, "/healthz"), None);
     }
 }

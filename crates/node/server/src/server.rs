@@ -19,6 +19,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::callers::CallerReview;
 use crate::routes::Routes;
 use crate::tls::{Client, ServingCertificate, Tls, TlsError};
 
@@ -26,9 +27,13 @@ use crate::tls::{Client, ServingCertificate, Tls, TlsError};
 const MAX_CONNECTIONS: usize = 512;
 /// Sessions at a time: commands, attached clients and forwarded ports.
 const MAX_SESSIONS: usize = 256;
-/// For a client to finish its handshake, and to send the head of a request.
+/// For a client to finish its handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// For a client without a certificate to send the head of a request, the time between requests included.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+/// The same for one that has shown a certificate. Clients keep idle connections for 90 s; an endpoint that gives up earlier
+/// breaks the request that comes at that moment.
+const KNOWN_HEADER_TIMEOUT: Duration = Duration::from_mins(3);
 /// Bytes buffered per connection.
 const BUFFER: usize = 64 * 1024;
 /// How long to wait after a failed accept, which is out of descriptors more often than not.
@@ -46,6 +51,8 @@ pub struct Options {
     pub runtime: Arc<dyn Runtime>,
     pub listener: TcpListener,
     pub tls: Tls,
+    /// Who knows callers that no certificate makes trusted; `None` if nobody does.
+    pub callers: Option<Arc<dyn CallerReview>>,
 }
 
 #[derive(Debug, Error)]
@@ -103,6 +110,7 @@ pub fn serve(options: Options) -> Result<NodeServer, NodeServeError> {
         node: options.node,
         runtime: options.runtime,
         sessions,
+        callers: options.callers,
     });
     let accepting = accept(options.listener, acceptor, routes);
     let stopped = stop.clone();
@@ -201,13 +209,17 @@ async fn serve_connection(stream: TcpStream, acceptor: TlsAcceptor, routes: Arc<
         Err(_) => return,
     };
     let client = Arc::new(Client::of(stream.get_ref().1.peer_certificates()));
+    let idle = match *client {
+        Client::Anonymous => HEADER_TIMEOUT,
+        Client::Stranger { .. } | Client::Trusted => KNOWN_HEADER_TIMEOUT,
+    };
     let service = service_fn(move |request| {
         let (routes, client) = (Arc::clone(&routes), Arc::clone(&client));
         async move { Ok::<_, std::convert::Infallible>(routes.answer(&client, request).await) }
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT)
+        .header_read_timeout(idle)
         .max_buf_size(BUFFER)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades()

@@ -163,8 +163,8 @@ fn certificates(what: &'static str, pem: &str) -> Result<Vec<CertificateDer<'sta
 pub(crate) enum Client {
     /// It has shown no certificate.
     Anonymous,
-    /// It is known, and has no business here.
-    Stranger { user: String },
+    /// It is known, and has business here only if the API says so.
+    Stranger { user: String, groups: Vec<String> },
     /// An API server or an administrator.
     Trusted,
 }
@@ -175,7 +175,10 @@ impl Client {
         let Some(end_entity) = chain.and_then(<[_]>::first) else {
             return Self::Anonymous;
         };
-        let nameless = Self::Stranger { user: String::new() };
+        let nameless = Self::Stranger {
+            user: String::new(),
+            groups: Vec::new(),
+        };
         let Ok((_, certificate)) = x509_parser::parse_x509_certificate(end_entity) else {
             return nameless;
         };
@@ -184,15 +187,15 @@ impl Client {
             .iter_common_name()
             .next()
             .and_then(|name| name.as_str().ok());
-        let mut groups = subject
+        let groups: Vec<&str> = subject
             .iter_organization()
-            .filter_map(|group| group.as_str().ok());
+            .filter_map(|group| group.as_str().ok())
+            .collect();
         match user {
-            Some(user) if API_SERVERS.contains(&user) || groups.any(|group| group == ADMIN_GROUP) => {
-                Self::Trusted
-            }
+            Some(user) if API_SERVERS.contains(&user) || groups.contains(&ADMIN_GROUP) => Self::Trusted,
             Some(user) => Self::Stranger {
                 user: user.to_owned(),
+                groups: groups.into_iter().map(str::to_owned).collect(),
             },
             None => nameless,
         }
@@ -218,12 +221,15 @@ mod tests {
     fn api_servers_and_administrators_are_trusted() {
         assert_eq!(client("kube-apiserver-kubelet-client", None), Client::Trusted);
         assert_eq!(client("ann", Some("system:masters")), Client::Trusted);
-        let user = "system:node:n1".to_owned();
-        assert_eq!(client(&user, Some("system:nodes")), Client::Stranger { user });
+        let (user, groups) = ("system:node:n1".to_owned(), vec!["system:nodes".to_owned()]);
+        assert_eq!(
+            client(&user, Some("system:nodes")),
+            Client::Stranger { user, groups }
+        );
         assert_eq!(Client::of(None), Client::Anonymous);
         let nonsense = CertificateDer::from(vec![1, 2, 3]);
-        let user = String::new();
-        assert_eq!(Client::of(Some(&[nonsense])), Client::Stranger { user });
+        let (user, groups) = (String::new(), Vec::new());
+        assert_eq!(Client::of(Some(&[nonsense])), Client::Stranger { user, groups });
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{ContainerId, PodIdentity, SandboxId, Signal};
+use crate::{ContainerId, PidNamespace, PodIdentity, SandboxId, Signal};
 
 /// What a container that is not privileged does not see, because it would show the host. A kubelet hides the same.
 pub const MASKED_PATHS: [&str; 12] = [
@@ -34,6 +34,10 @@ pub const READ_ONLY_PATHS: [&str; 5] = [
 ];
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent switches, most of them under their Kubernetes names"
+)]
 pub struct ContainerConfig {
     pub pod: PodIdentity,
     pub name: String,
@@ -54,6 +58,9 @@ pub struct ContainerConfig {
     pub devices: Vec<Device>,
     /// The log file, absolute.
     pub log_path: PathBuf,
+    /// The caller bounds the log's size: it moves the file away and says so with `reopen_log`. Otherwise the runtime does.
+    #[serde(default)]
+    pub log_rotated_by_caller: bool,
     pub stdin: bool,
     /// Close stdin when the first attached client leaves.
     pub stdin_once: bool,
@@ -66,6 +73,10 @@ pub struct ContainerConfig {
     /// meaning where the containers of the sandbox share a process namespace anyway.
     #[serde(default)]
     pub pid_target: Option<ContainerId>,
+    /// Which process namespace it has; `None` if it is as the sandbox says. That of the pod is there only in a sandbox that
+    /// shares it.
+    #[serde(default)]
+    pub pid_namespace: Option<PidNamespace>,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
 }
@@ -130,10 +141,16 @@ pub struct Resources {
     pub cpu_period: Option<u64>,
     /// Bytes.
     pub memory_limit: Option<u64>,
+    /// Bytes of memory and swap together; `None` if there is no swap beside the memory limit.
+    #[serde(default)]
+    pub memory_swap_limit: Option<u64>,
     pub pids_limit: Option<u64>,
     pub cpuset_cpus: Option<String>,
     pub cpuset_mems: Option<String>,
     pub oom_score_adj: Option<i32>,
+    /// Files of a unified cgroup and what is written to them, after everything above.
+    #[serde(default)]
+    pub unified: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -161,6 +178,12 @@ pub struct SecurityContext {
     pub app_armor: Option<AppArmor>,
     /// procMount Unmasked: no masked and read-only paths.
     pub unmasked_proc: bool,
+    /// What the container does not see; `None` if it is [`MASKED_PATHS`], or nothing with `unmasked_proc` or `privileged`.
+    #[serde(default)]
+    pub masked_paths: Option<Vec<PathBuf>>,
+    /// What it cannot change; `None` if it is [`READ_ONLY_PATHS`], or nothing as above.
+    #[serde(default)]
+    pub read_only_paths: Option<Vec<PathBuf>>,
 }
 
 /// Changes to the runtime's default set, names without `CAP_`; `ALL` is every capability.
@@ -296,4 +319,11 @@ pub struct ContainerStats {
     pub memory_working_set: u64,
     /// Bytes in all, caches included.
     pub memory_usage: u64,
+    /// Bytes that belong to processes and to no file.
+    pub memory_anonymous: u64,
+    pub page_faults: u64,
+    pub major_page_faults: u64,
+    /// Bytes; `None` if there is no account of swap.
+    pub swap_usage: Option<u64>,
+    pub processes: u64,
 }

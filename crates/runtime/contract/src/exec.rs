@@ -34,6 +34,15 @@ pub struct ExecOutput {
     pub truncated: bool,
 }
 
+/// The same with stdout and stderr apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeparateExecOutput {
+    pub outcome: ExecOutcome,
+    pub stdout: Vec<u8>,
+    pub stderr: Vec<u8>,
+    pub truncated: bool,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExecOutcome {
     /// The command's own code, or that of the signal that ended it ([`exit_code`](crate::exit_code)).

@@ -1,5 +1,7 @@
 //! Images as a runtime knows them.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 use crate::Signal;
@@ -31,6 +33,13 @@ impl ImageSummary {
             .filter(|text| !text.is_empty())
             .map(Signal::from_image)
     }
+}
+
+/// Where images are kept, and how much room they take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageStorage {
+    pub path: PathBuf,
+    pub used_bytes: u64,
 }
 
 /// What a registry wants to see. Never printed.

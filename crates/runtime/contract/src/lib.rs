@@ -38,14 +38,14 @@ pub use error::{BoxError, Error, ObjectKind, Operation, Result};
 pub use event::{ContainerEvent, EVENT_BUFFER, EventHub, EventKind, Events, RuntimeEvent};
 pub use exec::{
     AttachOptions, Duplex, DuplexStream, ExecOptions, ExecOutcome, ExecOutput, ExecRequest, ExecStreams,
-    PROBE_OUTPUT_LIMIT, ReadStream, TerminalSize, WriteStream,
+    PROBE_OUTPUT_LIMIT, ReadStream, SeparateExecOutput, TerminalSize, WriteStream,
 };
 pub use id::{ContainerId, SandboxId};
-pub use image::{ImageErrorKind, ImageSummary, RegistryCredentials, RuntimeImageError};
+pub use image::{ImageErrorKind, ImageStorage, ImageSummary, RegistryCredentials, RuntimeImageError};
 pub use pulselet_vocabulary::{ParseSignalError, PodName, Signal, exit_code};
 pub use sandbox::{
-    Dns, Namespaces, PidNamespace, PodIdentity, PortMapping, Protocol, SandboxConfig, SandboxState,
-    SandboxStatus,
+    Dns, IdRange, InterfaceStats, Namespaces, PidNamespace, PodIdentity, PortMapping, Protocol,
+    SandboxConfig, SandboxState, SandboxStatus,
 };
 use serde::{Deserialize, Serialize};
 pub use signal_masks::SignalMasks;
@@ -109,6 +109,36 @@ pub trait Runtime: fmt::Debug + Send + Sync {
     /// [`Error::CannotRun`] when the command cannot be executed.
     async fn exec_sync(&self, id: &ContainerId, request: &ExecRequest) -> Result<ExecOutput>;
 
+    /// Like `exec_sync`, with the two outputs apart; the bound is for each of them.
+    async fn exec_sync_separately(
+        &self,
+        _id: &ContainerId,
+        _request: &ExecRequest,
+    ) -> Result<SeparateExecOutput> {
+        Err(Error::Unsupported {
+            operation: Operation::SeparateOutputs,
+        })
+    }
+
+    /// Changes the limits of a container that has not ended: those that are given, the others stay.
+    async fn update_container(&self, _id: &ContainerId, _resources: &Resources) -> Result<()> {
+        Err(Error::Unsupported {
+            operation: Operation::UpdateContainer,
+        })
+    }
+
+    /// The same for the pod as a whole.
+    async fn update_sandbox(&self, _id: &SandboxId, _resources: &Resources) -> Result<()> {
+        Err(Error::Unsupported {
+            operation: Operation::UpdateSandbox,
+        })
+    }
+
+    /// The limits of a container as they are now; `None` if the runtime does not know.
+    async fn container_resources(&self, _id: &ContainerId) -> Result<Option<Resources>> {
+        Ok(None)
+    }
+
     /// Runs a command in a running container with its streams connected to the caller.
     async fn exec(&self, id: &ContainerId, options: &ExecOptions) -> Result<ExecStreams>;
 
@@ -140,6 +170,16 @@ pub trait Runtime: fmt::Debug + Send + Sync {
     async fn list_images(&self) -> Result<Vec<ImageSummary>>;
 
     async fn remove_image(&self, reference: &str) -> Result<()>;
+
+    /// Where images are kept; `None` if the runtime does not say.
+    async fn image_storage(&self) -> Result<Option<ImageStorage>> {
+        Ok(None)
+    }
+
+    /// What went through the interfaces that a pod has of its own; none if the runtime does not count.
+    async fn sandbox_interfaces(&self, _id: &SandboxId) -> Result<Vec<InterfaceStats>> {
+        Ok(Vec::new())
+    }
 
     /// Container events from now on.
     fn events(&self) -> Events;

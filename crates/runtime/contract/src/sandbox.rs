@@ -45,6 +45,10 @@ pub struct SandboxConfig {
     pub seccomp: Seccomp,
     /// Limits of the pod as a whole.
     pub resources: Resources,
+    /// The cgroup below which the pod's are made, from the root of the hierarchies on; `None` if that is the runtime's own
+    /// choice.
+    #[serde(default)]
+    pub cgroup_parent: Option<PathBuf>,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
 }
@@ -80,6 +84,28 @@ pub struct Namespaces {
     /// hostUsers false: the pod has users of its own, none of which is one of the host's.
     #[serde(default)]
     pub own_users: bool,
+    /// With `own_users`: who they are on the host; `None` if the runtime chooses.
+    #[serde(default)]
+    pub user_ids: Option<IdRange>,
+}
+
+/// Users and groups of the host that stand for those from 0 on in a pod's user namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct IdRange {
+    pub first: u32,
+    pub count: u32,
+}
+
+impl IdRange {
+    /// The number on the host; `None` if the range has no such user or group.
+    pub fn on_host(self, inside: u32) -> Option<u32> {
+        (inside < self.count).then(|| self.first.checked_add(inside))?
+    }
+
+    pub fn overlaps(self, other: Self) -> bool {
+        let end = |range: Self| u64::from(range.first) + u64::from(range.count);
+        u64::from(self.first) < end(other) && u64::from(other.first) < end(self)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -104,6 +130,16 @@ pub struct SandboxStatus {
     pub addresses: Vec<IpAddr>,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
+}
+
+/// What went through one interface of a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InterfaceStats {
+    pub name: String,
+    pub received_bytes: u64,
+    pub receive_errors: u64,
+    pub sent_bytes: u64,
+    pub send_errors: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

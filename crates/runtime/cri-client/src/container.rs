@@ -1,13 +1,12 @@
 //! Containers in CRI's words.
 
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use pulselet_runtime::{
     AppArmor, ContainerConfig, ContainerExit, ContainerId, ContainerState, ContainerStatus, ContainerUser,
-    Error, ExitCause, ImageSummary, MASKED_PATHS, Mount, PidNamespace, Propagation, READ_ONLY_PATHS,
-    Resources, Result, SandboxConfig, SandboxId, SecurityContext, Signal,
+    Error, ExitCause, ImageSummary, MASKED_PATHS, Mount, Namespaces, PidNamespace, Propagation,
+    READ_ONLY_PATHS, Resources, Result, SandboxConfig, SandboxId, SecurityContext, Signal,
 };
 
 use crate::labels;
@@ -37,8 +36,8 @@ pub(crate) fn to_wire(
                 &config.image_id
             }
             .clone(),
-            annotations: BTreeMap::new(),
             user_specified_image: config.image.clone(),
+            ..v1::ImageSpec::default()
         }),
         command: config.command.clone(),
         args: config.args.clone(),
@@ -56,6 +55,7 @@ pub(crate) fn to_wire(
             resources: Some(resources(&config.resources)),
             security_context: Some(security(config, sandbox, image)),
         }),
+        cdi_devices: Vec::new(),
         stop_signal: signal::to_wire(config.stop_signal),
     })
 }
@@ -87,6 +87,7 @@ fn mount(mount: &Mount) -> v1::Mount {
         readonly: mount.read_only,
         propagation: propagation.into(),
         recursive_read_only: mount.read_only && mount.recursive_read_only,
+        ..v1::Mount::default()
     }
 }
 
@@ -133,8 +134,12 @@ fn log_path(config: &ContainerConfig, directory: &Path) -> Result<String> {
 
 /// Those of the sandbox; that of processes may be another container's.
 fn container_namespaces(config: &ContainerConfig, sandbox: &SandboxConfig) -> v1::NamespaceOption {
-    let own = namespaces(&sandbox.namespaces);
-    match (&config.pid_target, sandbox.namespaces.pid) {
+    let pid = config.pid_namespace.unwrap_or(sandbox.namespaces.pid);
+    let own = namespaces(&Namespaces {
+        pid,
+        ..sandbox.namespaces.clone()
+    });
+    match (&config.pid_target, pid) {
         (Some(target), PidNamespace::Container) => v1::NamespaceOption {
             pid: v1::NamespaceMode::Target.into(),
             target_id: target.to_string(),
@@ -150,7 +155,10 @@ fn security(
     image: &ImageSummary,
 ) -> v1::LinuxContainerSecurityContext {
     let context = &config.security;
-    let paths = |list: &[&str]| {
+    let paths = |given: Option<&Vec<PathBuf>>, list: &[&str]| -> Vec<String> {
+        if let Some(given) = given {
+            return given.iter().map(|path| path.display().to_string()).collect();
+        }
         let shown = context.privileged || context.unmasked_proc;
         let list = if shown { &[] } else { list };
         list.iter().map(|path| (*path).to_owned()).collect()
@@ -163,6 +171,7 @@ fn security(
         capabilities: Some(v1::Capability {
             add_capabilities: context.capabilities.add.clone(),
             drop_capabilities: context.capabilities.drop.clone(),
+            add_ambient_capabilities: Vec::new(),
         }),
         privileged: context.privileged,
         namespace_options: Some(container_namespaces(config, sandbox)),
@@ -176,12 +185,13 @@ fn security(
             .collect(),
         no_new_privs: context.no_new_privs,
         run_as_group: group,
-        masked_paths: paths(&MASKED_PATHS),
-        readonly_paths: paths(&READ_ONLY_PATHS),
+        masked_paths: paths(context.masked_paths.as_ref(), &MASKED_PATHS),
+        readonly_paths: paths(context.read_only_paths.as_ref(), &READ_ONLY_PATHS),
         seccomp: Some(seccomp(&context.seccomp)),
         apparmor: context.app_armor.as_ref().map(app_armor),
         apparmor_profile: context.app_armor.as_ref().map(old_app_armor).unwrap_or_default(),
         supplemental_groups_policy: groups_policy(context.strict_groups).into(),
+        selinux_options: None,
     }
 }
 
@@ -236,7 +246,12 @@ pub(crate) fn resources(resources: &Resources) -> v1::LinuxContainerResources {
         oom_score_adj: resources.oom_score_adj.unwrap_or(0).into(),
         cpuset_cpus: resources.cpuset_cpus.clone().unwrap_or_default(),
         cpuset_mems: resources.cpuset_mems.clone().unwrap_or_default(),
-        unified: pids.into_iter().collect(),
+        unified: resources.unified.clone().into_iter().chain(pids).collect(),
+        hugepage_limits: Vec::new(),
+        memory_swap_limit_in_bytes: match resources.memory_swap_limit {
+            Some(u64::MAX) => -1,
+            limit => number(limit),
+        },
     }
 }
 

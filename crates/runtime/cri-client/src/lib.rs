@@ -28,7 +28,8 @@ mod signal;
 mod streams;
 mod sub_path;
 mod table;
-pub mod wire;
+
+use pulselet_cri_wire as wire;
 
 pub use connection::ConnectError;
 pub use owner::OwnerError;

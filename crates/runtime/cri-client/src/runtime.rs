@@ -391,6 +391,11 @@ impl Runtime for CriRuntime {
             cpu_nanos: number(cpu.usage_core_nano_seconds),
             memory_working_set: number(memory.working_set_bytes),
             memory_usage: number(memory.usage_bytes),
+            memory_anonymous: number(memory.rss_bytes),
+            page_faults: number(memory.page_faults),
+            major_page_faults: number(memory.major_page_faults),
+            swap_usage: stats.swap.and_then(|swap| Some(swap.swap_usage_bytes?.value)),
+            processes: 0,
         })
     }
 

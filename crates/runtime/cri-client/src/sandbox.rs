@@ -43,12 +43,20 @@ pub(crate) fn to_wire(config: &SandboxConfig, owner: &str) -> v1::PodSandboxConf
         labels: labels::with_identity(config.labels.clone(), &config.pod, owner),
         annotations,
         linux: Some(v1::LinuxPodSandboxConfig {
-            cgroup_parent: String::new(),
+            cgroup_parent: cgroup_parent(config),
             security_context: Some(security(config)),
             sysctls: config.sysctls.clone(),
+            overhead: None,
             resources: Some(resources(&config.resources)),
         }),
     }
+}
+
+fn cgroup_parent(config: &SandboxConfig) -> String {
+    let parent = config.cgroup_parent.as_ref();
+    parent
+        .map(|parent| parent.display().to_string())
+        .unwrap_or_default()
 }
 
 /// The configuration without what the sandbox has as labels and annotations of its own.
@@ -90,6 +98,7 @@ fn security(config: &SandboxConfig) -> v1::LinuxSandboxSecurityContext {
         privileged: config.privileged,
         seccomp: Some(seccomp(&config.seccomp)),
         supplemental_groups_policy: groups_policy(config.strict_groups).into(),
+        ..v1::LinuxSandboxSecurityContext::default()
     }
 }
 
@@ -118,7 +127,7 @@ pub(crate) fn namespaces(namespaces: &Namespaces) -> v1::NamespaceOption {
         network: shared(namespaces.host_network).into(),
         pid: pid.into(),
         ipc: shared(namespaces.host_ipc).into(),
-        target_id: String::new(),
+        ..v1::NamespaceOption::default()
     }
 }
 
@@ -173,6 +182,7 @@ pub(crate) fn from_wire(status: v1::PodSandboxStatus) -> SandboxStatus {
             created_at: status.created_at,
             labels: status.labels,
             annotations: status.annotations,
+            runtime_handler: status.runtime_handler,
         })
     }
 }
@@ -218,7 +228,7 @@ mod tests {
                 host_network: true,
                 host_ipc: false,
                 pid: PidNamespace::Pod,
-                own_users: false,
+                ..Namespaces::default()
             },
             run_as_group: Some(7),
             sysctls: BTreeMap::from([("net.ipv4.tcp_syncookies".into(), "1".into())]),
@@ -265,7 +275,7 @@ mod tests {
             host_network: false,
             host_ipc: true,
             pid: PidNamespace::Host,
-            own_users: false,
+            ..Namespaces::default()
         });
         assert_eq!(
             (of_host.network(), of_host.pid(), of_host.ipc()),

@@ -55,6 +55,7 @@ mod tests {
             name: name.into(),
             features: Some(v1::RuntimeHandlerFeatures {
                 recursive_read_only_mounts,
+                ..v1::RuntimeHandlerFeatures::default()
             }),
         };
         let mut status = v1::StatusResponse::default();

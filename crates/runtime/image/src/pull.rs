@@ -112,9 +112,29 @@ impl ImageStore {
         auth: Auth,
         progress: Progress,
     ) -> Result<Image, PullError> {
+        let registry = reference.registry();
+        for mirror in self.mirrors.iter().filter(|mirror| mirror.is_of(registry)) {
+            let mirrored = Registry::at(mirror.url().clone(), reference, Auth::Anonymous)?;
+            match self.pull_from(mirrored, reference, Arc::clone(&progress)).await {
+                Err(PullError::Registry(error)) => {
+                    tracing::info!(image = %reference, %error, "a mirror cannot give the image, the next is asked");
+                }
+                ended => return ended,
+            }
+        }
+        let registry = Registry::new(reference, auth)?;
+        self.pull_from(registry, reference, progress).await
+    }
+
+    async fn pull_from(
+        &self,
+        registry: Registry,
+        reference: &Reference,
+        progress: Progress,
+    ) -> Result<Image, PullError> {
         let pull = Pull {
             store: self.clone(),
-            registry: Arc::new(Registry::new(reference, auth)?),
+            registry: Arc::new(registry),
             reference: reference.clone(),
             progress,
         };

@@ -63,26 +63,38 @@ pub(crate) struct Registry {
 impl Registry {
     pub(crate) fn new(reference: &Reference, auth: Auth) -> Result<Self, RegistryError> {
         let name = reference.registry().to_owned();
+        let scheme = if is_local(&name) { "http" } else { "https" };
+        let host = if name == "docker.io" {
+            "registry-1.docker.io"
+        } else {
+            name.as_str()
+        };
+        let address = || RegistryError::Address {
+            registry: name.clone(),
+        };
+        let base = Url::parse(&format!("{scheme}://{host}")).map_err(|_| address())?;
+        Self::connect(name, base, reference, auth)
+    }
+
+    /// The same repository at another address. Plain http is what the address says.
+    pub(crate) fn at(base: Url, reference: &Reference, auth: Auth) -> Result<Self, RegistryError> {
+        let name = base.authority().to_owned();
+        Self::connect(name, base, reference, auth)
+    }
+
+    fn connect(name: String, base: Url, reference: &Reference, auth: Auth) -> Result<Self, RegistryError> {
         let builder = Client::builder()
             .user_agent(concat!("pulselet/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT_TIMEOUT)
             .read_timeout(READ_TIMEOUT)
             // They are followed here, because it matters where to.
             .redirect(reqwest::redirect::Policy::none());
-        let (scheme, builder) = if is_local(&name) {
+        let builder = match base.scheme() {
             // Nothing between us and this machine: no proxy, no certificates.
-            ("http", builder.no_proxy().tls_certs_only([]))
-        } else {
-            ("https", builder.https_only(true))
+            "http" if is_local(base.authority()) => builder.no_proxy().tls_certs_only([]),
+            "http" => builder,
+            _ => builder.https_only(true),
         };
-        let host = if name == "docker.io" {
-            "registry-1.docker.io"
-        } else {
-            name.as_str()
-        };
-        let base = Url::parse(&format!("{scheme}://{host}")).map_err(|_| RegistryError::Address {
-            registry: name.clone(),
-        })?;
         let http = builder.build().map_err(|source| RegistryError::Prepare {
             registry: name.clone(),
             source,

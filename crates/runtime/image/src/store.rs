@@ -20,12 +20,14 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 
 use crate::digest::Digest;
 use crate::image::{ConfigFile, DocumentError, Image};
+use crate::mirror::RegistryMirror;
 use crate::reference::{ParseReferenceError, Reference};
 use crate::stage::{Layer, Stage};
 use crate::unpack::Limits;
@@ -45,6 +47,7 @@ pub const SHORT_ID_DIGITS: usize = 12;
 pub struct ImageStore {
     root: PathBuf,
     limits: Limits,
+    pub(crate) mirrors: Arc<[RegistryMirror]>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -153,6 +156,7 @@ impl ImageStore {
         let store = Self {
             root: root.into(),
             limits,
+            mirrors: Arc::default(),
         };
         let failed = |source| ImageStoreError::Open {
             path: store.root.clone(),
@@ -168,6 +172,24 @@ impl ImageStore {
             store.clean(&locked)?;
         }
         Ok(store)
+    }
+
+    /// The same store, whose pulls ask these mirrors before the registries they stand for, in this order.
+    #[must_use]
+    pub fn with_mirrors(self, mirrors: impl Into<Arc<[RegistryMirror]>>) -> Self {
+        Self {
+            mirrors: mirrors.into(),
+            ..self
+        }
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Bytes of all layers, each counted once.
+    pub fn used_bytes(&self) -> Result<u64, ImageStoreError> {
+        Ok(self.read_index()?.layers().values().sum())
     }
 
     pub fn limits(&self) -> Limits {

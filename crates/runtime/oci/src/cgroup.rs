@@ -9,7 +9,7 @@
 mod device_access;
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeMap, HashSet},
     fs::{self, File},
     io,
     path::{Path, PathBuf},
@@ -54,6 +54,8 @@ pub(crate) enum CgroupError {
     Create { path: PathBuf, source: io::Error },
     #[error("cannot set {file}: {source}", file = file.display())]
     Limit { file: PathBuf, source: io::Error },
+    #[error("{file:?} is no file of this machine's cgroups: only version 2 has limits by such names")]
+    Unified { file: String },
     #[error("cannot keep {path} from the host's devices: {source}", path = path.display())]
     Devices { path: PathBuf, source: io::Error },
 }
@@ -216,13 +218,36 @@ impl Cgroup {
                 .map(|limit| ("pids", "pids.max", limit.to_string())),
         );
         for (controller, file, value) in settings {
-            let Some(directory) = self.directory(controller) else {
-                continue;
-            };
-            let file = directory.join(file);
-            fs::write(&file, value).map_err(|source| CgroupError::Limit { file, source })?;
+            self.set(controller, file, &value)?;
         }
         self.bound_swap(resources);
+        self.set_unified(&resources.unified)
+    }
+
+    /// The limits of a container that runs. With version 1 the limit of memory cannot pass that of memory and swap, which
+    /// therefore has to rise first and fall last.
+    pub(crate) fn change_limits(&self, resources: &Resources) -> Result<(), CgroupError> {
+        self.bound_swap(resources);
+        self.limit(resources)
+    }
+
+    fn set(&self, controller: &str, file: &str, value: &str) -> Result<(), CgroupError> {
+        let Some(directory) = self.directory(controller) else {
+            return Ok(());
+        };
+        let file = directory.join(file);
+        fs::write(&file, value).map_err(|source| CgroupError::Limit { file, source })
+    }
+
+    /// Files by their own names, which only version 2 has.
+    fn set_unified(&self, files: &BTreeMap<String, String>) -> Result<(), CgroupError> {
+        for (file, value) in files {
+            let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._".contains(&byte);
+            if !self.is_v2() || !file.bytes().all(is_plain) || !file.contains('.') {
+                return Err(CgroupError::Unified { file: file.clone() });
+            }
+            self.set("memory", file, value)?;
+        }
         Ok(())
     }
 
@@ -243,16 +268,25 @@ impl Cgroup {
         })
     }
 
-    /// Memory that is swapped out is not to come on top of the limit. Kernels without an account of swap have no file
+    /// Memory that is swapped out is not to come on top of the limit, unless the pod may have some. Kernels without an account of swap have no file
     /// for it.
     fn bound_swap(&self, resources: &Resources) {
         let (Some(limit), Some(directory)) = (resources.memory_limit, self.directory("memory")) else {
             return;
         };
+        let together = resources.memory_swap_limit.unwrap_or(limit);
         if self.is_v2() {
-            let _ = fs::write(directory.join("memory.swap.max"), "0");
+            let swap = match together {
+                u64::MAX => "max".to_owned(),
+                bytes => bytes.saturating_sub(limit).to_string(),
+            };
+            let _ = fs::write(directory.join("memory.swap.max"), swap);
         } else {
-            let _ = fs::write(directory.join("memory.memsw.limit_in_bytes"), limit.to_string());
+            let bytes = match together {
+                u64::MAX => "-1".to_owned(),
+                bytes => bytes.to_string(),
+            };
+            let _ = fs::write(directory.join("memory.memsw.limit_in_bytes"), bytes);
         }
     }
 
@@ -342,10 +376,10 @@ impl Cgroup {
     pub(crate) fn stats(&self) -> Option<ContainerStats> {
         let memory = self.directory("memory")?;
         let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
-        let (usage, inactive) = if self.is_v2() {
-            ("memory.current", "inactive_file")
+        let (usage, inactive, anonymous) = if self.is_v2() {
+            ("memory.current", "inactive_file", "anon")
         } else {
-            ("memory.usage_in_bytes", "total_inactive_file")
+            ("memory.usage_in_bytes", "total_inactive_file", "total_rss")
         };
         let memory_usage = number(memory.join(usage))?;
         let details = fs::read_to_string(memory.join("memory.stat")).ok()?;
@@ -359,7 +393,28 @@ impl Cgroup {
             cpu_nanos,
             memory_working_set: memory_usage.saturating_sub(field(&details, inactive).unwrap_or(0)),
             memory_usage,
+            memory_anonymous: field(&details, anonymous).unwrap_or(0),
+            page_faults: field(&details, self.counter("pgfault")).unwrap_or(0),
+            major_page_faults: field(&details, self.counter("pgmajfault")).unwrap_or(0),
+            swap_usage: if self.is_v2() {
+                number(memory.join("memory.swap.current"))
+            } else {
+                field(&details, "total_swap")
+            },
+            processes: self
+                .directory("pids")
+                .and_then(|pids| number(pids.join("pids.current")))
+                .unwrap_or(0),
         })
+    }
+
+    /// A counter of `memory.stat`, with what is below the cgroup.
+    fn counter(&self, name: &'static str) -> &'static str {
+        match name {
+            "pgfault" if !self.is_v2() => "total_pgfault",
+            "pgmajfault" if !self.is_v2() => "total_pgmajfault",
+            same => same,
+        }
     }
 
     /// Removes it and what is below it, as far as no process is in there. One that was just killed needs a moment to
@@ -461,9 +516,13 @@ fn v1_settings(resources: &Resources) -> Vec<Setting> {
 }
 
 fn v2_settings(resources: &Resources) -> Vec<Setting> {
-    let quota = resources.cpu_quota.filter(|quota| *quota > 0).map(|quota| {
+    let quota = resources.cpu_quota.map(|quota| {
         let period = resources.cpu_period.unwrap_or(100_000);
-        format!("{quota} {period}")
+        if quota > 0 {
+            format!("{quota} {period}")
+        } else {
+            format!("max {period}")
+        }
     });
     let numbers = [
         (

@@ -30,8 +30,8 @@ use std::{
     path::PathBuf,
 };
 
+use pulselet_runtime::IdRange;
 use pulselet_shim::{ChildStreams, reason};
-use pulselet_shim_client::IdRange;
 use pulselet_sys::{
     Fork, ProcessCredentials, SoleThread, become_user, erase_arguments, exit_at_once, install_filter,
     join_session_keyring, unshare_namespaces,

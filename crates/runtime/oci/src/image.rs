@@ -11,7 +11,9 @@ use pulselet_image::{
     Auth, CredentialsError, Digest, DockerConfig, ImageStore, ImageStoreError, ImageStoreErrorKind,
     ParseReferenceError, Progress, Reference,
 };
-use pulselet_runtime::{ImageErrorKind, ImageSummary, Mount, RegistryCredentials, RuntimeImageError};
+use pulselet_runtime::{
+    ImageErrorKind, ImageStorage, ImageSummary, Mount, RegistryCredentials, RuntimeImageError,
+};
 
 use crate::host_image::HostImage;
 
@@ -127,6 +129,15 @@ impl Images {
             Err(wrong) if wrong.is_not_found() => Err(error(ImageErrorKind::NotFound, wrong.to_string())),
             Err(wrong) => Err(error(ImageErrorKind::Pull, wrong.to_string())),
         }
+    }
+
+    /// What the store takes on the disk.
+    pub(crate) fn storage(&self) -> Result<ImageStorage, RuntimeImageError> {
+        let used_bytes = self.store.used_bytes().map_err(|error| image_error("", &error))?;
+        Ok(ImageStorage {
+            path: self.store.root().to_owned(),
+            used_bytes,
+        })
     }
 
     fn find(&self, reference: &str) -> Result<Option<pulselet_image::Image>, RuntimeImageError> {

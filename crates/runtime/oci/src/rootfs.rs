@@ -45,7 +45,7 @@ use crate::{
     confinement::PodUsers,
     sandbox::PROC,
     shim::Container,
-    spec::{ContainerSpec, PidNamespaceSource},
+    spec::{Confinement, ContainerSpec, PidNamespaceSource},
 };
 
 /// The mount point of the root, in the container's directory.
@@ -558,14 +558,35 @@ fn protect_kernel_files(root: &RootDir, spec: &ContainerSpec, null: OwnedFd) -> 
         mask.hide(path, Links::Follow)?;
     }
     if !spec.confinement.privileged && !spec.confinement.unmasked {
-        MASKED_PATHS
-            .iter()
-            .try_for_each(|path| mask.hide(Path::new(path), Links::Refuse))?;
-        READ_ONLY_PATHS
-            .iter()
-            .try_for_each(|path| protect(root, Path::new(path)))?;
+        let Confinement {
+            masked_paths,
+            read_only_paths,
+            ..
+        } = &spec.confinement;
+        for path in paths_or(masked_paths.as_deref(), &MASKED_PATHS) {
+            mask.hide(&path, links_at(&path))?;
+        }
+        for path in paths_or(read_only_paths.as_deref(), &READ_ONLY_PATHS) {
+            protect(root, &path)?;
+        }
     }
     Ok(())
+}
+
+fn paths_or(given: Option<&[PathBuf]>, default: &[&str]) -> Vec<PathBuf> {
+    given.map_or_else(
+        || default.iter().map(PathBuf::from).collect(),
+        <[PathBuf]>::to_vec,
+    )
+}
+
+/// The kernel's own files are what their paths say; an image may have links anywhere else.
+fn links_at(path: &Path) -> Links {
+    if path.starts_with("/proc") || path.starts_with("/sys") {
+        Links::Refuse
+    } else {
+        Links::Follow
+    }
 }
 
 /// What is put over files and directories.
@@ -611,7 +632,7 @@ fn empty_directory() -> io::Result<OwnedFd> {
 /// Makes a path read-only, if it is there.
 fn protect(root: &RootDir, path: &Path) -> Result<(), RootError> {
     let protected = || -> io::Result<()> {
-        let target = root.look_up(path, Links::Refuse, Missing::Refuse)?;
+        let target = root.look_up(path, links_at(path), Missing::Refuse)?;
         let tree = clone_opened(&target.fd, OpenTreeFlags::AT_RECURSIVE)?;
         let read_only = MountAttributes {
             read_only: true,

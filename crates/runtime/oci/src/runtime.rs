@@ -1,5 +1,6 @@
 //! [`OciRuntime`]: the runtime's verbs for containers.
 
+mod limits;
 mod sandboxes;
 
 use std::{
@@ -12,10 +13,10 @@ use std::{
 use pulselet_image::ImageStore;
 use pulselet_runtime::{
     AttachOptions, BoxError, ContainerConfig, ContainerFilter, ContainerId, ContainerStats, ContainerStatus,
-    DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Features, ImageSummary,
-    LogLimits, Operation, RegistryCredentials, Result, Runtime, RuntimeCondition, RuntimeHealth,
-    RuntimeImageError, SandboxConfig, SandboxId, SandboxStatus, SecurityFeatures, SignalMasks, Version,
-    async_trait,
+    DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Features, ImageStorage,
+    ImageSummary, InterfaceStats, LogLimits, Operation, RegistryCredentials, Resources, Result, Runtime,
+    RuntimeCondition, RuntimeHealth, RuntimeImageError, SandboxConfig, SandboxId, SandboxState,
+    SandboxStatus, SecurityFeatures, SeparateExecOutput, SignalMasks, Version, async_trait,
 };
 use pulselet_shim::record::{self, LifeRecord};
 use pulselet_shim_client::{ContainerKind, ContainerRecord, SandboxRecord, ShimCommand, Shims, detached};
@@ -98,21 +99,35 @@ struct Cgroups {
 }
 
 impl Cgroups {
-    fn container_path(&self, sandbox: &SandboxId, id: &str) -> PathBuf {
+    /// Where the cgroups of a sandbox are: below the parent that it was given, or among the others of this runtime.
+    fn sandbox_path(&self, id: &SandboxId, config: &SandboxConfig) -> PathBuf {
+        match &config.cgroup_parent {
+            Some(parent) => parent.join(format!("pulselet-{id}")),
+            None => self.base.join(id.as_str()),
+        }
+    }
+
+    /// The cgroup that the container's specification names. `dir` is the container's.
+    fn container(&self, record: &ContainerRecord, dir: &Path) -> Cgroup {
+        let path = match ContainerSpec::read(dir) {
+            Ok(Some(spec)) => spec.cgroup.path,
+            Ok(None) | Err(_) => self.unparented(&record.sandbox, record.id.as_str()),
+        };
+        self.hierarchies.cgroup(&path)
+    }
+
+    /// The cgroup of a container whose sandbox has no parent of its own.
+    fn unparented(&self, sandbox: &SandboxId, id: &str) -> PathBuf {
         self.base.join(sandbox.as_str()).join(id)
     }
 
-    fn container(&self, record: &ContainerRecord) -> Cgroup {
+    fn sandbox(&self, record: &SandboxRecord) -> Cgroup {
         self.hierarchies
-            .cgroup(&self.container_path(&record.sandbox, record.id.as_str()))
+            .cgroup(&self.sandbox_path(&record.id, &record.config))
     }
 
-    fn sandbox(&self, id: &SandboxId) -> Cgroup {
-        self.hierarchies.cgroup(&self.base.join(id.as_str()))
-    }
-
-    fn pause_process(&self, id: &SandboxId) -> PathBuf {
-        self.container_path(id, "pod")
+    fn pause_process(&self, record: &SandboxRecord) -> PathBuf {
+        self.sandbox_path(&record.id, &record.config).join("pod")
     }
 
     fn all(&self) -> Cgroup {
@@ -121,26 +136,29 @@ impl Cgroups {
 }
 
 impl ContainerKind for Cgroups {
-    fn kill_leftovers(&self, record: &ContainerRecord, _dir: &Path) -> bool {
-        self.container(record).kill() == 0
+    fn kill_leftovers(&self, record: &ContainerRecord, dir: &Path) -> bool {
+        self.container(record, dir).kill() == 0
     }
 
-    fn kill_unrecorded(&self, id: &str, _dir: &Path) -> bool {
+    fn kill_unrecorded(&self, id: &str, dir: &Path) -> bool {
+        if let Ok(Some(spec)) = ContainerSpec::read(dir) {
+            return self.hierarchies.cgroup(&spec.cgroup.path).kill() == 0;
+        }
         let sandboxes = self.all().children().into_iter();
         let cgroups = sandboxes.map(|sandbox| {
-            let path = self.container_path(&SandboxId::new(sandbox), id);
+            let path = self.unparented(&SandboxId::new(sandbox), id);
             self.hierarchies.cgroup(&path)
         });
         let left: usize = cgroups.map(|cgroup| cgroup.kill()).sum();
         left == 0
     }
 
-    fn processes(&self, record: &ContainerRecord, _dir: &Path) -> Vec<Pid> {
-        self.container(record).members().into_iter().collect()
+    fn processes(&self, record: &ContainerRecord, dir: &Path) -> Vec<Pid> {
+        self.container(record, dir).members().into_iter().collect()
     }
 
-    fn clean_up(&self, record: &ContainerRecord, _dir: &Path) {
-        self.container(record).remove();
+    fn clean_up(&self, record: &ContainerRecord, dir: &Path) {
+        self.container(record, dir).remove();
     }
 
     fn outlives_machine(&self, dir: &Path) -> bool {
@@ -414,7 +432,7 @@ impl Runtime for OciRuntime {
             sandbox: &record.config,
             sandbox_dir: &self.0.shims.sandbox_dir(sandbox),
             user_ids: record.user_ids,
-            cgroup: self.0.cgroups.base.join(sandbox.as_str()),
+            cgroup: self.0.cgroups.sandbox_path(sandbox, &record.config),
             app_armor: self.0.app_armor,
         }
         .build()?;
@@ -455,7 +473,8 @@ impl Runtime for OciRuntime {
 
     async fn container_stats(&self, id: &ContainerId) -> Result<ContainerStats> {
         let sandbox = self.0.shims.container_status(id)?.sandbox;
-        let path = self.0.cgroups.container_path(&sandbox, id.as_str());
+        let config = self.0.shims.sandbox(&sandbox)?.config;
+        let path = self.0.cgroups.sandbox_path(&sandbox, &config).join(id.as_str());
         // Reads a few files that the kernel has in memory.
         let stats = self.0.cgroups.hierarchies.cgroup(&path).stats();
         stats.ok_or(Error::WrongState {
@@ -475,6 +494,55 @@ impl Runtime for OciRuntime {
 
     async fn exec_sync(&self, id: &ContainerId, request: &ExecRequest) -> Result<ExecOutput> {
         self.0.shims.exec_sync(id, request).await
+    }
+
+    async fn exec_sync_separately(
+        &self,
+        id: &ContainerId,
+        request: &ExecRequest,
+    ) -> Result<SeparateExecOutput> {
+        self.0.shims.exec_sync_separately(id, request).await
+    }
+
+    async fn update_container(&self, id: &ContainerId, resources: &Resources) -> Result<()> {
+        self.update_container_to_the_end(id, resources).await
+    }
+
+    async fn update_sandbox(&self, id: &SandboxId, resources: &Resources) -> Result<()> {
+        let record = self.0.shims.sandbox(id)?;
+        let resources = resources.clone();
+        self.blocking(Operation::UpdateSandbox, move |inner| {
+            inner.cgroups.sandbox(&record).limit_pod(&resources)
+        })
+        .await
+    }
+
+    async fn container_resources(&self, id: &ContainerId) -> Result<Option<Resources>> {
+        let dir = self.0.shims.container_dir(id)?;
+        let read = tokio::task::spawn_blocking(move || ContainerSpec::read(&dir)).await;
+        let failed = |error: BoxError| Error::failed(Operation::ContainerStatus, error);
+        let spec = read
+            .map_err(|error| failed(error.into()))?
+            .map_err(|error| failed(error.into()))?;
+        Ok(spec.map(|spec| spec.cgroup.resources))
+    }
+
+    async fn sandbox_interfaces(&self, id: &SandboxId) -> Result<Vec<InterfaceStats>> {
+        let record = self.0.shims.sandbox(id)?;
+        if record.config.namespaces.host_network || record.state == SandboxState::NotReady {
+            return Ok(Vec::new());
+        }
+        let dir = self.0.shims.sandbox_dir(id);
+        let failed = |error: BoxError| Error::failed(Operation::SandboxStatus, error);
+        tokio::task::spawn_blocking(move || sandbox::interfaces(&dir))
+            .await
+            .map_err(|error| failed(error.into()))?
+            .map_err(|error| failed(error.into()))
+    }
+
+    async fn image_storage(&self) -> Result<Option<ImageStorage>> {
+        self.ask_images(Operation::List, |images| images.storage().map(Some))
+            .await
     }
 
     async fn exec(&self, id: &ContainerId, options: &ExecOptions) -> Result<ExecStreams> {

@@ -18,9 +18,9 @@ use std::{
     time::Duration,
 };
 
-use pulselet_runtime::{Dns, PidNamespace, SandboxConfig, SandboxId};
+use pulselet_runtime::{Dns, IdRange, InterfaceStats, PidNamespace, SandboxConfig, SandboxId};
 use pulselet_shim::record::{self, RecordError};
-use pulselet_shim_client::{IdRange, SANDBOX_FILE, SandboxRecord};
+use pulselet_shim_client::{SANDBOX_FILE, SandboxRecord};
 use pulselet_sys::{NamespaceHolder, unshare_namespaces};
 use rustix::{
     fs::statfs,
@@ -353,6 +353,40 @@ pub(crate) fn connect(dir: &Path, host_network: bool, port: u16) -> io::Result<T
     })
 }
 
+/// What went through the pod's interfaces, but for the loopback one.
+pub(crate) fn interfaces(dir: &Path) -> io::Result<Vec<InterfaceStats>> {
+    let read = || {
+        let namespace = File::open(dir.join(NETWORK))?;
+        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+        fs::read_to_string("/proc/thread-self/net/dev")
+    };
+    let text = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new()
+            .name("interfaces".into())
+            .spawn_scoped(scope, read)?;
+        thread.join().expect("reading counters does not panic")
+    })?;
+    Ok(text.lines().filter_map(interface).collect())
+}
+
+/// A line of `net/dev`: eight numbers of what came, eight of what went. The headings have no colon.
+fn interface(line: &str) -> Option<InterfaceStats> {
+    let (name, numbers) = line.split_once(':')?;
+    let numbers: Vec<u64> = numbers
+        .split_ascii_whitespace()
+        .map_while(|number| number.parse().ok())
+        .collect();
+    let name = name.trim();
+    (name != "lo").then_some(())?;
+    Some(InterfaceStats {
+        name: name.to_owned(),
+        received_bytes: *numbers.first()?,
+        receive_errors: *numbers.get(2)?,
+        sent_bytes: *numbers.get(8)?,
+        send_errors: *numbers.get(10)?,
+    })
+}
+
 /// A namespace lives as long as its file is mounted somewhere.
 fn pin(path: &Path, namespace: &str) -> Result<(), SandboxError> {
     let failed = |source: io::Error| SandboxError::Pin {
@@ -428,6 +462,25 @@ fn resolv_conf(dns: &Dns) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn interfaces_are_read_as_the_kernel_writes_them() {
+        let line = "  eth0: 1500 10 1 0 0 0 0 0 2500 20 3 0 0 0 0 0";
+        let stats = interface(line).expect("has counters");
+        assert_eq!((stats.name.as_str(), stats.received_bytes), ("eth0", 1500));
+        assert_eq!(
+            (stats.receive_errors, stats.sent_bytes, stats.send_errors),
+            (1, 2500, 3)
+        );
+        for other in [
+            "Inter-|   Receive  |  Transmit",
+            "lo: 1 1 0 0 0 0 0 0 1 1 0 0",
+            "eth1: x",
+            "",
+        ] {
+            assert_eq!(interface(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn resolver_settings_are_written_as_resolvers_read_them() {

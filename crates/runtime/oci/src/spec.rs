@@ -5,9 +5,9 @@
 
 use std::path::{Path, PathBuf};
 
+use pulselet_runtime::IdRange;
 use pulselet_runtime::{Device, Mount, Resources};
 use pulselet_shim::record::{self, Durability, RecordError};
-use pulselet_shim_client::IdRange;
 use serde::{Deserialize, Serialize};
 
 use crate::seccomp::Filter;
@@ -69,6 +69,12 @@ pub(crate) struct Confinement {
     pub(crate) no_new_privs: bool,
     /// Leaves out the masked and read-only paths below /proc and /sys.
     pub(crate) unmasked: bool,
+    /// What is hidden; `None` if it is what every container does not see.
+    #[serde(default)]
+    pub(crate) masked_paths: Option<Vec<PathBuf>>,
+    /// What cannot be changed; `None` if it is what no container can change.
+    #[serde(default)]
+    pub(crate) read_only_paths: Option<Vec<PathBuf>>,
     pub(crate) seccomp: Option<Filter>,
     /// The `AppArmor` profile of its programs; `None` if they have none.
     #[serde(default)]

@@ -5,11 +5,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use pulselet_runtime::IdRange;
 use pulselet_runtime::{
     ContainerConfig, Error, Mount, PidNamespace, Propagation, Resources, Result, SandboxConfig, Seccomp,
     Signal,
 };
-use pulselet_shim_client::IdRange;
 
 use crate::{
     app_armor, capability,
@@ -77,10 +77,12 @@ impl SpecBuilder<'_> {
                 capabilities,
                 no_new_privs: security.no_new_privs,
                 unmasked: security.unmasked_proc,
+                masked_paths: security.masked_paths.clone(),
+                read_only_paths: security.read_only_paths.clone(),
                 seccomp: self.seccomp(capabilities)?,
                 app_armor: app_armor::profile(security, self.app_armor)?,
             },
-            namespaces: self.namespaces(),
+            namespaces: self.namespaces()?,
             cgroup: CgroupSpec {
                 path: self.cgroup.clone(),
                 resources: Resources {
@@ -220,14 +222,21 @@ impl SpecBuilder<'_> {
         paths.filter(|path| !covered(path)).cloned().collect()
     }
 
-    fn namespaces(&self) -> NamespaceSpec {
+    fn namespaces(&self) -> Result<NamespaceSpec> {
         let asked = &self.sandbox.namespaces;
+        let pid = self.config.pid_namespace.unwrap_or(asked.pid);
+        if pid == PidNamespace::Pod && asked.pid != PidNamespace::Pod {
+            return Err(Error::Invalid {
+                field: "pid_namespace",
+                detail: "the sandbox has no process namespace that its containers could share".into(),
+            });
+        }
         let pin = |host: bool, name: &str| (!host).then(|| self.sandbox_dir.join(name));
-        NamespaceSpec {
+        Ok(NamespaceSpec {
             network: pin(asked.host_network, NETWORK),
             uts: pin(asked.host_network, UTS),
             ipc: pin(asked.host_ipc, IPC),
-            processes: match asked.pid {
+            processes: match pid {
                 PidNamespace::Container => self
                     .target
                     .map_or(PidNamespaceSource::Own, PidNamespaceSource::Target),
@@ -238,7 +247,7 @@ impl SpecBuilder<'_> {
                 pin: self.sandbox_dir.join(USERS),
                 ids,
             }),
-        }
+        })
     }
 }
 
@@ -361,7 +370,7 @@ mod tests {
             host_network: true,
             host_ipc: true,
             pid: PidNamespace::Host,
-            own_users: false,
+            ..Namespaces::default()
         });
         assert_eq!((shared.network, shared.ipc, shared.uts), (None, None, None));
         assert_eq!(shared.processes, PidNamespaceSource::Host);

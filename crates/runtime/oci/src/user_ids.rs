@@ -11,7 +11,7 @@ use std::{
     path::Path,
 };
 
-use pulselet_shim_client::IdRange;
+use pulselet_runtime::IdRange;
 use pulselet_sys::{NamespaceHolder, map_owners};
 use rustix::{
     fs::CWD,

@@ -1,6 +1,6 @@
 //! What cannot be a host process is refused before anything is written.
 
-use pulselet_runtime::{ContainerConfig, Error, Result, SecurityContext};
+use pulselet_runtime::{ContainerConfig, Error, PidNamespace, Result, SecurityContext};
 use rustix::process::geteuid;
 
 /// Names that become names of files: no separators, no way up.
@@ -24,6 +24,15 @@ pub(crate) fn container(config: &ContainerConfig) -> Result<()> {
         return invalid(
             "mounts",
             format!("{:?} is not the name of a volume", mount.volume),
+        );
+    }
+    if config
+        .pid_namespace
+        .is_some_and(|mode| mode != PidNamespace::Host)
+    {
+        return invalid(
+            "pid_namespace",
+            "host processes have no process namespace but the host's".into(),
         );
     }
     user(&config.security, geteuid().as_raw())

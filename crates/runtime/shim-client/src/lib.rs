@@ -31,6 +31,5 @@ pub use container_kind::ContainerKind;
 pub use lifecycle::detached;
 pub use shims::{OpenShimsError, ShimCommand, Shims};
 pub use store::{
-    Assignment, CONTAINER_FILE, ContainerRecord, IdRange, SANDBOX_FILE, SandboxRecord, container_records,
-    sync_sandbox,
+    Assignment, CONTAINER_FILE, ContainerRecord, SANDBOX_FILE, SandboxRecord, container_records, sync_sandbox,
 };

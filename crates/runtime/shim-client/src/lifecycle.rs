@@ -15,8 +15,8 @@ use std::{
 
 use jiff::Timestamp;
 use pulselet_runtime::{
-    ContainerExit, ContainerId, ContainerState, Error, EventHub, EventKind, ExecOutput, ExitCause, LogLimits,
-    ObjectKind, Operation, Result, SandboxId, SandboxState, exit_code,
+    ContainerExit, ContainerId, ContainerState, Error, EventHub, EventKind, ExecOutcome, ExitCause,
+    LogLimits, ObjectKind, Operation, Result, SandboxId, SandboxState, exit_code,
 };
 use pulselet_shim::{
     Handshake,
@@ -387,22 +387,25 @@ impl Inner {
         let _ = timeout(ANSWER_PATIENCE, container.wait_until_known()).await;
     }
 
-    pub(crate) async fn exec(&self, container: &Arc<Container>, call: ExecCall) -> Result<ExecOutput> {
+    /// Returns the outputs too: one, or two if they were asked for apart.
+    pub(crate) async fn exec(
+        &self,
+        container: &Arc<Container>,
+        call: ExecCall,
+    ) -> Result<(ExecOutcome, bool, Vec<Vec<u8>>)> {
         let operation = Operation::Exec;
+        let count = if call.separate_stderr { 2 } else { 1 };
         let (mut client, reply) = self
             .ask_slowly(container, operation, &Request::Exec(call))
             .await?;
         match reply {
             Reply::ExecDone { outcome, truncated } => {
-                let output = client
-                    .frame()
-                    .await
-                    .map_err(|error| Error::unavailable(operation, error))?;
-                Ok(ExecOutput {
-                    outcome,
-                    output,
-                    truncated,
-                })
+                let mut outputs = Vec::new();
+                for _ in 0..count {
+                    let output = client.frame().await;
+                    outputs.push(output.map_err(|error| Error::unavailable(operation, error))?);
+                }
+                Ok((outcome, truncated, outputs))
             }
             other => Err(unexpected(container, operation, other)),
         }

@@ -12,8 +12,8 @@ use std::{
 use jiff::Timestamp;
 use pulselet_runtime::{
     AttachOptions, BoxError, ContainerConfig, ContainerFilter, ContainerId, ContainerState, ContainerStatus,
-    Error, EventKind, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Features, LogLimits,
-    Operation, Result, SandboxId, SecurityFeatures, Signal, SignalMasks,
+    Error, EventKind, Events, ExecOptions, ExecOutcome, ExecOutput, ExecRequest, ExecStreams, Features,
+    LogLimits, Operation, Result, SandboxId, SecurityFeatures, SeparateExecOutput, Signal, SignalMasks,
 };
 use pulselet_shim::protocol::{ExecCall, Reply, Request, StreamCall};
 use pulselet_shim::record::{self, LifeRecord};
@@ -193,10 +193,41 @@ impl Shims {
     }
 
     pub async fn exec_sync(&self, id: &ContainerId, request: &ExecRequest) -> Result<ExecOutput> {
+        let (outcome, truncated, mut frames) = self.run_sync(id, request, false).await?;
+        Ok(ExecOutput {
+            outcome,
+            output: frames.pop().unwrap_or_default(),
+            truncated,
+        })
+    }
+
+    pub async fn exec_sync_separately(
+        &self,
+        id: &ContainerId,
+        request: &ExecRequest,
+    ) -> Result<SeparateExecOutput> {
+        let (outcome, truncated, mut frames) = self.run_sync(id, request, true).await?;
+        let stderr = frames.pop().unwrap_or_default();
+        Ok(SeparateExecOutput {
+            outcome,
+            stdout: frames.pop().unwrap_or_default(),
+            stderr,
+            truncated,
+        })
+    }
+
+    /// Runs a bounded command. The outputs are one, or stdout and stderr.
+    async fn run_sync(
+        &self,
+        id: &ContainerId,
+        request: &ExecRequest,
+        separate_stderr: bool,
+    ) -> Result<(ExecOutcome, bool, Vec<Vec<u8>>)> {
         let container = self.0.container(id)?;
         container.must_run(Operation::Exec)?;
         validate::command(&request.command)?;
         let call = ExecCall {
+            separate_stderr,
             command: request.command.clone(),
             timeout_ms: request
                 .timeout

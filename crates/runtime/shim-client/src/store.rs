@@ -22,7 +22,8 @@ use std::{
 
 use jiff::Timestamp;
 use pulselet_runtime::{
-    BoxError, ContainerConfig, ContainerId, LogLimits, SandboxConfig, SandboxId, SandboxState, Signal,
+    BoxError, ContainerConfig, ContainerId, IdRange, LogLimits, SandboxConfig, SandboxId, SandboxState,
+    Signal,
 };
 use pulselet_shim::{
     LOG_FILE_SIZE, LOG_FILES, ShimConfig,
@@ -61,7 +62,11 @@ impl ContainerRecord {
         ShimConfig {
             dir: dir.to_owned(),
             log_path: self.config.log_path.clone(),
-            log_file_size: limits.file_size,
+            log_file_size: if self.config.log_rotated_by_caller {
+                u64::MAX
+            } else {
+                limits.file_size
+            },
             log_files: limits.files,
             stop_signal: self.stop_signal,
             stdin: self.config.stdin,
@@ -83,25 +88,6 @@ pub struct SandboxRecord {
     #[serde(default)]
     pub user_ids: Option<IdRange>,
     pub config: SandboxConfig,
-}
-
-/// Users and groups of the host that stand for those from 0 on in a pod's user namespace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct IdRange {
-    pub first: u32,
-    pub count: u32,
-}
-
-impl IdRange {
-    /// The number on the host; `None` if the range has no such user or group.
-    pub fn on_host(self, inside: u32) -> Option<u32> {
-        (inside < self.count).then(|| self.first.checked_add(inside))?
-    }
-
-    pub fn overlaps(self, other: Self) -> bool {
-        let end = |range: Self| u64::from(range.first) + u64::from(range.count);
-        u64::from(self.first) < end(other) && u64::from(other.first) < end(self)
-    }
 }
 
 /// What a sandbox has that no other may have at the same time.

@@ -1,6 +1,9 @@
 //! The streams of an exec process, seen from its supervisor: collected up to a limit, or forwarded to a client.
 
-use std::{io, os::fd::OwnedFd};
+use std::{
+    io::{self, PipeWriter},
+    os::fd::OwnedFd,
+};
 
 use pulselet_sys::ChildSignals;
 use rustix::{
@@ -35,8 +38,7 @@ pub(crate) struct CollectedOutput {
 }
 
 impl CollectedOutput {
-    /// Makes a pipe for stdout and stderr together, and a stdin that is empty.
-    pub(crate) fn open(limit: usize) -> io::Result<(Self, ChildStreams)> {
+    fn new(limit: usize) -> io::Result<(Self, PipeWriter)> {
         let (reader, writer) = io::pipe()?;
         let output = Self {
             reader: Some(nonblocking(reader.into())?),
@@ -44,6 +46,12 @@ impl CollectedOutput {
             limit: limit.min(MAX_FRAME),
             truncated: false,
         };
+        Ok((output, writer))
+    }
+
+    /// Makes a pipe for stdout and stderr together, and a stdin that is empty.
+    pub(crate) fn open(limit: usize) -> io::Result<(Self, ChildStreams)> {
+        let (output, writer) = Self::new(limit)?;
         let streams = ChildStreams {
             stdin: std::fs::File::open("/dev/null")?.into(),
             stdout: writer.try_clone()?.into(),
@@ -51,6 +59,19 @@ impl CollectedOutput {
             terminal: false,
         };
         Ok((output, streams))
+    }
+
+    /// Makes a pipe for stdout and one for stderr.
+    pub(crate) fn open_separately(limit: usize) -> io::Result<([Self; 2], ChildStreams)> {
+        let (stdout, stdout_writer) = Self::new(limit)?;
+        let (stderr, stderr_writer) = Self::new(limit)?;
+        let streams = ChildStreams {
+            stdin: std::fs::File::open("/dev/null")?.into(),
+            stdout: stdout_writer.into(),
+            stderr: stderr_writer.into(),
+            terminal: false,
+        };
+        Ok(([stdout, stderr], streams))
     }
 
     /// Takes what there is, but not for ever: the command may write faster than we read.

@@ -89,7 +89,13 @@ fn run_sync<L: Launcher>(
     connection: &mut Connection,
     call: &ExecCall,
 ) -> Result<(), LaunchError> {
-    let (mut output, streams) = CollectedOutput::open(call.output_limit)?;
+    let (mut outputs, streams) = if call.separate_stderr {
+        let (outputs, streams) = CollectedOutput::open_separately(call.output_limit)?;
+        (Vec::from(outputs), streams)
+    } else {
+        let (output, streams) = CollectedOutput::open(call.output_limit)?;
+        (vec![output], streams)
+    };
     let deadline = call
         .timeout_ms
         .and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
@@ -103,18 +109,20 @@ fn run_sync<L: Launcher>(
             break ExecOutcome::TimedOut;
         }
         let mut fds = vec![PollFd::new(signals, PollFlags::IN)];
-        let reader = output.reader.as_ref();
-        fds.extend(reader.map(|reader| PollFd::new(reader, PollFlags::IN)));
+        let readers = outputs.iter().filter_map(|output| output.reader.as_ref());
+        fds.extend(readers.map(|reader| PollFd::new(reader, PollFlags::IN)));
         wait_for(&mut fds, deadline);
         signals.clear();
-        output.collect();
+        outputs.iter_mut().for_each(CollectedOutput::collect);
     };
-    output.collect();
+    outputs.iter_mut().for_each(CollectedOutput::collect);
     connection.send(&Reply::ExecDone {
         outcome,
-        truncated: output.truncated,
+        truncated: outputs.iter().any(|output| output.truncated),
     });
-    connection.send_raw(&[&output.bytes]);
+    for output in &outputs {
+        connection.send_raw(&[&output.bytes]);
+    }
     Ok(())
 }
 

@@ -58,7 +58,7 @@ impl LogFile {
         if entries.is_empty() {
             return;
         }
-        if self.size > 0 && self.size + entries.len() as u64 > self.limit {
+        if self.size > 0 && self.size.saturating_add(entries.len() as u64) > self.limit {
             self.rotate();
         }
         if self.file.is_none() && self.reopen().is_err() {

@@ -3,7 +3,8 @@
 //! Every frame is a length of four bytes, big end first, and that many bytes. A connection carries one [`Request`] in
 //! JSON and its [`Reply`]; after some requests it goes on:
 //! - [`Request::Subscribe`]: [`Reply::Running`] at once, [`Reply::Exited`] when that has happened.
-//! - [`Request::Exec`]: [`Reply::ExecDone`], then one frame that is the output itself.
+//! - [`Request::Exec`]: [`Reply::ExecDone`], then one frame that is the output itself; two, stdout and stderr, if they were
+//!   asked for apart.
 //! - [`Request::ExecStream`] and [`Request::Attach`]: [`Reply::Streaming`], then frames both ways whose first byte is a
 //!   [`Channel`].
 
@@ -40,6 +41,9 @@ pub struct ExecCall {
     pub timeout_ms: Option<u64>,
     /// Bytes; what is above [`MAX_FRAME`] is taken as that.
     pub output_limit: usize,
+    /// Whether stderr is wanted apart from stdout.
+    #[serde(default)]
+    pub separate_stderr: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

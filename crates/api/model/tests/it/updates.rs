@@ -36,6 +36,20 @@ fn images_labels_and_shorter_deadlines_may_change() {
 }
 
 #[test]
+fn a_probes_grace_cannot_be_taken_from_a_pod() {
+    let liveness = "livenessProbe: {tcpSocket: {port: 80}, terminationGracePeriodSeconds: 5}";
+    let pod = stored("", liveness);
+    for other in [None, Some(6)] {
+        let errors = update(&pod, |pod| {
+            let probe = pod.spec.containers[0].liveness_probe.as_mut();
+            probe.expect("it has one").termination_grace_period_seconds = other;
+        });
+        let named = "spec.containers[0].livenessProbe.terminationGracePeriodSeconds";
+        assert!(errors.len() == 1 && errors[0].contains(named), "{errors:?}");
+    }
+}
+
+#[test]
 fn anything_else_of_the_spec_is_immutable_and_named() {
     let pod = stored("", "");
     let errors = update(&pod, |pod| {

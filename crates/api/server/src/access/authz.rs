@@ -72,8 +72,13 @@ impl Authorizer {
             | Route::UsageGroup
             | Route::UsageResources
             | Route::Paths => !identity.is_anonymous(),
-            Route::Usage(_) | Route::Metrics | Route::IssuerDiscovery | Route::IssuerKeys => false,
-            Route::Objects(_) | Route::Proxy(_) | Route::Review(_) => false,
+            Route::Usage(_)
+            | Route::Metrics
+            | Route::IssuerDiscovery
+            | Route::IssuerKeys
+            | Route::Objects(_)
+            | Route::Proxy(_)
+            | Route::Review(_) => false,
         };
         if is_open || identity.standing() == Standing::Administrator {
             return Ok(());

@@ -118,14 +118,13 @@ impl Asked {
             Signer::Client if self.groups.iter().any(|group| group == ADMIN_GROUP) => Some(format!(
                 "use of {ADMIN_GROUP} is not allowed; `admin.kubeconfig` of the data directory has it"
             )),
-            Signer::Client => None,
             Signer::NodeClient | Signer::NodeServing if !self.is_of_node() => Some(format!(
                 "the subject must be the common name {NODE_USER_PREFIX}NAME and the organization {NODE_GROUP} alone"
             )),
             Signer::NodeClient if !self.names().is_empty() => {
                 Some("a client certificate of a node has no alternative names".to_owned())
             }
-            Signer::NodeClient => None,
+            Signer::Client | Signer::NodeClient => None,
             Signer::NodeServing => self.serving_misfit(requester),
         }
     }

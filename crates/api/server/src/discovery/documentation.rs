@@ -113,7 +113,8 @@ const PROBE_FIELDS: [(&str, &str); 4] = [
         "periodMilliseconds",
         "Milliseconds added to periodSeconds, -999 to 999, for startup and readiness probes. The least sum is 500 ms for exec \
          and 200 ms otherwise. A sum below one second holds until the probe has succeeded in this life of the container, then \
-         the period is periodSeconds (the node's subSecondPolicy can say otherwise).",
+         the period is periodSeconds (the node's subSecondPolicy can say otherwise); it is so too while the node is late, \
+         which its event ProbesStretched says.",
     ),
     (
         "timeoutMilliseconds",

@@ -81,18 +81,18 @@ impl Registry {
             let (roles, _) = self.all(ResourceKind::CLUSTER_ROLE, None).await?;
             let mut is_settled = true;
             for role in &roles {
-                let Some(rules) = gathered_rules(role.value(), roles.iter().map(Object::value)) else {
+                let Some(gathered) = gathered_rules(role.value(), &roles.iter().map(Object::value)) else {
                     continue;
                 };
-                let rules = json!(rules);
-                if role.value().get("rules").unwrap_or(&json!([])) == &rules {
+                let gathered = json!(gathered);
+                if role.value().get("rules").unwrap_or(&json!([])) == &gathered {
                     continue;
                 }
                 is_settled = false;
                 let path = ObjectPath::stored(ResourceKind::CLUSTER_ROLE, None, role.name());
                 let set = |old: &Object| {
                     let mut object = old.clone();
-                    object.value_mut()["rules"] = rules.clone();
+                    object.value_mut()["rules"] = gathered.clone();
                     Ok(ChangedObject {
                         object,
                         warnings: Vec::new(),

@@ -110,17 +110,17 @@ impl HealthPath {
             None => self.endpoint.checks().to_vec(),
         };
         let excluded: Vec<&str> = query.all("exclude").collect();
-        let (mut lines, mut failed) = (String::new(), None);
+        let (mut lines, mut failed) = (Vec::new(), None);
         for check in asked {
             let name = check.name();
             if excluded.contains(&name) {
-                lines.push_str(&format!("[+]{name} excluded: ok\n"));
+                lines.push(format!("[+]{name} excluded: ok\n"));
                 continue;
             }
             match check.run(registry).await {
-                Ok(()) => lines.push_str(&format!("[+]{name} ok\n")),
+                Ok(()) => lines.push(format!("[+]{name} ok\n")),
                 Err(error) => {
-                    lines.push_str(&format!("[-]{name} failed: {error}\n"));
+                    lines.push(format!("[-]{name} failed: {error}\n"));
                     failed = failed.or(Some(error));
                 }
             }
@@ -133,8 +133,8 @@ impl HealthPath {
             .as_ref()
             .map_or(StatusCode::OK, |error| error.reason.code());
         let verdict = if failed.is_some() { "failed" } else { "passed" };
-        lines.push_str(&format!("{} check {verdict}\n", self.endpoint.name()));
-        Ok(text(code, lines))
+        lines.push(format!("{} check {verdict}\n", self.endpoint.name()));
+        Ok(text(code, lines.concat()))
     }
 }
 

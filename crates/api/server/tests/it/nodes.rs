@@ -88,6 +88,7 @@ impl Cluster {
                 key: server.node_certificate.key.clone(),
                 client_authorities: server.node_certificate.authority.clone(),
             },
+            callers: None,
         })
         .expect("it is served");
         let cluster = Self {

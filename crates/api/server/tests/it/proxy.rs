@@ -91,8 +91,8 @@ async fn a_pod_is_asked_with_everything_but_the_credentials() {
         "web:http".to_owned(),
         format!("http:web:{port}"),
     ] {
-        let path = format!("{PODS}/{name}/proxy/a/b?c=d");
-        let (code, body) = collect(admin.send(Method::POST, &path, "text/plain", "body.").await).await;
+        let asked = format!("{PODS}/{name}/proxy/a/b?c=d");
+        let (code, body) = collect(admin.send(Method::POST, &asked, "text/plain", "body.").await).await;
         let text = String::from_utf8_lossy(&body).to_lowercase();
         assert_eq!(code, 200, "{text}");
         assert!(

@@ -15,7 +15,7 @@ const fn kills(runtime: Runtime) -> u64 {
     match runtime {
         Runtime::Process => 200,
         Runtime::Oci => 100,
-        Runtime::Containerd => 30,
+        Runtime::Containerd | Runtime::OwnCri => 30,
     }
 }
 
@@ -24,7 +24,7 @@ const fn kills(runtime: Runtime) -> u64 {
 const fn longest_life(runtime: Runtime) -> u64 {
     match runtime {
         Runtime::Process | Runtime::Oci => 300,
-        Runtime::Containerd => 900,
+        Runtime::Containerd | Runtime::OwnCri => 900,
     }
 }
 
@@ -155,7 +155,7 @@ e2e!(an_agent_killed_again_and_again_loses_nothing, |world| {
         let fewest = match world.runtime {
             Runtime::Process | Runtime::Oci => count + 1 - uncertain,
             // A start whose caller died may be given up by the server: a life that never ran.
-            Runtime::Containerd => 1,
+            Runtime::Containerd | Runtime::OwnCri => 1,
         };
         assert!(
             (fewest..=most).contains(&starts),

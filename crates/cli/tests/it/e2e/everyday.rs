@@ -97,7 +97,9 @@ fn with_objects(world: &World, greeting: &str) -> Value {
     let volume = match world.runtime {
         // Host processes have no mounts: the variable says where the volume is.
         super::world::Runtime::Process => "$PULSELET_VOLUME_SETTINGS",
-        super::world::Runtime::Oci | super::world::Runtime::Containerd => "/settings",
+        super::world::Runtime::Oci | super::world::Runtime::Containerd | super::world::Runtime::OwnCri => {
+            "/settings"
+        }
     };
     let script =
         format!("echo $GREETING $NAME $(cat {volume}/motd); trap 'exit 0' TERM; while :; do sleep 0.1; done");

@@ -103,27 +103,31 @@ e2e!(hooks_may_ask_over_http, |world| {
     );
 });
 
-e2e!(a_pre_stop_hook_runs_first_and_its_time_counts, |world| {
-    let hook = json!({"exec": {"command": ["sleep", "1"]}});
-    let app = with_pre_stop(world, &[], &hook);
-    let mut agent = world.run(&json!({"containers": [app]}));
-    agent.until_is("", "ready");
-    let ended = agent.interrupt();
-    in_order(
-        &ended.seen,
-        &[
-            ("app", "killing:deleted"),
-            ("app", "hook:preStop:success"),
-            ("app", "signal:SIGTERM"),
-            ("app", "exited:0"),
-        ],
-    );
-    let hook = ended.all("app", "hook").next().expect("seen");
-    assert!(
-        hook["seconds"].as_f64().is_some_and(|took| took >= 0.9),
-        "{hook:?}"
-    );
-});
+e2e!(
+    a_pre_stop_hook_runs_first_and_its_time_counts,
+    [Process, Oci, Containerd, OwnCri],
+    |world| {
+        let hook = json!({"exec": {"command": ["sleep", "1"]}});
+        let app = with_pre_stop(world, &[], &hook);
+        let mut agent = world.run(&json!({"containers": [app]}));
+        agent.until_is("", "ready");
+        let ended = agent.interrupt();
+        in_order(
+            &ended.seen,
+            &[
+                ("app", "killing:deleted"),
+                ("app", "hook:preStop:success"),
+                ("app", "signal:SIGTERM"),
+                ("app", "exited:0"),
+            ],
+        );
+        let hook = ended.all("app", "hook").next().expect("seen");
+        assert!(
+            hook["seconds"].as_f64().is_some_and(|took| took >= 0.9),
+            "{hook:?}"
+        );
+    }
+);
 
 e2e!(a_hook_may_only_sleep, |world| {
     let app = with_pre_stop(world, &[], &json!({"sleep": {"seconds": 1}}));

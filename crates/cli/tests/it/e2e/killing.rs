@@ -9,33 +9,37 @@ fn grace(line: &Line) -> (Option<f64>, Option<&str>) {
     (line["gracePeriodSeconds"].as_f64(), line["graceFrom"].as_str())
 }
 
-e2e!(a_probes_own_grace_period_comes_before_the_pods, |world| {
-    let app = world.condemned(
-        &["--ignore", "SIGTERM"],
-        json!({"terminationGracePeriodSeconds": 1}),
-    );
-    let mut agent = world.run(&json!({"containers": [app], "terminationGracePeriodSeconds": 3600}));
-    let kill = agent.until_is("app", "killing:livenessProbe");
-    assert_eq!(grace(&kill), (Some(1.0), Some("probe")));
-    let exit = agent.until_is("app", "exited:137");
-    assert!(
-        exit["seconds"].as_f64().expect("it had a signal") >= 0.999,
-        "{exit:?}"
-    );
-    in_order(
-        &agent.seen,
-        &[
-            ("app", "signal:SIGTERM"),
-            ("app", "graceExceeded"),
-            ("app", "exited:137"),
-        ],
-    );
-    agent.until_is("app", "running:1");
-    agent.signal(rustix::process::Signal::INT);
-    agent.until_is("app", "killing:deleted");
-    agent.signal(rustix::process::Signal::INT);
-    assert_eq!(agent.finish().code, Some(130));
-});
+e2e!(
+    a_probes_own_grace_period_comes_before_the_pods,
+    [Process, Oci, Containerd, OwnCri],
+    |world| {
+        let app = world.condemned(
+            &["--ignore", "SIGTERM"],
+            json!({"terminationGracePeriodSeconds": 1}),
+        );
+        let mut agent = world.run(&json!({"containers": [app], "terminationGracePeriodSeconds": 3600}));
+        let kill = agent.until_is("app", "killing:livenessProbe");
+        assert_eq!(grace(&kill), (Some(1.0), Some("probe")));
+        let exit = agent.until_is("app", "exited:137");
+        assert!(
+            exit["seconds"].as_f64().expect("it had a signal") >= 0.999,
+            "{exit:?}"
+        );
+        in_order(
+            &agent.seen,
+            &[
+                ("app", "signal:SIGTERM"),
+                ("app", "graceExceeded"),
+                ("app", "exited:137"),
+            ],
+        );
+        agent.until_is("app", "running:1");
+        agent.signal(rustix::process::Signal::INT);
+        agent.until_is("app", "killing:deleted");
+        agent.signal(rustix::process::Signal::INT);
+        assert_eq!(agent.finish().code, Some(130));
+    }
+);
 
 e2e!(without_one_the_pods_grace_period_counts, |world| {
     let app = world.condemned(&[], json!({}));

@@ -202,7 +202,7 @@ e2e!(a_data_directory_behind_a_link, [Process, Oci], |world| {
     std::fs::create_dir(&real).unwrap();
     symlink("real", world.data()).unwrap();
     let app = match world.runtime {
-        Runtime::Process | Runtime::Containerd => greeter(world),
+        Runtime::Process | Runtime::Containerd | Runtime::OwnCri => greeter(world),
         // The host's files are shown to it, those of the agent are not.
         Runtime::Oci => greeter_after(world, &format!("ls {}", real.display())),
     };

@@ -6,44 +6,48 @@ use serde_json::json;
 use super::harness::{Line, before, in_order, of, since};
 use super::world::{e2e, http, port, probe, with};
 
-e2e!(a_pod_comes_up_serves_and_goes, |world| {
-    let app = world.server("app", &["--start-after", "300ms"], |http| {
-        json!({
-            "startupProbe": http(json!({"periodSeconds": 1, "failureThreshold": 60})),
-            "livenessProbe": http(json!({"periodSeconds": 1})),
-            "readinessProbe": http(json!({"periodSeconds": 1})),
-        })
-    });
-    let mut agent = world.run(&json!({"containers": [app], "terminationGracePeriodSeconds": 60}));
-    agent.until_is("", "ready");
-    agent.until_is("app", "probe:liveness:success");
-    let ended = agent.interrupt();
-    assert_eq!(ended.code, Some(130), "{}", ended.stderr);
-    in_order(
-        &ended.seen,
-        &[
-            ("", "phase:Pending"),
-            ("app", "created"),
-            ("app", "running:0"),
-            ("app", "probe:startup:success"),
-            ("app", "started"),
-            ("app", "probe:readiness:success"),
-            ("app", "ready"),
-            ("", "ready"),
-            ("app", "probe:liveness:success"),
-            ("app", "killing:deleted"),
-            ("app", "signal:SIGTERM"),
-            ("app", "exited:0"),
-            ("app", "unready"),
-            ("", "unready"),
-            ("", "deleted"),
-        ],
-    );
-    let first = &ended.seen[0];
-    assert_eq!((first.t(), first["pod"].as_str()), (0.0, Some("default/web")));
-    assert!(ended.seen.iter().all(|line| line["time"].is_string()));
-    assert!(world.processes().is_empty(), "nothing is left behind");
-});
+e2e!(
+    a_pod_comes_up_serves_and_goes,
+    [Process, Oci, Containerd, OwnCri],
+    |world| {
+        let app = world.server("app", &["--start-after", "300ms"], |http| {
+            json!({
+                "startupProbe": http(json!({"periodSeconds": 1, "failureThreshold": 60})),
+                "livenessProbe": http(json!({"periodSeconds": 1})),
+                "readinessProbe": http(json!({"periodSeconds": 1})),
+            })
+        });
+        let mut agent = world.run(&json!({"containers": [app], "terminationGracePeriodSeconds": 60}));
+        agent.until_is("", "ready");
+        agent.until_is("app", "probe:liveness:success");
+        let ended = agent.interrupt();
+        assert_eq!(ended.code, Some(130), "{}", ended.stderr);
+        in_order(
+            &ended.seen,
+            &[
+                ("", "phase:Pending"),
+                ("app", "created"),
+                ("app", "running:0"),
+                ("app", "probe:startup:success"),
+                ("app", "started"),
+                ("app", "probe:readiness:success"),
+                ("app", "ready"),
+                ("", "ready"),
+                ("app", "probe:liveness:success"),
+                ("app", "killing:deleted"),
+                ("app", "signal:SIGTERM"),
+                ("app", "exited:0"),
+                ("app", "unready"),
+                ("", "unready"),
+                ("", "deleted"),
+            ],
+        );
+        let first = &ended.seen[0];
+        assert_eq!((first.t(), first["pod"].as_str()), (0.0, Some("default/web")));
+        assert!(ended.seen.iter().all(|line| line["time"].is_string()));
+        assert!(world.processes().is_empty(), "nothing is left behind");
+    }
+);
 
 e2e!(without_probes_a_running_container_is_started_and_ready, |world| {
     let mut agent = world.run(&json!({"containers": [world.demo("app", &[])]}));

@@ -73,7 +73,7 @@ e2e!(
 // Debian's containerd does not know stop signals; what comes of that is tested below.
 e2e!(
     a_container_gets_the_signal_its_manifest_names,
-    [Process, Oci],
+    [Process, Oci, OwnCri],
     |world| {
         ends_by(world, &trapping(world), "SIGTERM", 15);
         for (signal, number) in [("SIGUSR1", 10), ("SIGRTMIN+3", 37)] {

@@ -34,28 +34,32 @@ e2e!(a_failure_run_goes_on_where_it_was, |world| {
     agent.interrupt();
 });
 
-e2e!(started_and_ready_stay_as_they_were, |world| {
-    // Up for a second: nothing but what is remembered can make it started and ready later.
-    let app = world.server("app", &["--fail-at", "1s"], |http| {
-        json!({
-            "startupProbe": http(json!({"periodSeconds": 3600, "failureThreshold": 3})),
-            "readinessProbe": http(json!({"periodSeconds": 3600, "failureThreshold": 3})),
-        })
-    });
-    let spec = json!({"containers": [app]});
-    let mut agent = world.run(&spec);
-    agent.until_is("", "ready");
-    agent.kill();
-    let mut agent = world.run(&spec);
-    agent.until_is("", "agentRestarted");
-    let status = world.app_status();
-    assert_eq!(
-        (&status["started"], &status["ready"]),
-        (&json!(true), &json!(true))
-    );
-    let ended = agent.interrupt();
-    assert_eq!(ended.all("app", "probe").count(), 0, "{}", ended.transcript());
-});
+e2e!(
+    started_and_ready_stay_as_they_were,
+    [Process, Oci, Containerd, OwnCri],
+    |world| {
+        // Up for a second: nothing but what is remembered can make it started and ready later.
+        let app = world.server("app", &["--fail-at", "1s"], |http| {
+            json!({
+                "startupProbe": http(json!({"periodSeconds": 3600, "failureThreshold": 3})),
+                "readinessProbe": http(json!({"periodSeconds": 3600, "failureThreshold": 3})),
+            })
+        });
+        let spec = json!({"containers": [app]});
+        let mut agent = world.run(&spec);
+        agent.until_is("", "ready");
+        agent.kill();
+        let mut agent = world.run(&spec);
+        agent.until_is("", "agentRestarted");
+        let status = world.app_status();
+        assert_eq!(
+            (&status["started"], &status["ready"]),
+            (&json!(true), &json!(true))
+        );
+        let ended = agent.interrupt();
+        assert_eq!(ended.all("app", "probe").count(), 0, "{}", ended.transcript());
+    }
+);
 
 e2e!(a_kill_under_way_keeps_its_deadline, |world| {
     let grace = json!({"terminationGracePeriodSeconds": 4});

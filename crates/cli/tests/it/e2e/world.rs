@@ -14,7 +14,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::harness::{Agent, eventually};
+use crate::cri::CriProcess;
 use pulselet_testing::containerd::{self, Containerd};
+use pulselet_testing::image_archive::busybox;
 use pulselet_testing::{is_root, requires};
 
 /// Ports below the kernel's range for outgoing connections, so that nothing else takes one by chance.
@@ -31,6 +33,9 @@ pub(crate) enum Runtime {
     Oci,
     /// Those of a containerd that each test starts for itself.
     Containerd,
+    /// Those of a `pulselet cri` that each test starts for itself. It is for a handful of tests: what containers do is the
+    /// same as with `Oci`.
+    OwnCri,
 }
 
 impl Runtime {
@@ -39,7 +44,7 @@ impl Runtime {
         match self {
             Self::Process => "process",
             Self::Oci => "oci",
-            Self::Containerd => "cri",
+            Self::Containerd | Self::OwnCri => "cri",
         }
     }
 
@@ -48,7 +53,7 @@ impl Runtime {
         match self {
             Self::Process => env!("CARGO_BIN_EXE_pulselet"),
             Self::Oci => "pulselet",
-            Self::Containerd => "/program/pulselet",
+            Self::Containerd | Self::OwnCri => "/program/pulselet",
         }
     }
 
@@ -58,6 +63,7 @@ impl Runtime {
             Self::Process => true,
             Self::Oci => requires("root", is_root()),
             Self::Containerd => containerd::is_usable(),
+            Self::OwnCri => requires("root", is_root()) && busybox().is_some(),
         }
     }
 }
@@ -93,6 +99,7 @@ pub(crate) struct World {
     pub(crate) directory: TempDir,
     pub(crate) runtime: Runtime,
     containerd: Option<RefCell<Containerd>>,
+    own_cri: Option<CriProcess>,
 }
 
 impl World {
@@ -102,10 +109,13 @@ impl World {
             .tempdir()
             .expect("a directory");
         let containerd = (runtime == Runtime::Containerd).then(|| RefCell::new(Containerd::start()));
+        let own_cri = (runtime == Runtime::OwnCri)
+            .then(|| CriProcess::start(&containerd::archive(containerd::IMAGE, None)));
         Self {
             directory,
             runtime,
             containerd,
+            own_cri,
         }
     }
 
@@ -122,6 +132,10 @@ impl World {
         match self.runtime {
             Runtime::Process | Runtime::Oci => self.runtime.name().to_owned(),
             Runtime::Containerd => format!("unix://{}", self.containerd().socket().display()),
+            Runtime::OwnCri => {
+                let own = self.own_cri.as_ref().expect("started with the world");
+                format!("unix://{}", own.socket().display())
+            }
         }
     }
 
@@ -145,7 +159,7 @@ impl World {
         let (image, mounts) = match self.runtime {
             Runtime::Process | Runtime::Oci => ("pulselet.local/host", json!([])),
             // What makes the image the host's own files.
-            Runtime::Containerd => (
+            Runtime::Containerd | Runtime::OwnCri => (
                 containerd::IMAGE,
                 json!([
                     {"name": "usr", "mountPath": "/usr", "readOnly": true},
@@ -334,6 +348,11 @@ impl World {
                 .into_iter()
                 .map(Pid::as_raw_pid)
                 .collect();
+        }
+        if let Some(own) = &self.own_cri {
+            let mut left = processes(|line| contains(line, own.directory()));
+            left.remove(&own.pid());
+            return left;
         }
         let path = self.directory.path();
         processes(|line| contains(line, path))

@@ -103,6 +103,7 @@ impl PodMachine {
                 running,
                 settings,
             } => self.replan(now, plan, &running, settings, out),
+            Input::Pressure { change } => self.pace(now, change, out),
         }
     }
 

@@ -7,6 +7,7 @@ use crate::container::{Container, PodView, Stage};
 use crate::io::{Action, Outbox};
 use crate::line::{KillReason, LineBody};
 use crate::plan::{PodPlan, Role, Settings};
+use crate::pressure::PressureChange;
 use crate::termination::{GraceSources, KillOrder};
 use crate::time::Time;
 
@@ -188,6 +189,26 @@ impl PodMachine {
         let added = plan.containers.iter().skip(known).map(Arc::clone);
         self.containers.extend(added.map(Container::new));
         self.plan = plan;
+    }
+
+    /// Probes with a period below one second give way to the node's pressure, or come back. Nothing else changes.
+    pub(super) fn pace(&mut self, now: Time, change: PressureChange, out: &mut Outbox) {
+        let pace = change.pace();
+        if self.settings.pace == pace {
+            return;
+        }
+        self.settings.pace = pace;
+        for ix in 0..self.containers.len() {
+            self.with(now, ix, out, |it, scope| it.pace(scope));
+        }
+        self.report_pressure(now, change, out);
+    }
+
+    pub(super) fn report_pressure(&self, now: Time, change: PressureChange, out: &mut Outbox) {
+        if self.has_fast_probe() {
+            let message = format!("{}: {}", change.reason(), change.message());
+            push_line(now, out, LineBody::Warning { message });
+        }
     }
 }
 

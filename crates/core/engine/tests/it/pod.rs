@@ -558,8 +558,8 @@ fn an_exceeded_grace_period_names_the_signal_and_whether_it_was_ignored() {
         }
         driven.advance(130);
         let expected = format!(
-            "Warning ExceededGracePeriod: Container app did not stop within its grace period of 30s: {says}, so it was \
-             killed"
+            "Warning ExceededGracePeriod: Container app did not stop within its grace period of 30s: {says}, so SIGKILL \
+             is needed"
         );
         assert_eq!(events(&driven), [expected]);
     }

@@ -12,7 +12,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_saphyr::{Location, MessageFormatter, Spanned, UserMessageFormatter};
 
 use crate::scenario::{
-    Ending, GateFlip, Hooks, OwnExit, ProbeScript, Scenario, ScriptedHealth, ScriptedLife, Window,
+    Ending, GateFlip, Hooks, Load, OwnExit, ProbeScript, Scenario, ScriptedHealth, ScriptedLife, Window,
 };
 use pulselet_plan::duration::{DurationError, parse_duration};
 
@@ -93,6 +93,7 @@ struct File {
     grace_period_seconds: Option<Spanned<i64>>,
     evict_at: Option<Text>,
     eviction_grace_period_seconds: Option<Spanned<i64>>,
+    load: Option<Vec<LoadFile>>,
 }
 
 #[derive(Debug, Default, serde::Deserialize)]
@@ -139,6 +140,14 @@ struct FlipFile {
     at: Text,
     api: Option<Entries<bool>>,
     node: Option<Entries<bool>>,
+}
+
+#[derive(Debug, serde::Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct LoadFile {
+    from: Text,
+    to: Text,
+    lateness: Text,
 }
 
 type Text = Spanned<String>;
@@ -200,12 +209,16 @@ impl File {
         )?;
         let evict_keys = ["evictAt", "evictionGracePeriodSeconds"];
         let evict = ending(self.evict_at, self.eviction_grace_period_seconds, evict_keys)?;
+        let load = self.load.unwrap_or_default().into_iter();
+        let mut load = load.map(LoadFile::resolve).collect::<Result<Vec<_>, _>>()?;
+        load.sort_by_key(|load| load.from);
         Ok(Scenario {
             containers,
             agent_restarts,
             gates,
             deletes: delete.into_iter().collect(),
             evict,
+            load,
             shares_processes: false,
         })
     }
@@ -218,6 +231,25 @@ impl FlipFile {
             api: gate_changes(self.api)?,
             node: gate_changes(self.node)?,
         })
+    }
+}
+
+impl LoadFile {
+    fn resolve(self) -> Result<Load, ScenarioError> {
+        let (from, to) = (moment(&self.from)?, moment(&self.to)?);
+        if to <= from {
+            let message = format!(
+                "to {} is not after from {}",
+                self.to.value.trim(),
+                self.from.value.trim()
+            );
+            return Err(ScenarioError::Contradiction {
+                at: place(&self.to),
+                message,
+            });
+        }
+        let lateness = span(&self.lateness)?;
+        Ok(Load { from, to, lateness })
     }
 }
 
@@ -520,6 +552,9 @@ deleteAt: 400s
 gracePeriodSeconds: 7
 evictAt: 500s
 evictionGracePeriodSeconds: 0
+load:
+- {from: 100s, to: 160s, lateness: 300ms}
+- {from: 20s, to: 30s, lateness: 60ms}
 ";
 
     #[test]
@@ -573,6 +608,11 @@ evictionGracePeriodSeconds: 0
             "in order of time"
         );
         assert_eq!(scenario.deletes[0].grace, Some(Span::from_secs(7)));
+        let lateness = |millis| scenario.lateness(Time::ZERO + Span::from_millis(millis));
+        assert_eq!(
+            [99_999, 100_000, 159_999, 160_000].map(lateness),
+            [0, 300, 300, 0].map(Span::from_millis)
+        );
         assert_eq!(scenario.evict.unwrap().grace, Some(Span::ZERO));
     }
 
@@ -677,6 +717,24 @@ evictionGracePeriodSeconds: 0
         for (text, at, says) in cases {
             let error = read(&text).expect_err(&text).to_string();
             assert!(error.starts_with(at) && error.contains(says), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn errors_of_a_load_name_line_and_column() {
+        let cases = [
+            ("{from: 3s, to: 3s, lateness: 1s}", "column 23", "not after from"),
+            ("{from: 3s, to: 4s}", "column", "lateness"),
+            ("{from: 3s, to: 4s, late: 1s}", "column 27", "late"),
+        ];
+        for (text, at, says) in cases {
+            let text = format!("load: [{text}]\n");
+            let error = read(&text).expect_err(&text).to_string();
+            let begin = format!("line 1, {at}");
+            assert!(
+                error.starts_with(&begin) && error.contains(says),
+                "{text:?}: {error}"
+            );
         }
     }
 }

@@ -43,6 +43,16 @@ impl fmt::Display for Scenario {
         if let Some(evict) = &self.evict {
             write_ending(f, evict, ["evictAt", "evictionGracePeriodSeconds"], "")?;
         }
+        if !self.load.is_empty() {
+            writeln!(f, "load:")?;
+        }
+        for load in &self.load {
+            let mut fields = Fields::default();
+            fields.push("from", moment(load.from));
+            fields.push("to", moment(load.to));
+            fields.push("lateness", format_duration(load.lateness));
+            writeln!(f, "- {{{}}}", fields.0)?;
+        }
         Ok(())
     }
 }

@@ -118,6 +118,11 @@ fn simpler_requests(case: &Case, add: &mut Add<'_>) {
         add(&|it| it.scenario.deletes[place].grace = None);
     }
     add(&|it| it.scenario.evict = None);
+    for place in 0..case.scenario.load.len() {
+        add(&|it| {
+            without(&mut it.scenario.load, place);
+        });
+    }
     add(&|it| it.scenario.gates = Vec::new());
     for index in 0..case.scenario.gates.len() {
         add(&|it| {

@@ -82,7 +82,10 @@ impl Stage {
     /// All lines up to and including the limit, under the oracles.
     pub(crate) fn lines(&self, limit: &str) -> Vec<Line> {
         let limit = Time::ZERO + parse_duration(limit).expect("a limit");
-        let calm = self.scenario.agent_restarts.is_empty() && self.faults == FaultPlan::default();
+        let Scenario {
+            agent_restarts, load, ..
+        } = &self.scenario;
+        let calm = agent_restarts.is_empty() && load.is_empty() && self.faults == FaultPlan::default();
         let punctuality = if calm {
             Punctuality::Exact
         } else {

@@ -201,6 +201,7 @@ impl Agent {
             .collect();
         let uid = Arc::clone(&entry.identity.uid);
         let has_ended = engine.status().phase.is_terminal();
+        self.resume_pressure(&engine);
         if stored.is_spare {
             self.store_specs(&entry);
         }
@@ -238,7 +239,6 @@ impl Agent {
         let uid = Arc::clone(&entry.identity.uid);
         let plan = Arc::clone(entry.plan());
         let running = Arc::clone(&entry.blueprint.running);
-        let settings = self.config.settings;
         let ready =
             |sandbox: &&SandboxStatus| *sandbox.pod.uid == *uid && sandbox.state == SandboxState::Ready;
         let sandbox = listing.sandboxes.iter().filter(ready).max_by_key(|it| it.attempt);
@@ -279,6 +279,7 @@ impl Agent {
             self.read_signals(key, life, SIGNALS_READ_AFTER);
         }
         // Last: what was begun under the old plan goes on under it.
+        let settings = self.settings();
         self.feed(
             key,
             Input::Replan {

@@ -65,7 +65,7 @@ impl Agent {
                 began,
                 late,
             } => {
-                self.metrics.lateness(late);
+                self.probe_was_late(late);
                 if look {
                     self.metrics.look(&report);
                 }

@@ -147,7 +147,7 @@ impl Agent {
             uid: uid_of(pod).into(),
         };
         let now = self.jobs.clock.now();
-        let settings = self.config.settings;
+        let settings = self.settings();
         let (own, plan) = (identity.clone(), Arc::clone(&blueprint.plan));
         let engine = match &blueprint.refusal {
             None => {
@@ -162,6 +162,7 @@ impl Agent {
         if origin.is_api() {
             warn_of_long_grace(&identity, &blueprint.plan);
         }
+        self.begins_under_pressure(&engine);
         let spec = Manifest::new(pod);
         self.journal.spec(&identity.uid, 0, &spec);
         let entry = PodEntry::new(identity, origin, pod, spec, Arc::new(blueprint), now);
@@ -201,7 +202,7 @@ impl Agent {
     fn update(&mut self, pod: &Pod) -> Result<(), UpdateError> {
         let name = pod_name_of(pod);
         let key = self.find(&name)?;
-        let settings = self.config.settings;
+        let settings = self.settings();
         let entry = self.entries.get_mut(&key).expect("a name leads to an entry");
         if *entry.identity.uid != *uid_of(pod) {
             return Err(NoSuchPod { pod: name }.into());

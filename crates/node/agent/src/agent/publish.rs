@@ -199,7 +199,7 @@ fn log(entry: &PodEntry, line: &Line) {
             span().in_scope(|| tracing::info!(exit_code, reason, "the container has exited"));
         }
         LineBody::GraceExceeded { .. } => {
-            span().in_scope(|| tracing::warn!("the grace period was exceeded, the container is killed"));
+            span().in_scope(|| tracing::warn!("the grace period was exceeded, so SIGKILL is needed"));
         }
         LineBody::Warning { message } => span().in_scope(|| tracing::warn!("{message}")),
         LineBody::Phase { phase } => {

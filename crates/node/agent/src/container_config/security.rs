@@ -61,6 +61,8 @@ pub(super) fn security(pod: &Pod, container: &Container, root: &Path) -> Securit
         seccomp: seccomp(profile, root),
         app_armor: app_armor(pod, container),
         unmasked_proc: own.proc_mount.as_deref() == Some("Unmasked"),
+        masked_paths: None,
+        read_only_paths: None,
     }
 }
 

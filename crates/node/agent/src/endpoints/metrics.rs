@@ -14,7 +14,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use pulselet_engine::io::{ProbeOutcome, ProbeReport};
 use pulselet_engine::line::KillReason;
-use pulselet_engine::plan::ProbeKind;
+use pulselet_engine::plan::{ProbeKind, ProbePace};
 use pulselet_model::{Gate, GateSet};
 use pulselet_vocabulary::Signal;
 
@@ -98,6 +98,7 @@ pub(crate) struct Metrics {
     in_use: Family<FeatureLabels, Gauge>,
     grace_exceeded: Counter,
     lateness: Histogram,
+    stretched: Gauge,
     first_success: Histogram,
     stop_duration: Family<StopLabels, Histogram, HistogramMaker>,
 }
@@ -123,6 +124,7 @@ impl Metrics {
             in_use: Family::default(),
             grace_exceeded: Counter::default(),
             lateness: Histogram::new(exponential_buckets(0.000_25, 2.0, 16)),
+            stretched: Gauge::default(),
             first_success: Histogram::new(exponential_buckets(0.025, 2.0, 16)),
             stop_duration: Family::new_with_constructor(|| {
                 Histogram::new(exponential_buckets(0.01, 2.0, 18))
@@ -181,6 +183,11 @@ impl Metrics {
             self.lateness.clone(),
         );
         others.register(
+            "pulselet_probes_stretched",
+            "1 while probes with a period below one second are made every periodSeconds because the node is late, else 0",
+            self.stretched.clone(),
+        );
+        others.register(
             "pulselet_probe_looks",
             "Attempts of startup and readiness probes before their first counted tick, by result",
             self.looks.clone(),
@@ -234,6 +241,10 @@ impl Metrics {
 
     pub(crate) fn lateness(&self, late: Duration) {
         self.lateness.observe(late.as_secs_f64());
+    }
+
+    pub(crate) fn pace(&self, pace: ProbePace) {
+        self.stretched.set(i64::from(pace == ProbePace::Stretched));
     }
 
     pub(crate) fn first_success(&self, after: Duration) {
@@ -405,6 +416,7 @@ mod tests {
             "kubelet_pod_termination_grace_period_exceeded_total 1",
             r#"pulselet_container_stop_duration_seconds_count{reason="livenessProbe",outcome="killed"} 1"#,
             "pulselet_probe_lateness_seconds_count 0",
+            "pulselet_probes_stretched 0",
             r#"pulselet_probe_looks_total{result="success"} 1"#,
             r#"pulselet_probe_looks_total{result="refused"} 1"#,
             r#"pulselet_probe_looks_total{result="timeout"} 1"#,

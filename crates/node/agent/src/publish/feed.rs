@@ -1,4 +1,5 @@
-//! What a node reports to whoever joins it to an API: which pods have changed, which have ended and how, and events.
+//! What a node reports to whoever joins it to an API: which pods have changed, which have ended and how, events of pods, and events of the
+//! node itself.
 //!
 //! The agent never waits for the reader, and nothing grows without bound: changes are a set of names, so a pod that
 //! changes a hundred times before it is looked at is looked at once; the last states of ended pods and events are kept
@@ -34,6 +35,15 @@ pub struct PodEvent {
     pub at: Timestamp,
 }
 
+/// An event of the node itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeEvent {
+    pub severity: Severity,
+    pub reason: &'static str,
+    pub message: String,
+    pub at: Timestamp,
+}
+
 /// Everything that was reported since the last look.
 #[derive(Debug, Default)]
 pub struct FeedChange {
@@ -42,6 +52,7 @@ pub struct FeedChange {
     /// Pods that have ended, as they were last.
     pub departed: Vec<PodView>,
     pub events: VecDeque<PodEvent>,
+    pub node_events: VecDeque<NodeEvent>,
 }
 
 /// Where the agent reports and a reader looks. Clones are the same feed.
@@ -99,6 +110,15 @@ impl Feed {
         });
     }
 
+    pub(crate) fn node_event(&self, event: NodeEvent) {
+        self.report(|changes| {
+            if changes.node_events.len() == MAX_EVENTS {
+                changes.node_events.pop_front();
+            }
+            changes.node_events.push_back(event);
+        });
+    }
+
     fn report(&self, what: impl FnOnce(&mut FeedChange)) {
         self.with(what);
         self.shared.wake.notify_one();
@@ -112,7 +132,10 @@ impl Feed {
 
 impl FeedChange {
     fn is_empty(&self) -> bool {
-        self.changed.is_empty() && self.departed.is_empty() && self.events.is_empty()
+        self.changed.is_empty()
+            && self.departed.is_empty()
+            && self.events.is_empty()
+            && self.node_events.is_empty()
     }
 }
 

@@ -1,5 +1,6 @@
 //! Disks that are full or lose files: what the node does all the same.
 
+use std::ffi::CStr;
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use pulselet_agent::Shutdown;
+use pulselet_plan::NodeConfig;
 use pulselet_runtime::{PodIdentity, Runtime as _, SandboxConfig};
 use pulselet_runtime_fake::{ExecAnswer, FakeRuntime, LifeScript, RuntimeFaults};
 use pulselet_vocabulary::PodName;
@@ -25,10 +27,10 @@ struct CrowdedDisk {
 
 impl CrowdedDisk {
     /// None without the privilege to mount.
-    fn mount(path: &Path) -> Option<Self> {
+    fn mount(path: &Path, options: &CStr) -> Option<Self> {
         use rustix::mount::{MountFlags, mount};
         fs::create_dir_all(path).expect("a directory");
-        let mounted = mount("tmpfs", path, "tmpfs", MountFlags::empty(), c"size=4m");
+        let mounted = mount("tmpfs", path, "tmpfs", MountFlags::empty(), options);
         mounted.ok().map(|()| Self {
             path: path.to_owned(),
             over: Arc::default(),
@@ -68,7 +70,11 @@ impl Drop for CrowdedDisk {
 }
 
 fn crowded_disk(directory: &tempfile::TempDir) -> Option<CrowdedDisk> {
-    let disk = CrowdedDisk::mount(&directory.path().join("data"));
+    small_disk(directory, c"size=4m")
+}
+
+fn small_disk(directory: &tempfile::TempDir, options: &CStr) -> Option<CrowdedDisk> {
+    let disk = CrowdedDisk::mount(&directory.path().join("data"), options);
     pulselet_testing::requires("the right to mount", disk.is_some())
         .then_some(disk)
         .flatten()
@@ -225,6 +231,53 @@ async fn a_pod_whose_volumes_take_more_than_its_containers_may_is_evicted() {
         node.pods().await.unwrap()[0].status.reason == "Evicted"
     })
     .await;
+    bench.leave().await;
+}
+
+#[tokio::test]
+async fn the_pod_that_fills_a_small_disk_is_evicted_and_its_neighbour_stays() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let Some(_disk) = small_disk(&directory, c"size=128m") else {
+        return;
+    };
+    let features = pulselet_runtime::Features {
+        events: false,
+        ..runtime().version().await.expect("it answers").features
+    };
+    let runtime = FakeRuntime::with_features(RuntimeFaults::default(), features);
+    let mut bench = Bench::on(directory, runtime, |options| {
+        let text = "evictionHard: {nodefs.available: 50%}";
+        options.config = NodeConfig::parse(text).expect("settings");
+    })
+    .await;
+    for name in ["modest", "greedy"] {
+        let mounts = json!([{"name": "data", "mountPath": "/data"}]);
+        let app = json!({"name": "app", "image": "app:1", "volumeMounts": mounts});
+        let volumes = json!([{"name": "data", "emptyDir": {}}]);
+        let spec = json!({"containers": [app], "volumes": volumes, "terminationGracePeriodSeconds": 1});
+        bench.add(pod_of(name, &spec)).await;
+        bench.until_ready().await;
+    }
+    let view = |name: &'static str| {
+        let node = bench.node.clone();
+        async move {
+            let view = node.pod(&PodName::new("default", name)).await;
+            view.expect("the node is there").expect("the pod is there")
+        }
+    };
+    assert!(!bench.node.pressure().disk);
+    let uid = view("greedy").await.uid;
+    let volume = format!("pods/{uid}/volumes/kubernetes.io~empty-dir/data/file");
+    fs::write(bench.data().join(volume), vec![1; 80 << 20]).expect("there is room");
+    eventually("it is evicted", || async {
+        view("greedy").await.status.reason == "Evicted"
+    })
+    .await;
+    let message = view("greedy").await.status.message;
+    let begin = "The node was low on resource: ephemeral-storage. Threshold quantity: 64Mi, available: ";
+    assert!(message.starts_with(begin), "{message}");
+    assert_eq!(view("modest").await.status.reason, "");
+    assert!(bench.node.pressure().disk, "the condition stays for a while");
     bench.leave().await;
 }
 

@@ -4,6 +4,7 @@ mod adoption;
 mod annotation;
 mod faults;
 mod harness;
+mod lateness;
 mod lifecycle;
 mod looks;
 mod manifests;

@@ -65,7 +65,7 @@ impl World {
         let mut world = Self::start().await;
         let opened = world.get(&world.secret_path(), &[]).await;
         let cookie = opened.header("set-cookie").unwrap();
-        world.cookie = cookie.split(';').next().unwrap().to_owned();
+        cookie.split(';').next().unwrap().clone_into(&mut world.cookie);
         world
     }
 

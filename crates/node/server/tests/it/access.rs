@@ -28,6 +28,30 @@ async fn api_servers_and_administrators_may_ask_and_others_may_not() {
 }
 
 #[tokio::test]
+async fn the_api_says_what_others_may_ask() {
+    let world = World::new().await;
+    let with_token = async |token: &str, method: &str, path: &str| {
+        let stream = connect(&world, None).await.expect("a connection");
+        let header = format!("Bearer {token}");
+        ask(
+            stream,
+            method,
+            path,
+            &[("authorization", &header), ("connection", "close")],
+        )
+        .await
+        .code
+    };
+    assert_eq!(with_token("known", "GET", "/metrics").await, 200);
+    assert_eq!(with_token("known", "GET", "/pods").await, 403);
+    assert_eq!(with_token("known", "POST", "/metrics").await, 403);
+    assert_eq!(with_token("unknown", "GET", "/metrics").await, 401);
+    let reader = || Some(world.authority.client("reader", "team"));
+    assert_eq!(code(&world, reader(), "/pods").await, 200);
+    assert_eq!(code(&world, reader(), "/metrics").await, 403);
+}
+
+#[tokio::test]
 async fn a_certificate_of_somebody_else_is_not_even_listened_to() {
     let world = World::new().await;
     let stranger = Authority::new().client("admin", "system:masters");

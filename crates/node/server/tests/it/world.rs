@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use pulselet_agent::{DataDir, Node, NodeHandle, NodeOptions, Origin};
 use pulselet_model::{GateSet, Pod, Profile, admit_create};
-use pulselet_node_server::{NodeServer, Options, Tls, serve};
+use pulselet_node_server::{CallerReview, NodeCaller, NodeServer, Options, Tls, serve};
 use pulselet_runtime_fake::{FakeRuntime, RuntimeFaults};
 use pulselet_vocabulary::PodName;
 use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair};
@@ -78,6 +79,7 @@ impl World {
             runtime: Arc::new(runtime.clone()),
             listener,
             tls,
+            callers: Some(Arc::new(ScriptedReview)),
         };
         let server = serve(options).expect("it is served");
         assert_eq!(server.address(), address);
@@ -116,6 +118,29 @@ impl World {
     /// Waits until no command runs and no port is forwarded.
     pub(crate) async fn until_nothing_is_open(&self) {
         eventually("everything has ended", async || self.runtime.open_streams() == 0).await;
+    }
+}
+
+/// An API that knows one token, whose bearer may read metrics, and one user, who may read pods.
+#[derive(Debug)]
+struct ScriptedReview;
+
+impl CallerReview for ScriptedReview {
+    fn identify<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Option<NodeCaller>> {
+        let caller = NodeCaller {
+            user: "system:serviceaccount:monitoring:prometheus".to_owned(),
+            ..NodeCaller::default()
+        };
+        Box::pin(async move { (token == "known").then_some(caller) })
+    }
+
+    fn allows<'a>(&'a self, caller: &'a NodeCaller, verb: &'a str, part: &'a str) -> BoxFuture<'a, bool> {
+        let allowed = match caller.user.as_str() {
+            "system:serviceaccount:monitoring:prometheus" => part == "metrics",
+            "reader" => part == "proxy" && caller.groups.contains(&"system:authenticated".to_owned()),
+            _ => false,
+        };
+        Box::pin(async move { allowed && verb == "get" })
     }
 }
 

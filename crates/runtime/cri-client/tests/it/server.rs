@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
-use pulselet_cri_client::wire::v1::runtime_service_server::{RuntimeService, RuntimeServiceServer};
-use pulselet_cri_client::wire::{v1, v1alpha2};
+use pulselet_cri_wire::v1::runtime_service_server::{RuntimeService, RuntimeServiceServer};
+use pulselet_cri_wire::{v1, v1alpha2};
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -185,6 +185,7 @@ impl RuntimeService for Server {
                 annotations: config.annotations.clone(),
                 ..v1::PodSandboxStatus::default()
             }),
+            ..v1::PodSandboxStatusResponse::default()
         })
     }
 
@@ -252,6 +253,7 @@ impl RuntimeService for Server {
             pod_sandbox_id: made.sandbox.clone(),
             metadata: made.config.metadata.clone(),
             state: made.state.into(),
+            ..v1::Container::default()
         });
         answer(v1::ListContainersResponse {
             containers: containers.collect(),

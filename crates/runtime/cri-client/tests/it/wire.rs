@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use prost::Message as _;
-use pulselet_cri_client::wire::v1;
 use pulselet_cri_client::{ConnectError, CriOpenError, CriOptions, CriRuntime};
+use pulselet_cri_wire::v1;
 use pulselet_runtime::{
     ContainerFilter, ContainerStatus, Error, EventKind, ExecOutcome, ExecRequest, Runtime, Signal,
 };

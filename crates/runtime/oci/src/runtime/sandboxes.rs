@@ -12,14 +12,14 @@ use std::{
 };
 
 use pulselet_runtime::{
-    ContainerFilter, ContainerState, ContainerStatus, Error, Operation, PidNamespace, Result, SandboxConfig,
-    SandboxId, SandboxState,
+    ContainerFilter, ContainerState, ContainerStatus, Error, IdRange, Operation, PidNamespace, Result,
+    SandboxConfig, SandboxId, SandboxState,
 };
 use pulselet_shim::{
     Handshake,
     record::{self, LifeRecord, RecordError},
 };
-use pulselet_shim_client::{Assignment, IdRange, SandboxRecord, ShimCommand, sync_sandbox};
+use pulselet_shim_client::{Assignment, SandboxRecord, ShimCommand, sync_sandbox};
 
 use super::{Inner, OciRuntime};
 use crate::{
@@ -82,12 +82,13 @@ impl Inner {
 
     /// Kills what runs in the cgroups of a sandbox that has no record, or no readable one.
     fn end_unknown(&self, id: &SandboxId) {
-        let sandbox = self.cgroups.sandbox(id);
+        let sandbox = self
+            .cgroups
+            .hierarchies
+            .cgroup(&self.cgroups.base.join(id.as_str()));
         for container in sandbox.children() {
-            let cgroup = self
-                .cgroups
-                .hierarchies
-                .cgroup(&self.cgroups.container_path(id, &container));
+            let path = self.cgroups.unparented(id, &container);
+            let cgroup = self.cgroups.hierarchies.cgroup(&path);
             if !cgroup.kill_until_empty(KILL_PATIENCE) {
                 tracing::warn!(sandbox = %id, container, "processes without a record cannot be killed");
             }
@@ -104,7 +105,7 @@ impl Inner {
             return false;
         }
         let pod = record.config.pod.pod_name();
-        let Some(process) = self.running_process(&record.id) else {
+        let Some(process) = self.running_process(record) else {
             tracing::warn!(%pod, ?lost, "the pod's namespaces are gone; its sandbox is made anew");
             return true;
         };
@@ -121,10 +122,10 @@ impl Inner {
     }
 
     /// The init process of a container that runs in the sandbox.
-    fn running_process(&self, sandbox: &SandboxId) -> Option<i32> {
+    fn running_process(&self, sandbox: &SandboxRecord) -> Option<i32> {
         let all = self.shims.list_containers(&ContainerFilter::default());
         let running = |status: &&ContainerStatus| {
-            status.sandbox == *sandbox && matches!(status.state, ContainerState::Running { .. })
+            status.sandbox == sandbox.id && matches!(status.state, ContainerState::Running { .. })
         };
         all.iter().filter(running).find_map(|status| {
             let dir = self.shims.container_dir(&status.id).ok()?;
@@ -132,7 +133,8 @@ impl Inner {
                 return None;
             };
             // The number may have become another process's; that one is not in the container's cgroup.
-            let path = self.cgroups.container_path(sandbox, status.id.as_str());
+            let path = self.cgroups.sandbox_path(&sandbox.id, &sandbox.config);
+            let path = path.join(status.id.as_str());
             let members = self.cgroups.hierarchies.cgroup(&path).members();
             members
                 .iter()
@@ -175,6 +177,9 @@ impl Inner {
         if !config.namespaces.own_users {
             return Ok(None);
         }
+        if let Some(given) = config.namespaces.user_ids {
+            return Ok(Some(given));
+        }
         used.extend(others.iter().filter_map(|other| other.user_ids));
         let range = user_ids::free_range(&used, self.seed);
         let full = "all ranges of users for pods with hostUsers false are taken; remove one of those pods";
@@ -184,7 +189,7 @@ impl Inner {
     }
 
     fn make_sandbox(&self, record: &SandboxRecord) -> std::result::Result<(), MakeError> {
-        let cgroup = self.cgroups.sandbox(&record.id);
+        let cgroup = self.cgroups.sandbox(record);
         cgroup.create()?;
         cgroup.limit_pod(&record.config.resources)?;
         let dir = self.shims.sandbox_dir(&record.id);
@@ -204,17 +209,17 @@ impl Inner {
         };
         plan.make()?;
         if record.config.namespaces.pid == PidNamespace::Pod {
-            self.start_pause_process(&record.id)?;
+            self.start_pause_process(record)?;
         }
         Ok(())
     }
 
-    fn start_pause_process(&self, id: &SandboxId) -> std::result::Result<(), MakeError> {
+    fn start_pause_process(&self, record: &SandboxRecord) -> std::result::Result<(), MakeError> {
         let ShimCommand { program, args } = &self.shim;
         let output = Command::new(program)
             .args(args)
-            .arg(self.shims.sandbox_dir(id))
-            .arg(self.cgroups.pause_process(id))
+            .arg(self.shims.sandbox_dir(&record.id))
+            .arg(self.cgroups.pause_process(record))
             .stdin(Stdio::null())
             .stderr(Stdio::null())
             .output()
@@ -231,22 +236,23 @@ impl Inner {
     }
 
     /// Kills what runs in a sandbox's cgroups without a shim: the pause process.
-    fn kill_pause_process(&self, id: &SandboxId) {
-        let cgroup = self.cgroups.hierarchies.cgroup(&self.cgroups.pause_process(id));
+    fn kill_pause_process(&self, record: &SandboxRecord) {
+        let path = self.cgroups.pause_process(record);
+        let cgroup = self.cgroups.hierarchies.cgroup(&path);
         if !cgroup.kill_until_empty(KILL_PATIENCE) {
-            tracing::warn!(sandbox = %id, "the pause process cannot be killed");
+            tracing::warn!(sandbox = %record.id, "the pause process cannot be killed");
         }
         cgroup.remove();
     }
 
     fn take_down_sandbox(&self, record: &SandboxRecord) -> std::result::Result<(), SandboxError> {
-        self.kill_pause_process(&record.id);
+        self.kill_pause_process(record);
         let dir = self.shims.sandbox_dir(&record.id);
         if let Some(addresses) = bridge_addresses(record, &dir) {
             self.network.disconnect(&record.id, addresses)?;
         }
         sandbox::unmount_all(&dir)?;
-        self.remove_cgroups(&record.id);
+        self.remove_cgroups(record);
         Ok(())
     }
 
@@ -282,7 +288,7 @@ impl Inner {
         }
     }
 
-    fn remove_cgroups(&self, sandbox: &SandboxId) {
+    fn remove_cgroups(&self, sandbox: &SandboxRecord) {
         self.cgroups.sandbox(sandbox).remove();
         // Only when it is empty.
         self.cgroups.all().remove_if_empty();
@@ -397,13 +403,15 @@ impl OciRuntime {
     }
 
     pub(super) async fn remove_sandbox_to_the_end(&self, id: &SandboxId) -> Result<()> {
+        let Ok(record) = self.0.shims.sandbox(id) else {
+            return Ok(());
+        };
         self.stop_sandbox_to_the_end(id).await?;
         self.0.shims.forget_sandbox(id).await?;
         // A shim that an agent before us had spawned may have come late and made its cgroup once more. It is gone
         // with its container's record, and none comes now.
-        let id = id.clone();
         self.blocking(Operation::RemoveSandbox, move |inner| {
-            inner.remove_cgroups(&id);
+            inner.remove_cgroups(&record);
             Ok::<_, SandboxError>(())
         })
         .await

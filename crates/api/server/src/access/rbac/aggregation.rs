@@ -8,7 +8,7 @@ use super::policy::PolicyRule;
 /// The rules that a role gathers from all there are; `None` if it has rules of its own.
 pub(crate) fn gathered_rules<'a>(
     role: &Value,
-    all: impl Iterator<Item = &'a Value> + Clone,
+    all: &(impl Iterator<Item = &'a Value> + Clone),
 ) -> Option<Vec<PolicyRule>> {
     let selectors = role
         .pointer("/aggregationRule/clusterRoleSelectors")?
@@ -74,20 +74,20 @@ mod tests {
 
     #[test]
     fn rules_are_gathered_by_label_and_only_once() {
-        let rule = |resource: &str| json!({"verbs": ["get"], "apiGroups": [""], "resources": [resource]});
+        let get = |resource: &str| json!({"verbs": ["get"], "apiGroups": [""], "resources": [resource]});
         let role = |name: &str, label: &str, rules: Vec<Value>| json!({"metadata": {"name": name, "labels": {label: "true"}}, "rules": rules});
         let all = [
-            role("b", "to-view", vec![rule("pods"), rule("secrets")]),
-            role("a", "to-view", vec![rule("pods")]),
-            role("c", "to-edit", vec![rule("nodes")]),
+            role("b", "to-view", vec![get("pods"), get("secrets")]),
+            role("a", "to-view", vec![get("pods")]),
+            role("c", "to-edit", vec![get("nodes")]),
         ];
         let view = json!({"metadata": {"name": "view"}, "aggregationRule": {"clusterRoleSelectors": [
             {"matchLabels": {"to-view": "true"}},
             {"matchExpressions": [{"key": "to-edit", "operator": "In", "values": ["false"]}]},
         ]}});
-        let rules = gathered_rules(&view, all.iter()).unwrap();
+        let rules = gathered_rules(&view, &all.iter()).unwrap();
         let resources: Vec<&str> = rules.iter().map(|rule| rule.resources[0].as_str()).collect();
         assert_eq!(resources, ["pods", "secrets"]);
-        assert_eq!(gathered_rules(&all[0], all.iter()), None);
+        assert_eq!(gathered_rules(&all[0], &all.iter()), None);
     }
 }

@@ -78,7 +78,7 @@ impl DefaultObjects {
         for _ in 0..3 {
             let all = self.cluster_roles.clone();
             for role in &mut self.cluster_roles {
-                if let Some(rules) = gathered_rules(role, all.iter()) {
+                if let Some(rules) = gathered_rules(role, &all.iter()) {
                     role["rules"] = json!(rules);
                 }
             }

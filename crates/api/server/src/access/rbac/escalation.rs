@@ -178,11 +178,11 @@ fn includes(rule: &PolicyRule, single: &PolicyRule) -> bool {
             .iter()
             .any(|held| held == EVERYTHING || held == wanted || Some(held) == part.as_ref())
     };
-    let names = &rule.resource_names;
-    let named = names.is_empty()
+    let allowed = &rule.resource_names;
+    let is_named = allowed.is_empty()
         || (!single.resource_names.is_empty()
-            && single.resource_names.iter().all(|name| names.contains(name)));
-    named
+            && single.resource_names.iter().all(|name| allowed.contains(name)));
+    is_named
         && has(&rule.verbs, &single.verbs)
         && has(&rule.api_groups, &single.api_groups)
         && single.resources.iter().all(resource)
@@ -195,15 +195,14 @@ fn shown(rule: &PolicyRule) -> String {
             rule.non_resource_urls, rule.verbs
         );
     }
-    let mut text = format!(
-        "{{APIGroups:{:?}, Resources:{:?}",
-        rule.api_groups, rule.resources
-    );
-    if !rule.resource_names.is_empty() {
-        text.push_str(&format!(", ResourceNames:{:?}", rule.resource_names));
-    }
-    text.push_str(&format!(", Verbs:{:?}}}", rule.verbs));
-    text
+    let names = match rule.resource_names.as_slice() {
+        [] => String::new(),
+        names => format!(", ResourceNames:{names:?}"),
+    };
+    format!(
+        "{{APIGroups:{:?}, Resources:{:?}{names}, Verbs:{:?}}}",
+        rule.api_groups, rule.resources, rule.verbs
+    )
 }
 
 #[cfg(test)]

@@ -386,13 +386,12 @@ fn changed_for_good(kind: PlainKind, new: &Object, old: &Object) -> Vec<FieldErr
         ],
         "Job" => &["spec.selector", "spec.completionMode"],
         "RoleBinding" | "ClusterRoleBinding" => &["roleRef"],
-        "CertificateSigningRequest" => &["spec"],
         "ControllerRevision" => &["data"],
         "StorageClass" => &["provisioner", "parameters", "reclaimPolicy", "volumeBindingMode"],
         "PriorityClass" => &["value", "preemptionPolicy"],
         "RuntimeClass" => &["handler"],
         "EndpointSlice" => &["addressType"],
-        "ResourceClaim" => &["spec"],
+        "CertificateSigningRequest" | "ResourceClaim" => &["spec"],
         _ => &[],
     };
     let at = |object: &Object, field: &str| {

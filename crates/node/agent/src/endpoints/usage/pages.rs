@@ -391,6 +391,7 @@ mod tests {
                 cpu_nanos: used,
                 memory_working_set: 100,
                 memory_usage: 150,
+                ..ContainerStats::default()
             },
         };
         let pod = PodIdentity {

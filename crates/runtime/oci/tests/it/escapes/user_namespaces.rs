@@ -8,7 +8,7 @@ use std::{
 };
 
 use pulselet_runtime::{
-    Capabilities, ContainerConfig, ContainerId, Namespaces, PidNamespace, Runtime, SandboxConfig,
+    AppArmor, Capabilities, ContainerConfig, ContainerId, Namespaces, PidNamespace, Runtime, SandboxConfig,
 };
 use pulselet_shim::record;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -33,13 +33,14 @@ fn with_own_users() -> SandboxConfig {
     }
 }
 
-/// As the strongest containers are that are not privileged.
+/// As the strongest containers are that are not privileged: no profile holds what the users should hold alone.
 fn with_all_capabilities(world: &World, name: &str) -> ContainerConfig {
     let mut config = world.config(name, "");
     config.security.capabilities = Capabilities {
         add: vec!["ALL".into()],
         drop: Vec::new(),
     };
+    config.security.app_armor = Some(AppArmor::Unconfined);
     config
 }
 

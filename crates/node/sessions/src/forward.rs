@@ -12,8 +12,8 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use pulselet_runtime::{DuplexStream, Runtime, SandboxId};
 use pulselet_streaming::{
-    PORT, PeerLeft, REQUEST_ID, STREAM_TYPE, StreamConnection, StreamEvent, StreamHeaders, StreamId,
-    StreamSender,
+    NegotiatedProtocol, PORT, PeerLeft, REQUEST_ID, STREAM_TYPE, StreamConnection, StreamEvent,
+    StreamHeaders, StreamId, StreamLayout, StreamSender,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc;
@@ -26,11 +26,11 @@ const CHUNK: usize = 32 * 1024;
 
 /// The pod that is connected to.
 #[derive(Debug, Clone)]
-pub(crate) struct Target {
-    pub(crate) runtime: Arc<dyn Runtime>,
-    pub(crate) sandbox: SandboxId,
+pub struct ForwardTarget {
+    pub runtime: Arc<dyn Runtime>,
+    pub sandbox: SandboxId,
     /// For messages.
-    pub(crate) pod: String,
+    pub pod: String,
 }
 
 /// The two streams of a connection.
@@ -54,8 +54,22 @@ enum Side {
     Error,
 }
 
+/// Serves a client until it leaves. `ports` are those that a client of channels has asked for; others name a port with
+/// every stream.
+pub async fn forward_ports(
+    connection: StreamConnection,
+    protocol: &NegotiatedProtocol,
+    target: ForwardTarget,
+    ports: &[u16],
+) {
+    match protocol.layout() {
+        StreamLayout::Channels => channels(connection, target, ports).await,
+        StreamLayout::Opened => streams(connection, target).await,
+    }
+}
+
 /// Serves a client of SPDY until it leaves.
-pub(crate) async fn streams(mut connection: StreamConnection, target: Target) {
+async fn streams(mut connection: StreamConnection, target: ForwardTarget) {
     let mut session = Session {
         sender: connection.sender(),
         target,
@@ -74,7 +88,7 @@ pub(crate) async fn streams(mut connection: StreamConnection, target: Target) {
 }
 
 /// Serves a client of channels, which says beforehand which ports it wants.
-pub(crate) async fn channels(mut connection: StreamConnection, target: Target, ports: &[u16]) {
+async fn channels(mut connection: StreamConnection, target: ForwardTarget, ports: &[u16]) {
     let sender = connection.sender();
     let mut inboxes = HashMap::new();
     let mut connections = JoinSet::new();
@@ -122,7 +136,7 @@ async fn deliver(inboxes: &mut HashMap<StreamId, mpsc::Sender<Bytes>>, stream: S
 
 struct Session {
     sender: StreamSender,
-    target: Target,
+    target: ForwardTarget,
     /// By the request's id.
     halves: HashMap<String, Half>,
     /// By the stream of their data.
@@ -225,7 +239,7 @@ fn describe(stream: StreamId, headers: &StreamHeaders) -> Option<(Side, u16, Str
 
 /// One connection, from its beginning to its end.
 async fn connect(
-    target: Target,
+    target: ForwardTarget,
     port: u16,
     pair: Pair,
     sender: StreamSender,

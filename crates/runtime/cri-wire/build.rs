@@ -1,4 +1,4 @@
-//! Compiles the protocol files, without `protoc`. Servers are made too: the tests have one.
+//! Compiles the protocol files, without `protoc`.
 
 use std::error::Error;
 

@@ -10,7 +10,8 @@ use pulselet_runtime::{
     AttachOptions, ContainerId, ExecOptions, ExecStreams, ReadStream, Runtime, TerminalSize, WriteStream,
 };
 use pulselet_streaming::{
-    PeerLeft, STREAM_TYPE, StatusForm, StreamConnection, StreamEvent, StreamId, StreamSender,
+    NegotiatedProtocol, PeerLeft, STREAM_TYPE, StatusForm, StreamConnection, StreamEvent, StreamId,
+    StreamLayout, StreamSender,
 };
 use serde::Deserialize;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -32,16 +33,16 @@ const MAX_RESIZE: usize = 1024;
     clippy::struct_excessive_bools,
     reason = "the four switches of a Kubernetes request"
 )]
-pub(crate) struct Wanted {
-    pub(crate) stdin: bool,
-    pub(crate) stdout: bool,
-    pub(crate) stderr: bool,
-    pub(crate) tty: bool,
+pub struct WantedStreams {
+    pub stdin: bool,
+    pub stdout: bool,
+    pub stderr: bool,
+    pub tty: bool,
 }
 
 /// Which stream of the connection is which of the command's.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Roles {
+struct Roles {
     stdin: Option<StreamId>,
     stdout: Option<StreamId>,
     stderr: Option<StreamId>,
@@ -51,7 +52,7 @@ pub(crate) struct Roles {
 
 impl Roles {
     /// Those of a WebSocket, which are always the same.
-    pub(crate) fn channels(wanted: Wanted) -> Self {
+    fn channels(wanted: WantedStreams) -> Self {
         Self {
             stdin: wanted.stdin.then_some(0),
             stdout: wanted.stdout.then_some(1),
@@ -62,9 +63,9 @@ impl Roles {
     }
 
     /// Those a client of SPDY opens, once it has opened all of them.
-    pub(crate) async fn opened(
+    async fn opened(
         connection: &mut StreamConnection,
-        wanted: Wanted,
+        wanted: WantedStreams,
         resizes: bool,
     ) -> Result<Self, OpenError> {
         timeout(OPEN_TIMEOUT, Self::collect(connection, wanted, resizes))
@@ -74,7 +75,7 @@ impl Roles {
 
     async fn collect(
         connection: &mut StreamConnection,
-        wanted: Wanted,
+        wanted: WantedStreams,
         resizes: bool,
     ) -> Result<Self, OpenError> {
         let mut roles = Self::default();
@@ -103,7 +104,7 @@ impl Roles {
         Ok(roles)
     }
 
-    fn complete(&self, wanted: Wanted, resizes: bool) -> bool {
+    fn complete(&self, wanted: WantedStreams, resizes: bool) -> bool {
         let there = |wanted: bool, role: Option<StreamId>| !wanted || role.is_some();
         self.error.is_some()
             && there(wanted.stdin, self.stdin)
@@ -115,7 +116,7 @@ impl Roles {
 
 /// Why the streams of a command did not come to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum OpenError {
+enum OpenError {
     #[error("the client took too long to open its streams")]
     TimedOut,
     #[error("the client has left")]
@@ -128,7 +129,7 @@ pub(crate) enum OpenError {
 
 /// What a command's exit code means to the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ending {
+enum Ending {
     /// It is the command's: exec.
     Reported,
     /// It is the container's, and in its status: attach.
@@ -137,13 +138,13 @@ pub(crate) enum Ending {
 
 /// Where the streams of a command come from.
 #[derive(Debug)]
-pub(crate) enum Start {
+pub enum SessionStart {
     Exec(ExecOptions),
     Attach(AttachOptions),
 }
 
-impl Start {
-    pub(crate) fn ending(&self) -> Ending {
+impl SessionStart {
+    fn ending(&self) -> Ending {
         match self {
             Self::Exec(_) => Ending::Reported,
             Self::Attach(_) => Ending::InStatus,
@@ -151,11 +152,7 @@ impl Start {
     }
 
     /// The streams, or the message for the client.
-    pub(crate) async fn streams(
-        &self,
-        runtime: &dyn Runtime,
-        id: &ContainerId,
-    ) -> Result<ExecStreams, String> {
+    async fn streams(&self, runtime: &dyn Runtime, id: &ContainerId) -> Result<ExecStreams, String> {
         match self {
             Self::Exec(options) => {
                 let started = runtime.exec(id, options).await;
@@ -169,8 +166,31 @@ impl Start {
     }
 }
 
+/// Runs a command, or attaches to a container, once the client has opened its streams.
+pub async fn run_command(
+    mut connection: StreamConnection,
+    protocol: &NegotiatedProtocol,
+    wanted: WantedStreams,
+    start: &SessionStart,
+    runtime: &dyn Runtime,
+    id: &ContainerId,
+) {
+    let roles = match protocol.layout() {
+        StreamLayout::Channels => Ok(Roles::channels(wanted)),
+        StreamLayout::Opened => Roles::opened(&mut connection, wanted, protocol.sends_terminal_size()).await,
+    };
+    match roles {
+        Ok(roles) => {
+            let form = protocol.status_form();
+            let started = start.streams(runtime, id).await;
+            run(connection, roles, form, start.ending(), started).await;
+        }
+        Err(error) => tracing::debug!(%error, "a command was not run"),
+    }
+}
+
 /// Connects a client with a command until one of them ends.
-pub(crate) async fn run(
+async fn run(
     mut connection: StreamConnection,
     roles: Roles,
     form: StatusForm,

@@ -1,4 +1,7 @@
-//! The messages and services of the protocol files, as they are on the wire. Servers are here for tests.
+//! The messages and services of the protocol files, as they are on the wire.
+//!
+//! Both ends are here: clients for the runtime that drives a CRI server, servers for the CRI server over a runtime and for
+//! tests.
 
 #![allow(
     clippy::all,
