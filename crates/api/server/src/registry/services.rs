@@ -74,7 +74,7 @@ impl std::str::FromStr for ServiceRange {
                 first: address.into(),
                 bits,
             };
-            (range.first % range.size() == 0).then_some(range)
+            range.first.is_multiple_of(range.size()).then_some(range)
         });
         parsed.ok_or_else(|| ParseServiceRangeError(text.to_owned()))
     }
@@ -256,14 +256,12 @@ fn assign_address(
             .range
             .addresses()
             .find(|address| !taken.addresses.contains(&address.to_string()));
-        match free {
-            Some(address) => wanted = address.to_string(),
-            None => {
-                let detail = "failed to allocate a serviceIP: range is full";
-                errors.push(invalid("spec.clusterIPs", &json!([]), detail));
-                return;
-            }
-        }
+        let Some(address) = free else {
+            let detail = "failed to allocate a serviceIP: range is full";
+            errors.push(invalid("spec.clusterIPs", &json!([]), detail));
+            return;
+        };
+        wanted = address.to_string();
     } else if wanted != HEADLESS && wanted != before {
         let why = match wanted.parse::<Ipv4Addr>() {
             Ok(address) if !taken.range.contains(address) => Some(format!(
@@ -343,9 +341,10 @@ fn assign_ports(service: &mut Object, old: Option<&Object>, taken: &Taken<'_>, e
                 ));
             }
             Some(_) => {}
-            None => match kept().or_else(|| free.next()) {
-                Some(number) => port["nodePort"] = json!(number),
-                None => {
+            None => {
+                if let Some(number) = kept().or_else(|| free.next()) {
+                    port["nodePort"] = json!(number);
+                } else {
                     let detail = "failed to allocate a nodePort: range is full";
                     errors.push(invalid(
                         &format!("spec.ports[{index}].nodePort"),
@@ -353,7 +352,7 @@ fn assign_ports(service: &mut Object, old: Option<&Object>, taken: &Taken<'_>, e
                         detail,
                     ));
                 }
-            },
+            }
         }
     }
 }

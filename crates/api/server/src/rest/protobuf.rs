@@ -151,7 +151,6 @@ fn add(
             let inner = field.message().ok_or(ProtobufError::ReadField)?;
             object.extend(decode_message(inner, bytes, depth + 1)?);
         }
-        (Shape::Inline, Wire::Number(_)) => return Err(ProtobufError::ReadField),
         (Shape::Map, Wire::Bytes(entry)) => {
             let (key, value) = map_entry(entry)?;
             let key = key.to_owned();
@@ -159,7 +158,7 @@ fn add(
             let map = object.entry(field.name).or_insert_with(|| json!({}));
             map[key] = value;
         }
-        (Shape::Map, Wire::Number(_)) => return Err(ProtobufError::ReadField),
+        (Shape::Inline | Shape::Map, Wire::Number(_)) => return Err(ProtobufError::ReadField),
         (Shape::List, wire) => {
             let item = decode_value(field, wire, depth)?.unwrap_or_default();
             let list = object.entry(field.name).or_insert_with(|| json!([]));

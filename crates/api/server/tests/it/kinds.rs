@@ -20,7 +20,9 @@ fn deployment(name: &str) -> Value {
 }
 
 fn service(name: &str, spec: Value) -> Value {
-    json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec})
+    let mut service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}});
+    service["spec"] = spec;
+    service
 }
 
 /// What differs from one answer to the next. Finalizers that a controller of upstream would take off are not set here,

@@ -81,9 +81,9 @@ fn write_message(message: &'static Message, object: &Map<String, Value>, out: &m
         match (field.shape, object.get(field.name)) {
             (_, None | Some(Value::Null)) => {}
             (Shape::List, Some(Value::Array(items))) => {
-                items
-                    .iter()
-                    .for_each(|item| write_value(field, field.number, item, out));
+                for item in items {
+                    write_value(field, field.number, item, out);
+                }
             }
             (Shape::Map, Some(Value::Object(entries))) => {
                 for (key, value) in entries {
