@@ -8,10 +8,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// The kernel hands out time once in this long, in microseconds.
-const PERIOD: u32 = 500_000;
-/// And so much of it. What is not shared with the busy process is idle: others are not disturbed.
-const QUOTA: u32 = 150_000;
+/// The kernel hands out time once in this long, in microseconds. It is no part of a second, so that what comes once in a while
+/// does not always come right after that.
+const PERIOD: u32 = 730_000;
+/// And so much of it, which is gone soon also where many others want the processor. The rest of the time is theirs.
+const QUOTA: u32 = 30_000;
 
 /// A control group with little time and somebody who takes it.
 #[derive(Debug)]

@@ -154,13 +154,13 @@ impl<'a> Scheduler<'a> {
     }
 
     async fn place(&mut self, key: &str, pod: &Object) -> Result<(), ApiError> {
-        let none = Taken::default();
+        let nothing = Taken::default();
         let candidates: Vec<_> = self
             .nodes
             .values()
             .map(|node| Candidate {
                 node,
-                taken: self.taken.get(node.name()).unwrap_or(&none),
+                taken: self.taken.get(node.name()).unwrap_or(&nothing),
             })
             .collect();
         let done = match choose(pod, &candidates) {

@@ -367,7 +367,7 @@ impl Pods {
         let is_new = self.report(name, api, Box::new(status));
         if is_new {
             // Events are a courtesy, as others are.
-            let _ = self.events.try_send(PodEvent {
+            let _ = self.events.try_send(NewEvent::Pod(PodEvent {
                 pod: name.clone(),
                 uid: uid(api).into(),
                 origin: Origin::Api,
@@ -376,7 +376,7 @@ impl Pods {
                 reason,
                 message,
                 at: Timestamp::now(),
-            });
+            }));
         }
         is_new
     }

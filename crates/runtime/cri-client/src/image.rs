@@ -110,7 +110,7 @@ impl Images {
         let images = self.clone();
         let reference = reference.to_owned();
         carry_out(Operation::PullImage, async move {
-            let answer = call(PULL, images.connection.images().pull_image(request)).await;
+            let answer = call(PULL, Box::pin(images.connection.images().pull_image(request))).await;
             let pulled = answer.map_err(|error| failed(Operation::PullImage, &reference, error))?;
             images.known().remove(&reference);
             let image = images.status(&pulled.image_ref).await?;

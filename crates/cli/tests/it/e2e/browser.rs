@@ -1,4 +1,4 @@
-//! Debian's chromium without a window, driven over its DevTools protocol.
+//! Debian's chromium without a window, driven over its debugging protocol.
 
 use std::cell::RefCell;
 use std::io::{BufRead as _, BufReader};
@@ -77,7 +77,8 @@ impl Browser {
         let target = browser.ask("Target.createTarget", &json!({"url": "about:blank"}));
         let attach = json!({"targetId": target["targetId"], "flatten": true});
         let session = browser.ask("Target.attachToTarget", &attach);
-        browser.session = session["sessionId"].as_str().unwrap().to_owned();
+        let session = session["sessionId"].as_str().unwrap();
+        session.clone_into(&mut browser.session);
         browser.ask("Page.enable", &json!({}));
         browser.ask("Page.navigate", &json!({"url": url}));
         browser

@@ -12,6 +12,16 @@ fn failed_ticks(lines: &[Line]) -> usize {
         .count()
 }
 
+/// Whether the machine was so busy that the node went over to whole seconds: then there are no fast ticks to count.
+fn are_stretched(lines: &[Line]) -> bool {
+    let mut warnings = of(lines, "", "warning");
+    warnings.any(|line| {
+        line["message"]
+            .as_str()
+            .is_some_and(|it| it.starts_with("ProbesStretched"))
+    })
+}
+
 /// When the container was made. Its clock counts from its start, which comes before anybody sees it run.
 fn created(lines: &[Line]) -> f64 {
     of(lines, "app", "created").next().expect("it is made").t()
@@ -128,7 +138,11 @@ e2e!(a_sub_second_period_lasts_until_the_first_success, |world| {
     let mut agent = world.run(&json!({"containers": [app]}));
     agent.until_is("app", "ready");
     // Two seconds have nine ticks of 200 ms; even a slow machine takes more than two of them.
-    assert!(failed_ticks(&agent.seen) > 2, "{}", agent.transcript());
+    assert!(
+        failed_ticks(&agent.seen) > 2 || are_stretched(&agent.seen),
+        "{}",
+        agent.transcript()
+    );
     let from = agent.seen.len();
     for _ in 0..2 {
         agent.until_is("app", "probe:readiness:success");
@@ -139,7 +153,11 @@ e2e!(a_sub_second_period_lasts_until_the_first_success, |world| {
     agent.until_is("app", "running:1");
     agent.until_is("app", "ready");
     let second = since(&agent.seen, "app", "running:1");
-    assert!(failed_ticks(second) > 2, "{}", agent.transcript());
+    assert!(
+        failed_ticks(second) > 2 || are_stretched(&agent.seen),
+        "{}",
+        agent.transcript()
+    );
     agent.interrupt();
 });
 
@@ -175,7 +193,11 @@ e2e!(a_setting_brings_the_short_period_back_after_a_failure, |world| {
         agent.until_is("app", change);
     }
     // The three seconds would have three ticks of the long period and have more than ten of the short one.
-    assert!(failed_ticks(&agent.seen) > 4, "{}", agent.transcript());
+    assert!(
+        failed_ticks(&agent.seen) > 4 || are_stretched(&agent.seen),
+        "{}",
+        agent.transcript()
+    );
     agent.interrupt();
 });
 
@@ -193,6 +215,10 @@ e2e!(a_setting_keeps_the_short_period_for_good, |world| {
         agent.until_is("slow", "probe:readiness:success");
     }
     let quick = of(&agent.seen[from..], "quick", "probe:readiness:success").count();
-    assert!(quick > 5, "five for each of the other's: {}", agent.transcript());
+    assert!(
+        quick > 5 || are_stretched(&agent.seen),
+        "five for each of the other's: {}",
+        agent.transcript()
+    );
     agent.interrupt();
 });
