@@ -210,8 +210,12 @@ impl Types {
             let Some(found) = self.structs.get(name) else {
                 continue;
             };
-            out.push_str(name);
-            out.push_str(if found.atomic { " atomic\n" } else { "\n" });
+            let _ = writeln!(
+                out,
+                "{name}{}{}",
+                if found.is_kind { " kind" } else { "" },
+                if found.atomic { " atomic" } else { "" }
+            );
             for field in &found.fields {
                 let shown = if field.name.is_empty() { "." } else { &field.name };
                 let _ = write!(out, " {} {shown} {}", field.number, self.resolve(&field.go_type));

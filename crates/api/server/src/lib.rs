@@ -46,5 +46,6 @@ pub use client::{Deletion, LocalClient, ObjectChange, ObjectWatch};
 pub use registry::object::{Object, timestamp};
 pub use registry::plain::PlainKind;
 pub use registry::resource::ResourceKind;
+pub use registry::{ParseServiceRangeError, ServiceRange};
 pub use rest::status::{ApiError, StatusReason};
 pub use server::{Config, NodeCertificate, ServeError, Server, backup_store, check_store, restore_store};

@@ -4,6 +4,7 @@
 //! it was computed from, or not at all; the store sees one swap per change. Who may do what is decided before
 //! (`access`), except for what depends on the object that is sent or replaced (`restriction`).
 
+pub(crate) mod attendance;
 mod deletion;
 pub(crate) mod kinds;
 mod namespaces;
@@ -16,6 +17,7 @@ pub(crate) mod resource;
 mod restriction;
 pub(crate) mod scale;
 pub(crate) mod selector;
+mod services;
 mod writes;
 
 use std::sync::Arc;
@@ -30,11 +32,13 @@ use serde_json::{Value, json};
 use crate::rest::query::{ListOptions, VersionMatch};
 use crate::rest::status::ApiError;
 use crate::store::{Range, Revision, Store, StoredObject, Watch};
+use attendance::Attendance;
 pub(crate) use deletion::Deleted;
 use kinds::Rules;
 use object::{DamagedObject, Object, is_whole, splice};
 use resource::{Endpoint, ObjectPath, ResourceKind};
 use selector::Selector;
+pub use services::{ParseServiceRangeError, ServiceRange};
 
 /// How many objects are read at once while looking for those that a selector wants.
 const SELECT_PAGE: usize = 1000;
@@ -46,6 +50,12 @@ const SELECT_BYTES: usize = 4 << 20;
 pub(crate) struct Registry {
     store: Arc<dyn Store>,
     rules: Rules,
+    service_range: ServiceRange,
+    /// Whose turn it is to write a Service.
+    service_turn: Arc<tokio::sync::Mutex<()>>,
+    attendance: Arc<Attendance>,
+    /// The server's authority, in PEM.
+    root_certificate: Arc<str>,
     /// How often roles and bindings have been changed.
     policy_changes: Arc<AtomicU64>,
 }
@@ -86,12 +96,26 @@ struct Continue {
 }
 
 impl Registry {
-    pub(crate) fn new(store: Arc<dyn Store>, rules: Rules) -> Self {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        rules: Rules,
+        service_range: ServiceRange,
+        root_certificate: &str,
+    ) -> Self {
         Self {
             store,
             rules,
+            service_range,
+            service_turn: Arc::default(),
+            attendance: Arc::default(),
+            root_certificate: root_certificate.into(),
             policy_changes: Arc::default(),
         }
+    }
+
+    /// Who watches what.
+    pub(crate) const fn attendance(&self) -> &Arc<Attendance> {
+        &self.attendance
     }
 
     /// How many changes of roles and bindings have been made.

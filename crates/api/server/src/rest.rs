@@ -8,7 +8,7 @@ pub(crate) mod accept;
 pub(crate) mod body;
 pub(crate) mod handler;
 mod health;
-mod protobuf;
+pub(crate) mod protobuf;
 pub(crate) mod query;
 pub(crate) mod render;
 pub(crate) mod room;

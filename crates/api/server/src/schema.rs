@@ -2,7 +2,7 @@
 //! and back, and which says how lists are merged by patches.
 //!
 //! The table is text that `cargo xtask fields` writes from upstream's types. A line without a space at its start names
-//! a message; ` atomic` behind it means that it is owned as a whole. The lines below are its fields: number in
+//! a message; ` kind` behind it means that it may name its kind, and ` atomic` that it is owned as a whole. The lines below are its fields: number in
 //! protobuf, name in JSON, type, and flags. The name `.` means that the fields of the type are those of the message
 //! itself. A type is preceded by `*` where absent and zero differ, by `[]` for lists and by `{}` for maps from texts.
 //!
@@ -34,6 +34,8 @@ struct Schema {
 pub(crate) struct Message {
     /// `core.PodSpec`: the package and the name that upstream gives it.
     pub(crate) name: &'static str,
+    /// It is an object with `apiVersion` and `kind`.
+    pub(crate) is_kind: bool,
     /// It is owned as a whole, not field by field.
     pub(crate) atomic: bool,
     pub(crate) fields: Vec<Field>,
@@ -128,9 +130,12 @@ impl Schema {
             if let Some(message) = messages.last_mut().filter(|_| line.starts_with(' ')) {
                 message.fields.push(Field::parse(words, &by_name));
             } else {
+                let name = words.next().unwrap_or_default();
+                let flags: Vec<&str> = words.collect();
                 messages.push(Message {
-                    name: words.next().unwrap_or_default(),
-                    atomic: words.next() == Some("atomic"),
+                    name,
+                    is_kind: flags.contains(&"kind"),
+                    atomic: flags.contains(&"atomic"),
                     fields: Vec::new(),
                     names: HashMap::new(),
                 });

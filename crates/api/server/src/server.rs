@@ -27,9 +27,9 @@ use crate::access::{ADMIN_GROUP, AccessError, Authenticator, KeyError};
 use crate::audit::AuditLog;
 use crate::client::LocalClient;
 use crate::node_proxy::Nodes;
-use crate::registry::Registry;
 use crate::registry::kinds::Rules;
 use crate::registry::object::is_whole;
+use crate::registry::{Registry, ServiceRange};
 use crate::rest::handler::Handler;
 use crate::rest::status::ApiError;
 use crate::store::{self, CheckReport, HistoryLimits, SqliteStore, StoreError};
@@ -63,6 +63,8 @@ pub struct Config {
     pub new_store: bool,
     /// Where changes and refusals are recorded; `None` if they are not.
     pub audit_log: Option<PathBuf>,
+    /// The addresses that Services get.
+    pub service_range: ServiceRange,
 }
 
 impl Config {
@@ -76,6 +78,7 @@ impl Config {
             history: HistoryLimits::default(),
             new_store: false,
             audit_log: None,
+            service_range: ServiceRange::DEFAULT,
         }
     }
 }
@@ -167,7 +170,13 @@ impl Server {
             profile: config.profile,
             gates: config.gates,
         };
-        let registry = Registry::new(Arc::new(store), rules);
+        let authority = Arc::new(Authority::load_or_create(&data_dir.join("pki"))?);
+        let registry = Registry::new(
+            Arc::new(store),
+            rules,
+            config.service_range,
+            authority.certificate_pem(),
+        );
         registry
             .create_system_namespaces()
             .await
@@ -176,7 +185,6 @@ impl Server {
             .create_default_policy()
             .await
             .map_err(|source| ServeError::Bootstrap { source })?;
-        let authority = Arc::new(Authority::load_or_create(&data_dir.join("pki"))?);
         let revoked = data_dir.join("pki").join(REVOKED);
         let tokens = ServiceAccountTokens::open(&data_dir.join("pki"), registry.clone())?;
         let token_file = data_dir.join("tokens.csv");
@@ -187,7 +195,12 @@ impl Server {
         };
         let listener = TcpListener::bind(config.listen).await.map_err(listen_failed)?;
         let address = listener.local_addr().map_err(listen_failed)?;
-        let acceptor = tls::acceptor(&authority, &authenticator, address.ip())?;
+        registry
+            .publish_own_service(tls::reachable(address))
+            .await
+            .map_err(|source| ServeError::Bootstrap { source })?;
+        let service = config.service_range.own_address();
+        let acceptor = tls::acceptor(&authority, &authenticator, address.ip(), service)?;
         let nodes = Nodes::new(registry.clone(), &authority)?;
         let audit = config.audit_log.map(open_audit_log).transpose()?;
         let kubeconfig = data_dir.join("admin.kubeconfig");

@@ -1,4 +1,4 @@
-//! Watches as clients see them: a stream of events, one JSON object a line.
+//! Watches as clients see them: a stream of events, one JSON object a line, or messages of protobuf with their lengths.
 //!
 //! A watch starts with what is there, if asked, and goes on with every change. With a selector, an object that begins
 //! to match is ADDED and one that ceases to is DELETED. Bookmarks show a client how far it has seen, also when nothing
@@ -18,9 +18,10 @@ use crate::registry::Registry;
 use crate::registry::object::Object;
 use crate::registry::resource::Endpoint;
 use crate::registry::selector::Selector;
-use crate::rest::accept::View;
+use crate::rest::accept::{Form, View, WireFormat};
+use crate::rest::protobuf;
 use crate::rest::query::{ListOptions, VersionMatch};
-use crate::rest::render::render_one;
+use crate::rest::render::{object_view, render_json};
 use crate::rest::status::{ApiError, StatusReason};
 use crate::store::{Change, Revision, StoredObject, Watch};
 
@@ -81,7 +82,7 @@ impl Drop for Backlog {
 pub(crate) struct Session {
     registry: Registry,
     endpoint: Endpoint,
-    view: View,
+    form: Form,
     selector: Selector,
     watch: Box<dyn Watch>,
     backlog: Backlog,
@@ -111,7 +112,7 @@ impl Session {
         endpoint: Endpoint,
         namespace: Option<&str>,
         options: ListOptions,
-        view: View,
+        form: Form,
     ) -> Result<Self, ApiError> {
         let with_initial = wants_initial(&options)?;
         let (initial, next_page, revision) = if with_initial {
@@ -146,7 +147,7 @@ impl Session {
         Ok(Self {
             registry: registry.clone(),
             endpoint,
-            view,
+            form,
             selector: options.selector,
             watch,
             backlog: Backlog::default(),
@@ -169,7 +170,7 @@ impl Session {
             Ok(frames) => Some(frames),
             Err(error) => {
                 self.state = State::Ended;
-                Some(error_frame(&error))
+                Some(error_frame(&error, self.form.wire))
             }
         }
     }
@@ -283,9 +284,14 @@ impl Session {
     }
 
     fn frame(&self, kind: &str, entry: &StoredObject) -> Result<Bytes, ApiError> {
+        if self.form.wire == WireFormat::Protobuf {
+            let object = Object::from_entry(entry)?;
+            let shown = object_view(&self.registry, self.endpoint, self.form.view, object);
+            return frame(kind, &shown, self.form.wire);
+        }
         let mut out = BytesMut::new();
         out.extend_from_slice(format!("{{\"type\":\"{kind}\",\"object\":").as_bytes());
-        render_one(&self.registry, self.endpoint, self.view, entry, &mut out)?;
+        render_json(&self.registry, self.endpoint, self.form.view, entry, &mut out)?;
         out.extend_from_slice(b"}\n");
         Ok(out.freeze())
     }
@@ -299,7 +305,7 @@ impl Session {
         if ends_initial {
             object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
-        let object = match self.view {
+        let object = match self.form.view {
             View::Objects => object,
             View::Metadata => json!({
                 "kind": "PartialObjectMetadata",
@@ -314,7 +320,7 @@ impl Session {
                 crate::rest::table::table(self.endpoint.kind, &rows, include, &metadata)
             }
         };
-        Ok(line(&json!({"type": "BOOKMARK", "object": object})))
+        frame("BOOKMARK", &object, self.form.wire)
     }
 }
 
@@ -344,8 +350,18 @@ fn wants_initial(options: &ListOptions) -> Result<bool, ApiError> {
 }
 
 /// The event that ends a watch which cannot go on.
-pub(crate) fn error_frame(error: &ApiError) -> Bytes {
-    line(&json!({"type": "ERROR", "object": error.to_status()}))
+pub(crate) fn error_frame(error: &ApiError, wire: WireFormat) -> Bytes {
+    frame("ERROR", &error.to_status(), wire).unwrap_or_default()
+}
+
+/// One event of a watch.
+fn frame(kind: &str, object: &Value, wire: WireFormat) -> Result<Bytes, ApiError> {
+    match wire {
+        WireFormat::Json => Ok(line(&json!({"type": kind, "object": object}))),
+        WireFormat::Protobuf => protobuf::watch_frame(kind, object)
+            .map(Bytes::from)
+            .ok_or_else(|| ApiError::not_acceptable(&["application/json"])),
+    }
 }
 
 fn line(value: &Value) -> Bytes {

@@ -370,20 +370,16 @@ async fn what_a_container_asks_for_arrives_in_it() {
         memory_limit: Some(64 << 20),
         ..Resources::default()
     };
-    config.security.masked_paths = Some(vec![PathBuf::from("/bin/ls")]);
+    config.security.masked_paths = Some(vec![PathBuf::from("/etc/hostname")]);
     config.security.read_only_paths = Some(vec![PathBuf::from("/proc/sys")]);
     config.pid_namespace = Some(PidNamespace::Container);
     let (pod, app) = world.run(&runtime, &config).await;
     assert_eq!(
-        said(&runtime, &app, "test -s /bin/ls || echo hidden").await,
+        said(&runtime, &app, "test -s /etc/hostname || echo hidden").await,
         "hidden"
     );
-    assert_eq!(
-        said(&runtime, &app, "grep -c Mask /proc/kcore || true").await,
-        "0"
-    );
     let first = said(&runtime, &app, "cat /proc/1/cmdline").await;
-    assert!(first.contains("sleep 1000000"), "{first:?}");
+    assert!(first.contains("1000000"), "its own first process: {first:?}");
     runtime.remove_sandbox(&pod).await.expect("removed");
 }
 

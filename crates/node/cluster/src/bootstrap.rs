@@ -307,16 +307,17 @@ impl Period {
 
     /// How long to wait until it is to be renewed, when between seven and nine tenths of its time are over.
     fn wait(self, now: i64, chance: f64) -> Duration {
+        let lifetime = self.end - self.start;
         #[expect(
             clippy::cast_precision_loss,
             reason = "seconds of a lifetime are far below the limit"
         )]
-        let lifetime = (self.end - self.start) as f64;
+        let chosen = lifetime as f64 / 5.0 * chance;
         #[expect(
             clippy::cast_possible_truncation,
             reason = "a part of what was a whole number of seconds"
         )]
-        let due = self.start + (lifetime * (0.7 + 0.2 * chance)) as i64;
+        let due = self.start + lifetime / 10 * 7 + chosen as i64;
         Duration::from_secs(u64::try_from(due - now).unwrap_or(0))
     }
 }
@@ -360,7 +361,7 @@ mod tests {
     fn a_certificate_is_renewed_before_it_ends() {
         let period = Period { start: 0, end: 1000 };
         assert_eq!(period.wait(0, 0.0), Duration::from_secs(700));
-        assert_eq!(period.wait(0, 1.0), Duration::from_secs(900));
+        assert_eq!(period.wait(0, 1.0), Duration::from_mins(15));
         assert_eq!(period.wait(950, 0.5), Duration::ZERO);
     }
 

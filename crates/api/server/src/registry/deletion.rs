@@ -10,7 +10,7 @@ use super::namespaces::SYSTEM_NAMESPACES;
 use super::{Listed, Registry, restriction};
 use crate::registry::object::{Object, timestamp};
 use crate::registry::resource::{Endpoint, ObjectPath, ResourceKind};
-use crate::rest::query::{DeleteOptions, ListOptions};
+use crate::rest::query::{DeleteOptions, ListOptions, Propagation};
 use crate::rest::status::ApiError;
 use crate::store::{Expect, StoredObject, Swap, Swapped};
 
@@ -148,12 +148,42 @@ impl Registry {
                 restriction::check_delete(node, path, &object)?;
             }
             check_preconditions(endpoint, &object, options)?;
+            let object = self.held_for_dependents(endpoint.kind, object, options.propagation);
             let end = plan(endpoint.kind, &object, grace, Timestamp::now());
             if let Some(deleted) = self.carry_out(&entry, object, end, options.dry_run).await? {
                 return Ok(deleted);
             }
         }
         Err(ApiError::modified(endpoint, name))
+    }
+
+    /// The object with the finalizer that a garbage collector takes off when it has seen to what the object owns. Where
+    /// there is none, nothing is waited for.
+    fn held_for_dependents(
+        &self,
+        kind: ResourceKind,
+        mut object: Object,
+        propagation: Propagation,
+    ) -> Object {
+        let finalizer = match propagation {
+            Propagation::Background => return object,
+            Propagation::Foreground => "foregroundDeletion",
+            Propagation::Orphan => "orphan",
+        };
+        if object.is_deleting() || !self.attendance.collects(kind) {
+            return object;
+        }
+        let held = object
+            .metadata_mut()
+            .entry("finalizers")
+            .or_insert_with(|| json!([]));
+        if let Some(held) = held
+            .as_array_mut()
+            .filter(|held| !held.contains(&json!(finalizer)))
+        {
+            held.push(json!(finalizer));
+        }
+        object
     }
 
     /// Makes the change; `None` if someone else changed the object meanwhile.

@@ -62,7 +62,7 @@ impl Refusal {
 }
 
 fn cannot_handle(endpoint: Endpoint, why: &str) -> ApiError {
-    let (kind, version) = (endpoint.info().kind, endpoint.group_version.api_version());
+    let (kind, version) = (endpoint.info().kind, endpoint.group_version.version());
     ApiError::bad_request(format!(
         "{kind} in version {version:?} cannot be handled as a {kind}: {why}"
     ))
@@ -287,7 +287,7 @@ fn metadata_errors(kind: ResourceKind, object: &Object) -> Result<Vec<FieldError
 }
 
 /// An Invalid error in upstream's form.
-fn invalid(field: &str, value: &Value, detail: &str) -> FieldError {
+pub(crate) fn invalid(field: &str, value: &Value, detail: &str) -> FieldError {
     FieldError {
         field: field.to_owned(),
         reason: CauseReason::Invalid,

@@ -12,19 +12,36 @@ use crate::store::Expect;
 /// Namespaces the server cannot be without.
 pub(crate) const SYSTEM_NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
 
+/// The config map by which Pods know the server's authority.
+const ROOT_CERTIFICATE: &str = "kube-root-ca.crt";
+
 impl Registry {
-    /// Creates the namespaces that every cluster has.
+    /// Creates the namespaces that every cluster has, and what every namespace has.
     pub(crate) async fn create_system_namespaces(&self) -> Result<(), ApiError> {
         for name in SYSTEM_NAMESPACES {
             let namespace = Object::new(json!({"metadata": {"name": name}})).expect("a literal object");
             self.ensure(ResourceKind::Namespace, namespace).await?;
-            self.ensure_service_account(name).await?;
+        }
+        let (namespaces, _) = self.all(ResourceKind::Namespace, None).await?;
+        for namespace in namespaces.iter().filter(|namespace| !namespace.is_deleting()) {
+            self.furnish_namespace(namespace.name()).await?;
         }
         Ok(())
     }
 
+    /// Creates what every namespace has.
+    pub(super) async fn furnish_namespace(&self, namespace: &str) -> Result<(), ApiError> {
+        self.ensure_service_account(namespace).await?;
+        let certificate = json!({
+            "metadata": {"name": ROOT_CERTIFICATE, "namespace": namespace},
+            "data": {"ca.crt": self.root_certificate.as_ref()},
+        });
+        self.put_own(ResourceKind::ConfigMap, certificate, &["/data"])
+            .await
+    }
+
     /// Creates the service account `default`, which every namespace has.
-    pub(super) async fn ensure_service_account(&self, namespace: &str) -> Result<(), ApiError> {
+    async fn ensure_service_account(&self, namespace: &str) -> Result<(), ApiError> {
         let object = Object::new(json!({"metadata": {"name": "default", "namespace": namespace}}))
             .expect("a literal object");
         self.ensure(ResourceKind::ServiceAccount, object).await

@@ -332,7 +332,6 @@ static VOLUME_ATTRIBUTES_CLASS: PlainInfo = plain(
 .cluster_wide();
 static CSI_DRIVER: PlainInfo = plain(STORAGE, "CSIDriver", "csidrivers", "csidriver")
     .cluster_wide()
-    .generation()
     .nodes(NodeAccess::Read);
 static CSI_NODE: PlainInfo = plain(STORAGE, "CSINode", "csinodes", "csinode")
     .cluster_wide()

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::services::{self, Taken};
 use super::{Registry, Written, restriction};
 use crate::patch::managed::{self, FieldWriter};
 use crate::patch::{self, Patch};
@@ -62,6 +63,7 @@ impl Registry {
             ));
         }
         let generated = object.name().is_empty() && !object.generate_name().is_empty();
+        let taken = self.taken(path.endpoint.kind).await?;
         let mut attempts = 0;
         let object = loop {
             attempts += 1;
@@ -69,7 +71,7 @@ impl Registry {
             if generated {
                 object.set_meta("name", json!(object::generate_name(object.generate_name())));
             }
-            let admitted = self.admit_new(path.endpoint, object)?;
+            let admitted = self.admit_new(path.endpoint, object, taken.as_ref())?;
             let mut object = admitted.object;
             managed::record(None, &mut object, path, options, writer);
             match self.insert(path.endpoint, object, options.dry_run).await {
@@ -85,21 +87,34 @@ impl Registry {
             }
         };
         if path.endpoint.kind == ResourceKind::Namespace && !options.dry_run {
-            self.ensure_service_account(object.name()).await?;
+            self.furnish_namespace(object.name()).await?;
         }
-        Ok(Written {
+        let mut written = Written {
             object,
             warnings,
             created: true,
-        })
+        };
+        if !options.dry_run {
+            self.tell_unattended(path.endpoint.kind, &mut written).await;
+        }
+        Ok(written)
     }
 
     /// Sets the fields of a new object that only the server sets, and checks the object.
-    fn admit_new(&self, endpoint: Endpoint, mut object: Object) -> Result<Admitted, ApiError> {
+    fn admit_new(
+        &self,
+        endpoint: Endpoint,
+        mut object: Object,
+        taken: Option<&Taken<'_>>,
+    ) -> Result<Admitted, ApiError> {
         stamp(&mut object);
         let name = object.name().to_owned();
         let mut admitted = kinds::admit_create(endpoint.kind, object, self.rules)
             .map_err(|refusal| refusal.into_error(endpoint, &name))?;
+        if let Some(taken) = taken {
+            services::assign(&mut admitted.object, None, taken)
+                .map_err(|errors| ApiError::invalid(endpoint, &name, &errors))?;
+        }
         admitted.object.set_type(endpoint.kind.storage());
         Ok(admitted)
     }
@@ -169,8 +184,17 @@ impl Registry {
 
     /// Creates an object of the server's own, unless there is one of its name.
     pub(crate) async fn ensure(&self, kind: ResourceKind, object: Object) -> Result<(), ApiError> {
+        self.ensure_with(kind, object, None).await
+    }
+
+    pub(super) async fn ensure_with(
+        &self,
+        kind: ResourceKind,
+        object: Object,
+        taken: Option<&Taken<'_>>,
+    ) -> Result<(), ApiError> {
         let endpoint = kind.storage();
-        let object = self.admit_new(endpoint, object)?.object;
+        let object = self.admit_new(endpoint, object, taken)?.object;
         match self.insert(endpoint, object, false).await {
             Err(error) if error.reason == StatusReason::AlreadyExists => Ok(()),
             Err(error) => Err(error),
@@ -188,11 +212,14 @@ impl Registry {
         let decoded = kinds::decode(path.endpoint, body, options.field_validation, self.rules)?;
         let mut sent = decoded.object;
         place(&mut sent, path)?;
+        let taken = self.taken(path.endpoint.kind).await?;
         let changed = self
             .change(path, options.dry_run, |old| {
-                self.admit(path, old, sent.clone(), options, FieldWriter::Update)
+                let changed = self.admit(path, old, sent.clone(), options, FieldWriter::Update)?;
+                keep_assigned(path, old, changed, taken.as_ref())
             })
             .await;
+        drop(taken);
         let missing = matches!(&changed, Err(error) if error.reason == StatusReason::NotFound);
         if missing && path.endpoint.info().create_on_update && path.subresource.is_none() {
             let decoded = Decoded {
@@ -220,6 +247,7 @@ impl Registry {
             Patch::Apply(config) => FieldWriter::Apply(config),
             Patch::Json(_) | Patch::Merge(_) | Patch::Strategic(_) => FieldWriter::Update,
         };
+        let taken = self.taken(endpoint.kind).await?;
         let changed = self
             .change(path, options.dry_run, |old| {
                 let shown = self.present(endpoint, old.clone());
@@ -233,9 +261,10 @@ impl Registry {
                 place(&mut sent, path)?;
                 let mut change = self.admit(path, old, sent, options, writer)?;
                 change.warnings.splice(0..0, decoded.warnings);
-                Ok(change)
+                keep_assigned(path, old, change, taken.as_ref())
             })
             .await;
+        drop(taken);
         match (&changed, wanted) {
             (Err(error), Patch::Apply(config))
                 if error.reason == StatusReason::NotFound && path.subresource.is_none() =>
@@ -343,6 +372,20 @@ impl Registry {
             Swapped::Conflict(_) | Swapped::GuardFailed { .. } => Ok(None),
         }
     }
+}
+
+/// A changed Service keeps the addresses and ports that it has, and gets those that it lacks.
+fn keep_assigned(
+    path: &ObjectPath,
+    old: &Object,
+    mut changed: ChangedObject,
+    taken: Option<&Taken<'_>>,
+) -> Result<ChangedObject, ApiError> {
+    if let (Some(taken), None) = (taken, path.subresource) {
+        services::assign(&mut changed.object, Some(old), taken)
+            .map_err(|errors| ApiError::invalid(path.endpoint, old.name(), &errors))?;
+    }
+    Ok(changed)
 }
 
 /// Whether the writer may grant what the object grants.

@@ -1,8 +1,9 @@
 //! What form of answer a client wants, from its `Accept` header.
 //!
-//! All answers are JSON. A client may ask for a table of the columns people know, for metadata only, or, of discovery,
-//! for everything in one document.
+//! Answers are JSON, and objects also Kubernetes' protobuf. A client may ask for a table of the columns people know, for
+//! metadata only, or, of discovery, for everything in one document.
 
+use crate::rest::protobuf;
 use crate::rest::query::Query;
 use crate::rest::status::ApiError;
 
@@ -26,6 +27,20 @@ pub(crate) enum View {
     Table(Include),
     /// `PartialObjectMetadata`.
     Metadata,
+}
+
+/// How an answer is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WireFormat {
+    Json,
+    Protobuf,
+}
+
+/// A form of answer for objects, and how it is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Form {
+    pub view: View,
+    pub wire: WireFormat,
 }
 
 /// A form of answer for discovery.
@@ -72,21 +87,23 @@ fn is_json(media_type: &str) -> bool {
 }
 
 /// The first form in the header that we have.
-pub(crate) fn view(header: &str, query: &Query) -> Result<View, ApiError> {
-    for accepted in parse(header)
-        .iter()
-        .filter(|accepted| is_json(accepted.media_type))
-    {
-        match (accepted.kind, accepted.group, accepted.version) {
-            ("", _, _) => return Ok(View::Objects),
-            ("Table", "meta.k8s.io", "v1") => return Ok(View::Table(include(query)?)),
-            ("PartialObjectMetadata" | "PartialObjectMetadataList", "meta.k8s.io", "v1") => {
-                return Ok(View::Metadata);
-            }
-            _ => {}
-        }
+pub(crate) fn form(header: &str, query: &Query) -> Result<Form, ApiError> {
+    for accepted in &parse(header) {
+        let wire = match accepted.media_type {
+            protobuf::MEDIA_TYPE => WireFormat::Protobuf,
+            media_type if is_json(media_type) => WireFormat::Json,
+            _ => continue,
+        };
+        let view = match (accepted.kind, accepted.group, accepted.version) {
+            ("", _, _) => View::Objects,
+            // Tables are for people, and not in protobuf.
+            ("Table", "meta.k8s.io", "v1") if wire == WireFormat::Json => View::Table(include(query)?),
+            ("PartialObjectMetadata" | "PartialObjectMetadataList", "meta.k8s.io", "v1") => View::Metadata,
+            _ => continue,
+        };
+        return Ok(Form { view, wire });
     }
-    Err(ApiError::not_acceptable(&[JSON]))
+    Err(ApiError::not_acceptable(&[JSON, protobuf::MEDIA_TYPE]))
 }
 
 fn include(query: &Query) -> Result<Include, ApiError> {
@@ -143,13 +160,16 @@ mod tests {
     #[test]
     fn the_first_form_we_have_wins() {
         let query = Query::default();
+        let of = |header: &str| form(header, &query).map(|form| (form.view, form.wire));
         let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,\
                      application/json";
-        assert_eq!(view(table, &query), Ok(View::Table(Include::Metadata)));
-        assert_eq!(view("", &query), Ok(View::Objects));
+        assert_eq!(of(table), Ok((View::Table(Include::Metadata), WireFormat::Json)));
+        assert_eq!(of(""), Ok((View::Objects, WireFormat::Json)));
         let protobuf_first = "application/vnd.kubernetes.protobuf, application/json;q=0.9";
-        assert_eq!(view(protobuf_first, &query), Ok(View::Objects));
-        assert!(view("application/vnd.kubernetes.protobuf", &query).is_err());
+        assert_eq!(of(protobuf_first), Ok((View::Objects, WireFormat::Protobuf)));
+        let metadata = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+        assert_eq!(of(metadata), Ok((View::Metadata, WireFormat::Protobuf)));
+        assert!(of("text/html").is_err());
         let aggregated =
             "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
         assert_eq!(discovery(aggregated), Ok(DiscoveryView::Aggregated("v2")));

@@ -29,15 +29,17 @@ use crate::metrics::{self, ApiMetrics, OpenStream, RequestLabels};
 use crate::node_proxy::usage;
 use crate::node_proxy::{self, Nodes, ProxyPath};
 use crate::patch;
+use crate::registry::attendance::Attending;
 use crate::registry::object::Object;
 use crate::registry::resource::{GroupVersion, ObjectPath, ResourceKind, Subresource};
 use crate::registry::scale;
 use crate::registry::selector::Selector;
 use crate::registry::{Deleted, Registry, Written};
-use crate::rest::accept::{self, DiscoveryView, View};
+use crate::rest::accept::{self, DiscoveryView, Form, WireFormat};
 use crate::rest::body::{self, Encoding, MAX_BODY_BYTES, Parsed};
+use crate::rest::protobuf;
 use crate::rest::query::{DeleteOptions, ListOptions, Query, WriteOptions};
-use crate::rest::render::{object_view, render_list, render_one};
+use crate::rest::render::{in_protobuf, object_view, render_list, render_one};
 use crate::rest::room::{Load, Permit, Room};
 use crate::rest::route::{self, Route, Verb};
 use crate::rest::status::ApiError;
@@ -444,19 +446,18 @@ impl Handler {
     }
 
     async fn get(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
-        let view = call.view()?;
+        let form = call.form()?;
         let entry = self.registry.read(call.path).await?;
         if call.path.subresource == Some(Subresource::Scale) {
             return scale_answer(call, &Object::from_entry(&entry)?);
         }
-        let mut out = bytes::BytesMut::new();
-        render_one(&self.registry, call.path.endpoint, view, &entry, &mut out)?;
-        Ok(bytes_answer(StatusCode::OK, out.freeze()))
+        let shown = render_one(&self.registry, call.path.endpoint, form, &entry)?;
+        Ok(bytes_answer(StatusCode::OK, shown, form.wire))
     }
 
     async fn list(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
         let options = call.list_options()?;
-        let (view, endpoint) = (call.view()?, call.path.endpoint);
+        let (form, endpoint) = (call.form()?, call.path.endpoint);
         let namespace = call.path.namespace.as_deref();
         let listed = self.registry.list(endpoint.kind, namespace, options).await?;
         let damaged = listed.damaged.join(", ");
@@ -466,8 +467,8 @@ impl Handler {
                 "stored objects are damaged: {damaged}; restore a backup, or delete them"
             )));
         }
-        let list = render_list(&self.registry, endpoint, view, &listed)?;
-        let mut answer = bytes_answer(StatusCode::OK, list);
+        let list = render_list(&self.registry, endpoint, form, &listed)?;
+        let mut answer = bytes_answer(StatusCode::OK, list, form.wire);
         if !damaged.is_empty() {
             let warning = format!("damaged objects are left out, restore a backup or delete them: {damaged}");
             add_warnings(&mut answer, &[warning]);
@@ -479,19 +480,28 @@ impl Handler {
         let endpoint = call.path.endpoint;
         let options = call.list_options()?.clone();
         let namespace = call.path.namespace.as_deref();
-        let session = Session::start(&self.registry, endpoint, namespace, options, call.view()?).await;
+        let form = call.form()?;
+        let session = Session::start(&self.registry, endpoint, namespace, options, form).await;
+        let user_agent = header(call.headers, &USER_AGENT);
+        let attending = self
+            .registry
+            .attendance()
+            .open(endpoint.kind, form.view, user_agent);
         let body = match session {
-            Ok(session) => session_body(session, (permit, self.metrics.watch(call.path))),
+            Ok(session) => session_body(session, (permit, self.metrics.watch(call.path), attending)),
             // A watch from a revision that is gone starts and says so, as upstream has it.
             Err(error) if error.reason == crate::rest::status::StatusReason::Expired => {
-                full(watch::error_frame(&error))
+                full(watch::error_frame(&error, form.wire))
             }
             Err(error) => return Err(error),
         };
         let mut answer = Response::new(body);
-        answer
-            .headers_mut()
-            .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let content_type = match form.wire {
+            WireFormat::Json => "application/json",
+            WireFormat::Protobuf => protobuf::WATCH_MEDIA_TYPE,
+        };
+        let content_type = HeaderValue::from_static(content_type);
+        answer.headers_mut().insert(CONTENT_TYPE, content_type);
         Ok(answer)
     }
 
@@ -503,7 +513,7 @@ impl Handler {
                 self.registry
                     .bind(call.path, &parsed.value, options.dry_run)
                     .await?;
-                Ok(json_answer(StatusCode::CREATED, &success(None)))
+                value_answer(StatusCode::CREATED, &success(None), call.form()?.wire)
             }
             Some(Subresource::Token) => {
                 let tokens = self.authenticator.service_accounts();
@@ -518,7 +528,7 @@ impl Handler {
                 delete.dry_run |= options.dry_run;
                 delete.node = options.node;
                 self.registry.evict(call.path, &delete).await?;
-                Ok(json_answer(StatusCode::CREATED, &success(None)))
+                value_answer(StatusCode::CREATED, &success(None), call.form()?.wire)
             }
             Some(_) => Err(ApiError::method_not_allowed()),
             None => {
@@ -566,8 +576,9 @@ impl Handler {
         } else {
             StatusCode::OK
         };
-        let value = object_view(&self.registry, call.path.endpoint, call.view()?, written.object);
-        let mut answer = json_answer(code, &value);
+        let form = call.form()?;
+        let value = object_view(&self.registry, call.path.endpoint, form.view, written.object);
+        let mut answer = value_answer(code, &value, form.wire)?;
         add_warnings(&mut answer, &written.warnings);
         Ok(answer)
     }
@@ -577,10 +588,11 @@ impl Handler {
         let Deleted { object, gone } = self.registry.delete(call.path, &options).await?;
         let kind = call.path.endpoint.kind;
         if gone && kind != ResourceKind::Pod {
-            return Ok(json_answer(StatusCode::OK, &success(Some((kind, &object)))));
+            return value_answer(StatusCode::OK, &success(Some((kind, &object))), call.form()?.wire);
         }
-        let value = object_view(&self.registry, call.path.endpoint, call.view()?, object);
-        Ok(json_answer(StatusCode::OK, &value))
+        let form = call.form()?;
+        let value = object_view(&self.registry, call.path.endpoint, form.view, object);
+        value_answer(StatusCode::OK, &value, form.wire)
     }
 
     async fn delete_collection(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
@@ -592,8 +604,9 @@ impl Handler {
             .registry
             .delete_collection(endpoint, namespace, list, &options)
             .await?;
-        let list = render_list(&self.registry, endpoint, call.view()?, &listed)?;
-        Ok(bytes_answer(StatusCode::OK, list))
+        let form = call.form()?;
+        let list = render_list(&self.registry, endpoint, form, &listed)?;
+        Ok(bytes_answer(StatusCode::OK, list, form.wire))
     }
 
     /// Passes a request on to the Pod's node.
@@ -635,8 +648,8 @@ impl Call<'_> {
         self.list.ok_or_else(ApiError::method_not_allowed)
     }
 
-    fn view(&self) -> Result<View, ApiError> {
-        accept::view(header(self.headers, &ACCEPT), self.query)
+    fn form(&self) -> Result<Form, ApiError> {
+        accept::form(header(self.headers, &ACCEPT), self.query)
     }
 
     fn write_options(&self) -> Result<WriteOptions, ApiError> {
@@ -729,9 +742,8 @@ fn is_stream(path: &ObjectPath) -> bool {
 
 /// The scale that an object has now.
 fn scale_answer(call: &Call<'_>, object: &Object) -> Result<Response<Body>, ApiError> {
-    call.view()?;
     let scale = scale::of(call.path.endpoint.kind, object);
-    Ok(json_answer(StatusCode::OK, scale.value()))
+    value_answer(StatusCode::OK, scale.value(), call.form()?.wire)
 }
 
 async fn read_body(body: Body) -> Result<Bytes, ApiError> {
@@ -749,7 +761,7 @@ async fn read_body(body: Body) -> Result<Bytes, ApiError> {
 }
 
 /// The stream of a watch; the place it takes is free again when it ends.
-fn session_body(session: Session, held: (Permit, OpenStream)) -> Body {
+fn session_body(session: Session, held: (Permit, OpenStream, Option<Attending>)) -> Body {
     let frames = stream::unfold((session, held), |(mut session, held)| async move {
         let bytes = session.next().await?;
         Some((Ok(Frame::data(bytes)), (session, held)))
@@ -777,24 +789,36 @@ fn full(bytes: Bytes) -> Body {
     Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
 }
 
-fn bytes_answer(code: StatusCode, bytes: Bytes) -> Response<Body> {
+fn bytes_answer(code: StatusCode, bytes: Bytes, wire: WireFormat) -> Response<Body> {
     let mut answer = Response::new(full(bytes));
     *answer.status_mut() = code;
     let headers = answer.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let content_type = match wire {
+        WireFormat::Json => "application/json",
+        WireFormat::Protobuf => protobuf::MEDIA_TYPE,
+    };
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
     answer
 }
 
 fn protobuf_openapi() -> Response<Body> {
-    let mut answer = bytes_answer(StatusCode::OK, openapi::v2_protobuf());
+    let mut answer = bytes_answer(StatusCode::OK, openapi::v2_protobuf(), WireFormat::Json);
     let content_type = HeaderValue::from_static(accept::PROTOBUF_OPENAPI);
     answer.headers_mut().insert(CONTENT_TYPE, content_type);
     answer
 }
 
 fn json_answer(code: StatusCode, value: &Value) -> Response<Body> {
-    bytes_answer(code, Bytes::from(value.to_string()))
+    bytes_answer(code, Bytes::from(value.to_string()), WireFormat::Json)
+}
+
+/// An object as the client wants it written.
+fn value_answer(code: StatusCode, value: &Value, wire: WireFormat) -> Result<Response<Body>, ApiError> {
+    match wire {
+        WireFormat::Json => Ok(json_answer(code, value)),
+        WireFormat::Protobuf => Ok(bytes_answer(code, in_protobuf(value)?, wire)),
+    }
 }
 
 /// The answer to a request that failed.

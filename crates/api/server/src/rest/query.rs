@@ -225,6 +225,18 @@ fn parse_dry_run(value: Option<&str>) -> Result<bool, ApiError> {
     }
 }
 
+/// What becomes of the objects that a deleted one owns.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Propagation {
+    /// A garbage collector removes them afterwards.
+    #[default]
+    Background,
+    /// The owner waits until they are gone.
+    Foreground,
+    /// They stay, without an owner.
+    Orphan,
+}
+
 /// Options of a deletion.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct DeleteOptions {
@@ -232,6 +244,7 @@ pub(crate) struct DeleteOptions {
     pub grace_period_seconds: Option<i64>,
     pub precondition_uid: Option<String>,
     pub precondition_version: Option<String>,
+    pub propagation: Propagation,
     /// The node that deletes, which may not delete everything; `None` if somebody else does.
     pub node: Option<String>,
 }
@@ -265,15 +278,17 @@ impl DeleteOptions {
                 ..DeleteBody::default()
             },
         };
-        // Nothing here owns anything, so all policies come to the same; a wrong word is still wrong.
-        if let Some(policy) = &body.propagation_policy
-            && !["", "Background", "Foreground", "Orphan"].contains(&policy.as_str())
-        {
-            return Err(ApiError::bad_request(format!(
-                "propagationPolicy: Unsupported value: {policy:?}: supported values: \"Foreground\", \"Background\", \
-                 \"Orphan\""
-            )));
-        }
+        let propagation = match body.propagation_policy.as_deref() {
+            None | Some("" | "Background") => Propagation::Background,
+            Some("Foreground") => Propagation::Foreground,
+            Some("Orphan") => Propagation::Orphan,
+            Some(policy) => {
+                return Err(ApiError::bad_request(format!(
+                    "propagationPolicy: Unsupported value: {policy:?}: supported values: \"Foreground\", \
+                     \"Background\", \"Orphan\""
+                )));
+            }
+        };
         let mut dry_run = parse_dry_run(query.get("dryRun"))?;
         for value in body.dry_run.iter().flatten() {
             dry_run |= parse_dry_run(Some(value))?;
@@ -284,6 +299,7 @@ impl DeleteOptions {
             grace_period_seconds: body.grace_period_seconds,
             precondition_uid: preconditions.uid,
             precondition_version: preconditions.resource_version,
+            propagation,
             node: None,
         })
     }

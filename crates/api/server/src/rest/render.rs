@@ -6,13 +6,14 @@ use serde_json::{Value, json};
 use crate::registry::object::Object;
 use crate::registry::resource::Endpoint;
 use crate::registry::{Listed, Registry};
-use crate::rest::accept::View;
+use crate::rest::accept::{Form, View, WireFormat};
+use crate::rest::protobuf;
 use crate::rest::status::ApiError;
 use crate::rest::table;
 use crate::store::StoredObject;
 
-/// Appends one stored object.
-pub(crate) fn render_one(
+/// Appends one stored object as JSON.
+pub(crate) fn render_json(
     registry: &Registry,
     endpoint: Endpoint,
     view: View,
@@ -26,6 +27,32 @@ pub(crate) fn render_one(
             serde_json::to_writer(out.writer(), &value).map_err(ApiError::internal)
         }
     }
+}
+
+/// One stored object in the form asked for.
+pub(crate) fn render_one(
+    registry: &Registry,
+    endpoint: Endpoint,
+    form: Form,
+    entry: &StoredObject,
+) -> Result<Bytes, ApiError> {
+    match form.wire {
+        WireFormat::Json => {
+            let mut out = BytesMut::new();
+            render_json(registry, endpoint, form.view, entry, &mut out)?;
+            Ok(out.freeze())
+        }
+        WireFormat::Protobuf => {
+            let value = object_view(registry, endpoint, form.view, Object::from_entry(entry)?);
+            in_protobuf(&value)
+        }
+    }
+}
+
+/// An object or a list in protobuf.
+pub(crate) fn in_protobuf(value: &Value) -> Result<Bytes, ApiError> {
+    let encoded = protobuf::encode(value).map(Bytes::from);
+    encoded.ok_or_else(|| ApiError::not_acceptable(&["application/json"]))
 }
 
 /// One object, as stored, in the form asked for.
@@ -45,15 +72,26 @@ pub(crate) fn object_view(registry: &Registry, endpoint: Endpoint, view: View, o
 pub(crate) fn render_list(
     registry: &Registry,
     endpoint: Endpoint,
-    view: View,
+    form: Form,
     listed: &Listed,
 ) -> Result<Bytes, ApiError> {
     let decoded = || -> Result<Vec<Object>, ApiError> {
         let objects = listed.entries.iter().map(Object::from_entry);
         Ok(objects.collect::<Result<_, _>>()?)
     };
-    let value = match view {
-        View::Objects => return registry.render_list(endpoint, listed),
+    let value = match form.view {
+        View::Objects if form.wire == WireFormat::Json => return registry.render_list(endpoint, listed),
+        View::Objects => {
+            let shown = decoded()?
+                .into_iter()
+                .map(|object| registry.present(endpoint, object).into_value());
+            json!({
+                "kind": format!("{}List", endpoint.info().kind),
+                "apiVersion": endpoint.group_version.api_version(),
+                "metadata": listed.metadata(),
+                "items": shown.collect::<Vec<_>>(),
+            })
+        }
         View::Metadata => {
             let items: Vec<Value> = decoded()?.iter().map(table::partial).collect();
             json!({
@@ -71,5 +109,8 @@ pub(crate) fn render_list(
             table::table(endpoint.kind, &rows, include, &listed.metadata())
         }
     };
-    Ok(Bytes::from(value.to_string()))
+    match form.wire {
+        WireFormat::Json => Ok(Bytes::from(value.to_string())),
+        WireFormat::Protobuf => in_protobuf(&value),
+    }
 }

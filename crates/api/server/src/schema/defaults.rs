@@ -156,7 +156,9 @@ fn set_stateful(map: &mut Map<String, Value>) {
 
 fn set_batch(name: &str, map: &mut Map<String, Value>) {
     match name {
-        "JobSpec" => {
+        // A template of a Job is left as it is until a Job is made from it.
+        "Job" => {
+            let map = part(map, "spec");
             if is_empty(map, "completions") && is_empty(map, "parallelism") {
                 put(map, "completions", 1);
             }
@@ -290,7 +292,19 @@ fn set_core(name: &str, map: &mut Map<String, Value>) {
             put(map, "volumeMode", "Filesystem");
         }
         "PersistentVolumeStatus" | "PersistentVolumeClaimStatus" => put(map, "phase", "Pending"),
-        "PersistentVolumeClaimSpec" => put(map, "volumeMode", "Filesystem"),
+        "PersistentVolumeClaimSpec" => {
+            put(map, "volumeMode", "Filesystem");
+            // One field under two names.
+            for (from, to) in [("dataSource", "dataSourceRef"), ("dataSourceRef", "dataSource")] {
+                if let Some(source) = map
+                    .get(from)
+                    .filter(|source| source["namespace"].is_null())
+                    .cloned()
+                {
+                    map.entry(to).or_insert(source);
+                }
+            }
+        }
         "EndpointPort" => put(map, "protocol", "TCP"),
         "ReplicationControllerSpec" => put(map, "replicas", 1),
         "ServiceSpec" => set_service(map),
@@ -403,7 +417,7 @@ fn set_other(name: &str, map: &mut Map<String, Value>) {
             put(map, "protocol", "TCP");
         }
         "PriorityClass" => put(map, "preemptionPolicy", "PreemptLowerPriority"),
-        "ExactDeviceRequest" => {
+        "ExactDeviceRequest" | "DeviceSubRequest" => {
             put(map, "allocationMode", "ExactCount");
             if text(map, "allocationMode") == "ExactCount" {
                 put_number(map, "count", 1);

@@ -41,7 +41,7 @@ impl Checker {
         let mut kept = Map::new();
         for (name, value) in given {
             self.path.push(Step::Field(name.clone()));
-            let is_type = self.path.len() == 1 && matches!(name.as_str(), "apiVersion" | "kind");
+            let is_type = message.is_kind && matches!(name.as_str(), "apiVersion" | "kind");
             match message.field(&name) {
                 _ if is_type => drop(kept.insert(name, value)),
                 Some(field) if !value.is_null() => {
@@ -145,19 +145,15 @@ fn go_name(field: &Field) -> &'static str {
 /// A value that is no message, in the form it is written in; `None` if it is of another type.
 fn scalar(kind: FieldType, value: &Value) -> Option<Value> {
     let fits = match (kind, value) {
-        (FieldType::Text, Value::String(_)) | (FieldType::Bool, Value::Bool(_)) | (FieldType::Json, _) => {
-            true
-        }
-        (FieldType::Int32, Value::Number(number)) => number
+        (FieldType::Text | FieldType::IntOrString, Value::String(_))
+        | (FieldType::Bool, Value::Bool(_))
+        | (FieldType::Double, Value::Number(_))
+        | (FieldType::Json, _) => true,
+        (FieldType::Int32 | FieldType::IntOrString, Value::Number(number)) => number
             .as_i64()
             .is_some_and(|number| i32::try_from(number).is_ok()),
         (FieldType::Int64, Value::Number(number)) => number.is_i64(),
-        (FieldType::Double, Value::Number(_)) => true,
         (FieldType::Bytes, Value::String(text)) => STANDARD.decode(text).is_ok(),
-        (FieldType::IntOrString, Value::String(_)) => true,
-        (FieldType::IntOrString, Value::Number(number)) => number
-            .as_i64()
-            .is_some_and(|number| i32::try_from(number).is_ok()),
         (FieldType::Texts, Value::Array(items)) => items.iter().all(Value::is_string),
         (FieldType::Quantity, Value::String(text)) => return quantity(text),
         (FieldType::Quantity, Value::Number(number)) => return quantity(&number.to_string()),
@@ -187,8 +183,10 @@ pub(crate) fn complete(message: &'static Message, map: &mut Map<String, Value>) 
             }
             continue;
         }
-        let empty = map.get(field.name).is_none_or(|value| is_zero(field, value));
-        if !empty {
+        let found = map.get(field.name).filter(|value| !value.is_null());
+        let listed = matches!(field.shape, Shape::List | Shape::Map);
+        let stays = field.presence == Presence::Always && found.is_some() && !listed;
+        if stays || found.is_some_and(|value| !is_zero(field, value)) {
             continue;
         }
         match (field.presence, zero(field)) {

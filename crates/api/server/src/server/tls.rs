@@ -1,6 +1,6 @@
 //! TLS of the server: its certificate, and client certificates that are looked at but not insisted on.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use rustls::ServerConfig;
@@ -12,19 +12,25 @@ use crate::access::certificates::ClientCertificateVerifier;
 use crate::access::pki::Authority;
 
 /// Names under which clients on this machine and in Pods know the server.
-const NAMES: [&str; 4] = [
+const NAMES: [&str; 5] = [
     "localhost",
     "kubernetes",
     "kubernetes.default",
     "kubernetes.default.svc",
+    "kubernetes.default.svc.cluster.local",
 ];
 
 pub(super) fn acceptor(
     authority: &Authority,
     authenticator: &Authenticator,
     address: IpAddr,
+    service: Ipv4Addr,
 ) -> Result<TlsAcceptor, ServeError> {
-    let mut addresses = vec![IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+    let mut addresses = vec![
+        IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(Ipv6Addr::LOCALHOST),
+        IpAddr::V4(service),
+    ];
     if !address.is_unspecified() && !addresses.contains(&address) {
         addresses.push(address);
     }
@@ -48,6 +54,15 @@ pub(super) fn acceptor(
         .map_err(failed)?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+/// Where others reach a server that listens on an address.
+pub(super) fn reachable(address: SocketAddr) -> SocketAddr {
+    if !address.ip().is_unspecified() {
+        return address;
+    }
+    let ip = outward_address().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    SocketAddr::new(ip, address.port())
 }
 
 /// What this machine is called, as far as a certificate can say it.

@@ -32,6 +32,8 @@ pub(crate) enum Credential {
 pub(crate) struct Client {
     sender: SendRequest<Full<Bytes>>,
     token: Option<String>,
+    /// What it accepts; empty if it does not say.
+    pub(crate) accept: &'static str,
 }
 
 /// A decoded member of a kubeconfig.
@@ -95,7 +97,11 @@ impl Client {
             .await
             .expect("http");
         tokio::spawn(connection);
-        Self { sender, token }
+        Self {
+            sender,
+            token,
+            accept: "",
+        }
     }
 
     pub(crate) async fn admin(server: &TestServer) -> Self {
@@ -115,6 +121,9 @@ impl Client {
             .header("host", "localhost");
         if !content_type.is_empty() {
             request = request.header("content-type", content_type);
+        }
+        if !self.accept.is_empty() {
+            request = request.header("accept", self.accept);
         }
         if let Some(token) = &self.token {
             request = request.header("authorization", format!("Bearer {token}"));

@@ -7,6 +7,7 @@ mod crowding;
 mod faults;
 mod harness;
 mod hostile_node;
+mod kinds;
 mod kubectl;
 mod modes;
 mod nodes;

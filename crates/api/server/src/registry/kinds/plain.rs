@@ -15,6 +15,7 @@ use super::{
 use crate::registry::object::Object;
 use crate::registry::plain::PlainKind;
 use crate::registry::resource::{ResourceKind, Subresource};
+use crate::rest::body::strip_nulls;
 use crate::schema::{self, Message};
 
 /// Where templates of Pods are in objects that have one, and whether their Pods may end.
@@ -46,14 +47,16 @@ pub(super) fn message(kind: PlainKind) -> &'static Message {
 pub(super) fn admit_create(kind: PlainKind, object: Object, rules: Rules) -> Result<Admitted, Refusal> {
     let mut object = object;
     if kind.info().subresources.contains(&Subresource::Status) {
-        object.value_mut()["status"] = json!({});
+        map(&mut object).remove("status");
     }
     fill(kind, &mut object);
     if kind.row().has_generation {
         object.set_meta("generation", json!(1));
     }
-    if kind.info().kind == "Job" {
-        select_own_pods(&mut object);
+    match kind.info().kind {
+        "Job" => select_own_pods(&mut object),
+        "DaemonSet" => count_template(&mut object, 1),
+        _ => {}
     }
     let errors = errors(kind, &object, rules)?;
     finish(object, errors)
@@ -82,6 +85,12 @@ pub(super) fn admit_update(
         let before = old.metadata().get("generation").and_then(Value::as_i64);
         object.set_meta("generation", json!(before.unwrap_or(0) + 1));
     }
+    if kind.info().kind == "DaemonSet" {
+        let before = old.text(TEMPLATE_GENERATION_POINTER).parse().unwrap_or(1);
+        let template = |object: &Object| object.value().pointer("/spec/template").cloned();
+        let count = before + i64::from(template(&object) != template(old));
+        count_template(&mut object, count);
+    }
     let mut errors = errors(kind, &object, rules)?;
     errors.extend(immutable_metadata(&object, old));
     errors.extend(changed_for_good(kind, &object, old));
@@ -107,6 +116,11 @@ fn fill(kind: PlainKind, object: &mut Object) {
     }
     schema::strict::complete(message, map(object));
     schema::defaults::fill(message, object.value_mut());
+    let claims = object.value_mut().pointer_mut("/spec/volumeClaimTemplates");
+    for claim in claims.and_then(Value::as_array_mut).into_iter().flatten() {
+        claim["apiVersion"] = json!("v1");
+        claim["kind"] = json!("PersistentVolumeClaim");
+    }
 }
 
 fn map(object: &mut Object) -> &mut Map<String, Value> {
@@ -139,22 +153,41 @@ fn keep_all_but_status(object: &mut Object, old: &Object) {
     }
 }
 
+/// Where the templates of a daemon set were counted before there were generations, and still are.
+const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
+const TEMPLATE_GENERATION_POINTER: &str = "/metadata/annotations/deprecated.daemonset.template.generation";
+
+fn count_template(set: &mut Object, count: i64) {
+    let annotations = set
+        .metadata_mut()
+        .entry("annotations")
+        .or_insert_with(|| json!({}));
+    annotations[TEMPLATE_GENERATION] = json!(count.to_string());
+}
+
 /// A Job selects the Pods that carry its own uid, unless it says that it knows better.
 fn select_own_pods(job: &mut Object) {
     if job.value().pointer("/spec/manualSelector") == Some(&json!(true)) {
         return;
     }
     let (uid, name) = (job.uid().to_owned(), job.name().to_owned());
+    let template = job.value().pointer("/spec/template/metadata/labels").cloned();
+    let unlabelled = job.metadata().get("labels").cloned() == template;
     let spec = &mut job.value_mut()["spec"];
     let labels = &mut spec["template"]["metadata"]["labels"];
     for prefix in ["", "batch.kubernetes.io/"] {
         labels[format!("{prefix}controller-uid")] = json!(uid);
         labels[format!("{prefix}job-name")] = json!(name);
     }
+    // A Job without labels of its own has those of its template.
+    let own = labels.clone();
     if spec["selector"].is_null() {
         spec["selector"] = json!({});
     }
     spec["selector"]["matchLabels"]["batch.kubernetes.io/controller-uid"] = json!(uid);
+    if unlabelled {
+        job.set_meta("labels", own);
+    }
 }
 
 fn errors(kind: PlainKind, object: &Object, rules: Rules) -> Result<Vec<FieldError>, Refusal> {
@@ -200,32 +233,30 @@ fn number_errors(object: &Object) -> Vec<FieldError> {
 fn selector_errors(kind: PlainKind, object: &Object, template: &str) -> Vec<FieldError> {
     let by_selector = matches!(
         kind.info().kind,
-        "Deployment" | "ReplicaSet" | "DaemonSet" | "StatefulSet"
+        "Deployment" | "ReplicaSet" | "DaemonSet" | "StatefulSet" | "Job"
     );
     if !by_selector {
         return Vec::new();
     }
-    let Some(selector) = object
-        .value()
-        .pointer("/spec/selector")
-        .filter(|selector| selector.is_object())
-    else {
-        return vec![required("spec.selector", "")];
-    };
     let labels = object.value().pointer(&format!("{template}/metadata/labels"));
+    let mismatch = invalid(
+        "spec.template.metadata.labels",
+        &labels.cloned().unwrap_or_default(),
+        "`selector` does not match template `labels`",
+    );
+    let selector = object.value().pointer("/spec/selector");
+    let Some(selector) = selector.filter(|selector| selector.is_object()) else {
+        return vec![required("spec.selector", ""), mismatch];
+    };
+    if selector.as_object().is_none_or(Map::is_empty) {
+        let detail = format!("empty selector is invalid for {}", kind.info().singular);
+        return vec![invalid("spec.selector", selector, &detail)];
+    }
     let text = |label: &str| {
         labels
             .and_then(|labels| labels.get(label))
             .and_then(Value::as_str)
     };
-    let is_empty = selector.as_object().is_none_or(Map::is_empty);
-    if is_empty {
-        return vec![invalid(
-            "spec.selector",
-            selector,
-            "empty selector is invalid for deployment",
-        )];
-    }
     let matches = selector
         .get("matchLabels")
         .and_then(Value::as_object)
@@ -235,12 +266,7 @@ fn selector_errors(kind: PlainKind, object: &Object, template: &str) -> Vec<Fiel
     if matches && expressions_hold(selector, &text) {
         Vec::new()
     } else {
-        let shown = labels.cloned().unwrap_or_else(|| json!({}));
-        vec![invalid(
-            "spec.template.metadata.labels",
-            &shown,
-            "`selector` does not match template `labels`",
-        )]
+        vec![mismatch]
     }
 }
 
@@ -280,6 +306,7 @@ fn template_errors(
     let prefix = pointer.trim_start_matches('/').replace('/', ".");
     let mut pod = json!({"metadata": {"name": "template"}, "spec": template["spec"]});
     pod["metadata"]["labels"] = template["metadata"]["labels"].clone();
+    strip_nulls(&mut pod);
     let pod: Pod = serde_json::from_value(pod).map_err(|error| Refusal::Undecodable(error.to_string()))?;
     let policy = pod.spec.restart_policy.clone();
     let mut errors = match pulselet_model::admit_create(pod, rules.profile, rules.gates) {
@@ -289,17 +316,17 @@ fn template_errors(
     for error in &mut errors {
         error.field = format!("{prefix}.{}", error.field);
     }
-    let (allowed, shown): (&[&str], &str) = match ending {
-        Ending::Never => (&["Always"], "\"Always\""),
-        Ending::Wanted => (&["OnFailure", "Never"], "\"OnFailure\", \"Never\""),
-        Ending::Any => return Ok(errors),
-    };
-    if !allowed.contains(&policy.as_str()) {
-        errors.push(FieldError {
-            field: format!("{prefix}.spec.restartPolicy"),
+    let field = format!("{prefix}.spec.restartPolicy");
+    match ending {
+        Ending::Never if policy != "Always" => errors.push(FieldError {
+            field,
             reason: CauseReason::NotSupported,
-            message: format!("Unsupported value: {policy:?}: supported values: {shown}"),
-        });
+            message: format!("Unsupported value: {policy:?}: supported values: \"Always\""),
+        }),
+        Ending::Wanted if policy == "Always" => {
+            errors.push(required(&field, "valid values: \"OnFailure\", \"Never\""));
+        }
+        Ending::Never | Ending::Wanted | Ending::Any => {}
     }
     Ok(errors)
 }

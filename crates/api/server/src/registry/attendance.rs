@@ -1,0 +1,163 @@
+//! Who looks after the kinds that others act on. A controller watches the objects that it acts on, so a kind that nobody
+//! watches is one that nobody acts on.
+//!
+//! kubectl watches to show something, and does not count.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::json;
+
+use super::object::{self, Object};
+use super::plain::Actor;
+use super::resource::ResourceKind;
+use super::{Registry, Written};
+use crate::rest::accept::View;
+
+/// What clients call themselves who only show.
+const SPECTATOR: &str = "kubectl";
+
+/// How many watches are open, by the plural of what they are about.
+#[derive(Debug, Default)]
+pub(crate) struct Attendance(Mutex<HashMap<&'static str, OpenWatches>>);
+
+#[derive(Debug, Default, Clone, Copy)]
+struct OpenWatches {
+    all: usize,
+    /// Of metadata alone, as garbage collectors watch.
+    metadata: usize,
+}
+
+/// A watch that is open until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Attending {
+    attendance: Arc<Attendance>,
+    plural: &'static str,
+    view: View,
+}
+
+impl Attendance {
+    /// Counts a watch; `None` if it is one that only shows.
+    pub(crate) fn open(
+        self: &Arc<Self>,
+        kind: ResourceKind,
+        view: View,
+        user_agent: &str,
+    ) -> Option<Attending> {
+        if user_agent.starts_with(SPECTATOR) {
+            return None;
+        }
+        let plural = kind.info().plural;
+        self.count(plural, view, |number| number + 1);
+        Some(Attending {
+            attendance: Arc::clone(self),
+            plural,
+            view,
+        })
+    }
+
+    fn count(&self, plural: &'static str, view: View, change: impl Fn(usize) -> usize) {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let watches = open.entry(plural).or_default();
+        watches.all = change(watches.all);
+        if view == View::Metadata {
+            watches.metadata = change(watches.metadata);
+        }
+    }
+
+    fn of(&self, plural: &str) -> OpenWatches {
+        let open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        open.get(plural).copied().unwrap_or_default()
+    }
+
+    /// Whether somebody removes what owners leave behind, and lets objects go that wait for that.
+    pub(crate) fn collects(&self, kind: ResourceKind) -> bool {
+        self.of(kind.info().plural).metadata > 0
+    }
+
+    /// What to say to someone who makes an object that nobody will act on; `None` if somebody will.
+    pub(crate) fn complaint(&self, kind: ResourceKind) -> Option<String> {
+        let ResourceKind::Plain(plain) = kind else {
+            return None;
+        };
+        let name = plain.info().kind;
+        match plain.row().actor {
+            Actor::Readers => None,
+            Actor::Watcher { plural, .. } if self.of(plural).all > 0 => None,
+            Actor::Watcher { program, .. } => Some(format!(
+                "nobody acts on this {name}: it is kept, and {program} would act on it if you ran it against this API"
+            )),
+            Actor::Nobody { why } => Some(format!("nobody acts on this {name}: {why}")),
+        }
+    }
+}
+
+impl Drop for Attending {
+    fn drop(&mut self) {
+        self.attendance
+            .count(self.plural, self.view, |number| number.saturating_sub(1));
+    }
+}
+
+impl Registry {
+    /// Says of a new object, as a warning and in an event, that nobody acts on it.
+    pub(super) async fn tell_unattended(&self, kind: ResourceKind, written: &mut Written) {
+        let Some(complaint) = self.attendance.complaint(kind) else {
+            return;
+        };
+        let endpoint = kind.storage();
+        let object = &written.object;
+        let namespace = if object.namespace().is_empty() {
+            "default"
+        } else {
+            object.namespace()
+        };
+        let now = object::now();
+        let event = json!({
+            "metadata": {"name": format!("{}.{}", object.name(), object::new_uid()), "namespace": namespace},
+            "involvedObject": {"apiVersion": endpoint.group_version.api_version(), "kind": endpoint.info().kind,
+                "name": object.name(), "namespace": object.namespace(), "uid": object.uid()},
+            "type": "Warning",
+            "reason": "NobodyActs",
+            "message": complaint,
+            "source": {"component": "pulselet"},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        });
+        if let Some(event) = Object::new(event)
+            && let Err(error) = self.ensure(ResourceKind::Event, event).await
+        {
+            tracing::warn!(%error, "an event about an object that nobody acts on cannot be written");
+        }
+        written.warnings.push(complaint);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_is_attended_while_somebody_watches_it() {
+        let attendance = Arc::new(Attendance::default());
+        let complaint = attendance.complaint(ResourceKind::JOB).unwrap();
+        assert!(complaint.contains("kube-controller-manager"), "{complaint}");
+        assert!(
+            attendance
+                .open(ResourceKind::JOB, View::Objects, "kubectl/v1.36")
+                .is_none()
+        );
+        assert!(attendance.complaint(ResourceKind::JOB).is_some());
+        let watch = attendance.open(ResourceKind::JOB, View::Objects, "manager/1");
+        assert_eq!(attendance.complaint(ResourceKind::JOB), None);
+        assert!(!attendance.collects(ResourceKind::JOB));
+        let collector = attendance.open(ResourceKind::JOB, View::Metadata, "manager/1");
+        assert!(attendance.collects(ResourceKind::JOB));
+        drop((watch, collector));
+        assert!(attendance.complaint(ResourceKind::JOB).is_some());
+        assert!(!attendance.collects(ResourceKind::JOB));
+        assert_eq!(attendance.complaint(ResourceKind::Pod), None);
+        assert_eq!(attendance.complaint(ResourceKind::ENDPOINTS), None);
+    }
+}
