@@ -259,8 +259,8 @@ async fn a_pod_lives_and_ends_by_way_of_cri() {
         .exec_sync(&app, &exec("sleep 1000", Some(Duration::from_secs(1))))
         .await;
     assert_eq!(late.expect("runs").outcome, ExecOutcome::TimedOut);
-    let stats = runtime.container_stats(&app).await.expect("measured");
-    assert!(stats.memory_usage > 0 && stats.cpu_nanos > 0, "{stats:?}");
+    let usage = runtime.container_stats(&app).await.expect("measured");
+    assert!(usage.memory_usage > 0 && usage.cpu_nanos > 0, "{usage:?}");
     let status = runtime.container_status(&app).await.expect("is there");
     let signal = status.stop_signal.expect("is told");
     assert_eq!(signal.to_string(), "SIGUSR2", "the image's");
