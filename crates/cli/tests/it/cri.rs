@@ -302,9 +302,9 @@ async fn a_killed_server_finds_its_containers_again() {
     let after = runtime.container_status(&app).await.expect("is there");
     assert_eq!((&after.state, &after.name), (&before.state, &before.name));
     assert_eq!(after.stop_signal, before.stop_signal);
-    let still = said(&runtime, &app, "cat /proc/1/stat").await;
-    let start_time = |stat: &str| stat.split(' ').nth(21).map(str::to_owned);
-    assert_eq!(start_time(&still), start_time(&init), "the same process");
+    let same = said(&runtime, &app, "cat /proc/1/stat").await;
+    let begun_at = |line: &str| line.split(' ').nth(21).map(str::to_owned);
+    assert_eq!(begun_at(&same), begun_at(&init), "the same process");
     let sandbox = runtime.sandbox_status(&pod).await.expect("is there");
     assert_eq!(sandbox.state, SandboxState::Ready);
     runtime.stop_container(&app, GRACE).await.expect("stopped");
