@@ -50,7 +50,7 @@ pub(crate) struct CriArgs {
         default_value = "/opt/cni/bin:/usr/lib/cni"
     )]
     pub(crate) cni_bin_dir: Vec<PathBuf>,
-    /// Ask a mirror before the registry it stands for, such as docker.io=https://mirror.example.com; repeat for more
+    /// Ask a mirror before the registry it stands for, such as `docker.io=https://mirror.example.com`; repeat for more
     #[arg(long, value_name = "REGISTRY=URL")]
     pub(crate) registry_mirror: Vec<RegistryMirror>,
     /// Tell the kubelet not to remove the image of this name; repeat for more

@@ -75,11 +75,11 @@ fn version_in_both_forms() {
 }
 
 #[test]
-fn completion_knows_the_commands() {
+fn completion_scripts_ask_the_program() {
     for shell in ["bash", "zsh", "fish"] {
         let run = pulselet(&["completion", shell]);
         assert_eq!(run.code, Some(0));
-        assert!(run.stdout.contains("check"), "{shell}");
+        assert!(run.stdout.contains("PULSELET_COMPLETE"), "{shell}");
     }
 }
 

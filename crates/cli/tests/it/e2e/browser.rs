@@ -114,9 +114,9 @@ impl Browser {
         answer["result"]["value"].take()
     }
 
-    /// All that is written on the page, as a person sees it.
+    /// All that is written on the page, as a person sees it; a page that is being loaded has no body yet.
     pub(crate) fn text(&self) -> String {
-        let text = self.evaluate("document.body.innerText");
+        let text = self.evaluate("document.body?.innerText");
         text.as_str().unwrap_or_default().to_owned()
     }
 
