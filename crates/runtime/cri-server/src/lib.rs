@@ -5,7 +5,7 @@
 //!
 //! | module | what it is for |
 //! |---|---|
-//! | `server` | the socket, and the end of it |
+//! | `server`, `connections` | the socket, its clients, and the end of it |
 //! | `runtime_service`, `image_service` | CRI's two services, one short function for each call |
 //! | `sandboxes`, `containers`, `images`, `exec` | what the calls do |
 //! | `request` | what a call asks for, in the runtime's words; what makes no sense is refused here |
@@ -26,6 +26,7 @@
 //! kubelet).
 
 mod answer;
+mod connections;
 mod containers;
 mod events;
 mod exec;

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::task::Context;
 use std::time::Duration;
 
 use http::header::HeaderValue;
@@ -17,13 +18,14 @@ use pulselet_cri_wire::v1::image_service_server::ImageServiceServer;
 use pulselet_cri_wire::v1::runtime_service_server::RuntimeServiceServer;
 use pulselet_runtime::Runtime;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
-use tokio::sync::{Semaphore, broadcast};
+use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::body::Body;
 use tonic::{Code, Status};
 use tower::Service as _;
 
+use crate::connections::serve_connections;
 use crate::events::SANDBOX_EVENTS;
 use crate::service::{Inner, Service};
 use crate::stats::Samples;
@@ -39,8 +41,6 @@ const MAX_CALLS: u32 = 4096;
 const KEEP_ALIVE: Duration = Duration::from_mins(1);
 /// How long calls under way may take to end when the server does. What they have begun goes on.
 const LAST_CALLS: Duration = Duration::from_secs(5);
-/// After a failed accept: most often there are no descriptors left.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Who may use the socket: root and its group.
 const SOCKET_MODE: u32 = 0o660;
 
@@ -219,34 +219,9 @@ fn with_usual_code(mut answer: Response<Body>) -> Response<Body> {
 
 /// Answers clients until told to stop.
 async fn accept(listener: UnixListener, calls: Calls, stop: CancellationToken) {
-    let slots = Arc::new(Semaphore::new(MAX_CLIENTS));
-    let clients = TaskTracker::new();
-    let accepting = async {
-        loop {
-            let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
-                return;
-            };
-            match listener.accept().await {
-                Ok((stream, _)) => {
-                    let client = client(stream, calls.clone(), stop.clone());
-                    clients.spawn(async move {
-                        client.await;
-                        drop(slot);
-                    });
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "a client's connection cannot be accepted");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            }
-        }
-    };
-    tokio::select! {
-        () = accepting => {}
-        () = stop.cancelled() => {}
-    }
-    clients.close();
-    clients.wait().await;
+    let next = |context: &mut Context<'_>| listener.poll_accept(context).map_ok(|(stream, _)| stream);
+    let serve = |stream| client(stream, calls.clone(), stop.clone());
+    serve_connections(MAX_CLIENTS, next, serve, &stop).await;
 }
 
 /// One client, from its connection to its end.

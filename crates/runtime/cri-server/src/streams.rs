@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Context;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -21,10 +22,11 @@ use pulselet_runtime::{ContainerId, Runtime, SandboxId};
 use pulselet_sessions::{ForwardTarget, SessionStart, WantedStreams, forward_ports, run_command};
 use pulselet_streaming::{NegotiatedProtocol, StreamConnection, StreamPurpose, negotiate};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::Status;
+
+use crate::connections::serve_connections;
 
 /// How long a client may take from the answer to its use.
 const TOKEN_LIFE: Duration = Duration::from_mins(1);
@@ -34,8 +36,6 @@ const MAX_TOKENS: usize = 1000;
 const MAX_CONNECTIONS: usize = 2000;
 /// How long a client may take to send its request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
-/// After a failed accept: most often there are no descriptors left.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What an address stands for.
 #[derive(Debug)]
@@ -130,34 +130,9 @@ pub(crate) async fn serve(
     runtime: Arc<dyn Runtime>,
     stop: CancellationToken,
 ) {
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let tasks = TaskTracker::new();
-    let accepting = async {
-        loop {
-            let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
-                return;
-            };
-            match listener.accept().await {
-                Ok((stream, _)) => {
-                    let connection = connection(stream, streams.clone(), Arc::clone(&runtime), stop.clone());
-                    tasks.spawn(async move {
-                        connection.await;
-                        drop(slot);
-                    });
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "a connection for streams cannot be accepted");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            }
-        }
-    };
-    tokio::select! {
-        () = accepting => {}
-        () = stop.cancelled() => {}
-    }
-    tasks.close();
-    tasks.wait().await;
+    let next = |context: &mut Context<'_>| listener.poll_accept(context).map_ok(|(stream, _)| stream);
+    let serve = |stream| connection(stream, streams.clone(), Arc::clone(&runtime), stop.clone());
+    serve_connections(MAX_CONNECTIONS, next, serve, &stop).await;
 }
 
 async fn connection(
