@@ -84,6 +84,11 @@ impl FakeRuntime {
         self.0.with(|state| state.configs.get(&key).cloned())
     }
 
+    /// The handler that the last sandbox of a pod was asked for with; `None` if it has none.
+    pub fn handler(&self, pod: &str) -> Option<String> {
+        self.0.with(|state| state.handlers.get(pod).cloned())
+    }
+
     /// With which credentials an image was asked for last; `None` if it was not.
     pub fn pulled_as(&self, reference: &str) -> Option<Option<RegistryCredentials>> {
         self.0.with(|state| state.pulled_as.get(reference).cloned())
@@ -238,7 +243,8 @@ impl Runtime for FakeRuntime {
                     .map(|one| one.status())
                     .collect::<Vec<_>>()
             });
-            Ok(all.into_iter().filter(|status| filter.matches(status)).collect())
+            let matches = |status: &ContainerStatus| filter.matches(&status.sandbox, &status.pod);
+            Ok(all.into_iter().filter(matches).collect())
         };
         self.call(Operation::List, "containers", work).await
     }

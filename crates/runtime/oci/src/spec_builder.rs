@@ -1,7 +1,7 @@
 //! Builds the specification of a container from what its pod asks for and what its image says.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeMap, HashSet},
     path::{Path, PathBuf},
 };
 
@@ -31,6 +31,8 @@ const MAX_IMAGE_VOLUMES: usize = 64;
 pub(crate) struct SpecBuilder<'a> {
     pub(crate) config: &'a ContainerConfig,
     pub(crate) image: &'a Template,
+    /// The layers of the images that it mounts, by the images' ids.
+    pub(crate) mounted_images: BTreeMap<String, Vec<PathBuf>>,
     pub(crate) sandbox: &'a SandboxConfig,
     pub(crate) sandbox_dir: &'a Path,
     /// Of a pod that has users of its own.
@@ -71,6 +73,7 @@ impl SpecBuilder<'_> {
                 read_only: security.read_only_root,
             },
             mounts: self.mounts(),
+            mounted_images: self.mounted_images.clone(),
             devices: self.config.devices.clone(),
             confinement: Confinement {
                 privileged: security.privileged,
@@ -172,6 +175,7 @@ impl SpecBuilder<'_> {
             volume: String::new(),
             container_path: target.into(),
             host_path: self.sandbox_dir.join(name),
+            image: None,
             sub_path: None,
             read_only: false,
             recursive_read_only: false,
@@ -287,6 +291,7 @@ mod tests {
         let builder = SpecBuilder {
             config: &config,
             image: &image,
+            mounted_images: BTreeMap::new(),
             sandbox: &SandboxConfig::default(),
             sandbox_dir: Path::new("/s"),
             user_ids: None,
@@ -351,6 +356,7 @@ mod tests {
             let builder = SpecBuilder {
                 config: &config,
                 image: &Template::default(),
+                mounted_images: BTreeMap::new(),
                 sandbox: &SandboxConfig {
                     namespaces,
                     ..SandboxConfig::default()
@@ -382,6 +388,7 @@ mod tests {
             volume: "v".into(),
             container_path: path.into(),
             host_path: "/h".into(),
+            image: None,
             sub_path: None,
             read_only: false,
             recursive_read_only: false,
