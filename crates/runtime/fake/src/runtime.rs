@@ -6,7 +6,7 @@ use pulselet_runtime::{
     AttachOptions, ContainerConfig, ContainerFilter, ContainerId, ContainerStats, ContainerStatus,
     DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Features, ImageSummary,
     Operation, RegistryCredentials, Result, Runtime, RuntimeCondition, RuntimeHealth, SandboxConfig,
-    SandboxId, SandboxStatus, SecurityFeatures, SignalMasks, Version, async_trait,
+    SandboxId, SandboxStatus, SecurityFeatures, SeparateExecOutput, SignalMasks, Version, async_trait,
 };
 use tokio::time::sleep;
 
@@ -262,6 +262,21 @@ impl Runtime for FakeRuntime {
     async fn exec_sync(&self, id: &ContainerId, request: &ExecRequest) -> Result<ExecOutput> {
         let work = async { self.0.exec(&*self.0.container(id)?, request).await };
         self.call(Operation::Exec, id.as_str(), work).await
+    }
+
+    /// Scripted commands write to stdout alone.
+    async fn exec_sync_separately(
+        &self,
+        id: &ContainerId,
+        request: &ExecRequest,
+    ) -> Result<SeparateExecOutput> {
+        let output = self.exec_sync(id, request).await?;
+        Ok(SeparateExecOutput {
+            outcome: output.outcome,
+            stdout: output.output,
+            stderr: Vec::new(),
+            truncated: output.truncated,
+        })
     }
 
     async fn exec(&self, id: &ContainerId, options: &ExecOptions) -> Result<ExecStreams> {

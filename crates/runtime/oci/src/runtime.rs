@@ -445,6 +445,7 @@ impl Runtime for OciRuntime {
             sandbox_dir: &self.0.shims.sandbox_dir(sandbox),
             user_ids: record.user_ids,
             cgroup: self.0.cgroups.sandbox_path(sandbox, &record.config),
+            hierarchies: Some(&self.0.cgroups.hierarchies),
             app_armor: self.0.app_armor,
         }
         .build()?;

@@ -11,7 +11,7 @@ use pulselet_runtime::{Device, Mount, Resources};
 use pulselet_shim::record::{self, Durability, RecordError};
 use serde::{Deserialize, Serialize};
 
-use crate::seccomp::Filter;
+use crate::{cgroup::Hierarchies, seccomp::Filter};
 
 /// In the container's directory.
 const SPEC_FILE: &str = "launch.json";
@@ -121,6 +121,9 @@ pub(crate) enum PidNamespaceSource {
 pub(crate) struct CgroupSpec {
     /// Below the root of each hierarchy.
     pub(crate) path: PathBuf,
+    /// `None` if the shim has to find them, in a table that grows with the number of pods.
+    #[serde(default)]
+    pub(crate) hierarchies: Option<Hierarchies>,
     pub(crate) resources: Resources,
 }
 

@@ -13,6 +13,7 @@ use pulselet_runtime::{
 
 use crate::{
     app_armor, capability,
+    cgroup::Hierarchies,
     image::Template,
     oom_score,
     program::DEFAULT_PATH,
@@ -41,6 +42,8 @@ pub(crate) struct SpecBuilder<'a> {
     pub(crate) target: Option<i32>,
     /// The container's cgroup.
     pub(crate) cgroup: PathBuf,
+    /// Where cgroups are; `None` if the shim has to find out.
+    pub(crate) hierarchies: Option<&'a Hierarchies>,
     /// Whether there are `AppArmor` profiles on this machine.
     pub(crate) app_armor: bool,
 }
@@ -88,6 +91,7 @@ impl SpecBuilder<'_> {
             namespaces: self.namespaces()?,
             cgroup: CgroupSpec {
                 path: self.cgroup.clone(),
+                hierarchies: self.hierarchies.cloned(),
                 resources: Resources {
                     oom_score_adj: self.config.resources.oom_score_adj.map(oom_score::allowed),
                     ..self.config.resources.clone()
@@ -297,6 +301,7 @@ mod tests {
             user_ids: None,
             target: None,
             cgroup: "c".into(),
+            hierarchies: None,
             app_armor: false,
         };
         builder.build()
@@ -365,6 +370,7 @@ mod tests {
                 user_ids: None,
                 target: None,
                 cgroup: "c".into(),
+                hierarchies: None,
                 app_armor: false,
             };
             builder.build().expect("can be built").namespaces
