@@ -48,7 +48,7 @@ def end_server(world):
 
 @fault("stop")
 def stop_server(world):
-    stop(world, world.last, world.random.uniform(0.5, 3))
+    stop(world, world.subject, world.random.uniform(0.5, 3))
 
 
 def stop(world, role, seconds):
@@ -85,7 +85,7 @@ def runtime_away(world):
     before = world.one_process("victim")
     volume = wait_for("the victim's volume is known", lambda: world.volume("victim"), 30)
     if world.random.random() < 0.3:
-        stop(world, world.last, world.random.uniform(1, 6))
+        stop(world, world.subject, world.random.uniform(1, 6))
         return
     world.end(signal.SIGKILL)
     sick = os.path.join(volume, "sick")

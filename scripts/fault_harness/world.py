@@ -26,8 +26,9 @@ HEALTHY = 3
 PODS = "/api/v1/namespaces/default/pods"
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 NODE = "faults"
-# What is under test, and the servers that it takes; the last one has the containers, and most faults are done to it.
-SUBJECTS = {"serve": ["serve"], "node": ["api", "node"], "cri": ["api", "node", "cri"]}
+# What is under test, and the servers that it takes, in the order in which they are started. The subject has the containers,
+# and most faults are done to it.
+SUBJECTS = {"serve": ["serve"], "node": ["api", "node"], "cri": ["api", "cri", "node"]}
 # Of a program that panicked.
 PANICKED = 101
 
@@ -69,17 +70,13 @@ class World:
     # The servers
 
     @property
-    def last(self):
-        """The role that most faults are done to."""
-        return self.roles[-1]
-
-    @property
     def server(self):
-        return self.servers[self.last]
+        """The one that most faults are done to."""
+        return self.servers[self.subject]
 
     def role(self, part):
         """Who is the API, the node or the runtime here."""
-        return {"api": self.roles[0], "node": self.roles[min(1, len(self.roles) - 1)], "runtime": self.last}[part]
+        return self.subject if part == "runtime" or part not in self.roles else part
 
     def place(self, part):
         """The data directory of the API, the node or the runtime."""
@@ -99,7 +96,7 @@ class World:
         }[role]
 
     def start(self, role=None, descriptors=None, processes=None):
-        role = role or self.last
+        role = role or self.subject
 
         def limit():
             if descriptors:
@@ -165,12 +162,13 @@ class World:
         wait_for("the servers answer", self.answers, START_PATIENCE)
 
     def end(self, how, role=None):
-        server = self.servers[role or self.last]
+        role = role or self.subject
+        server = self.servers[role]
         server.send_signal(how)
         try:
             return server.wait(30)
         except subprocess.TimeoutExpired as error:
-            raise Violation(f"{role or self.last} does not end") from error
+            raise Violation(f"{role} does not end") from error
 
     def end_all(self):
         """A node finishes what it has begun, for which it needs its runtime."""
