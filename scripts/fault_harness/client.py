@@ -49,14 +49,17 @@ class Api:
         return http.client.HTTPSConnection("127.0.0.1", self.port, context=self.context, timeout=timeout)
 
     def ask(self, method, path, body=None, timeout=10):
-        """The status and the answer; None where there is no answer."""
+        """The status and the answer; None where there is no answer, or none that can be read."""
         try:
             connection = self.connect(timeout)
             text = None if body is None else json.dumps(body)
             connection.request(method, path, text, {"Content-Type": "application/json"})
             answer = connection.getresponse()
             text = answer.read()
-            # Health is told in plain words.
-            return answer.status, json.loads(text) if text.startswith(b"{") else {}
         except (OSError, http.client.HTTPException, ValueError, KeyError):
             return None, None
+        try:
+            # Health is told in plain words.
+            return answer.status, json.loads(text) if text.startswith(b"{") else {}
+        except ValueError:
+            return answer.status, None

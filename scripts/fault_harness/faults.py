@@ -8,10 +8,11 @@ import threading
 import time
 
 from .client import Violation, wait_for
+from .machine import KEPT_ASIDE
 from .world import CONFIG_MAPS, PODS, SUBJECTS
 
 # How long a condemned container may live: its failures, its grace period, and a restart of the agent in between.
-CONDEMNED_LIVES = 45
+CONDEMNED_LIVES = 60
 # What a damaged object holds, so that it can be found on the disk.
 MARK = b"a-value-that-the-disk-will-damage"
 FAULTS = {}
@@ -182,6 +183,10 @@ def flipped_database(world):
     """Bytes anywhere in the node's database are not what they were."""
     node = world.role("node")
     world.end(world.random.choice([signal.SIGKILL, signal.SIGTERM]), node)
+    for name in os.listdir(world.place("node")):
+        # Whoever has looked at them removes them, or they fill a small disk.
+        if KEPT_ASIDE in name:
+            os.remove(os.path.join(world.place("node"), name))
     path = os.path.join(world.place("node"), "node.db")
     flip(path, [world.random.random() for _ in range(world.random.choice([1, 10, 100]))])
     world.start(node)
@@ -197,6 +202,12 @@ def flip(path, places):
             byte = file.read(1)
             file.seek(at)
             file.write(bytes([byte[0] ^ 0xFF]))
+
+
+def asked(world, path):
+    """An answer, if there is one."""
+    status, answer = world.api.ask("GET", path)
+    return status and (status, answer)
 
 
 @fault("flipped-object")
@@ -221,8 +232,9 @@ def flipped_object(world):
     world.is_up()
     if world.api.ask("GET", path)[0] == 200:
         raise Violation("a damaged object is served")
-    if wait_for("objects are listed", lambda: world.api.ask("GET", CONFIG_MAPS)[1], 30).get("kind") != "ConfigMapList":
-        raise Violation("objects beside a damaged one are not listed")
+    status, listed = wait_for("objects are listed", lambda: asked(world, CONFIG_MAPS), 30)
+    if status != 200 or not listed or "items" not in listed:
+        raise Violation(f"objects beside a damaged one are not listed: {status}")
     wait_for("the damaged object is deleted", lambda: world.api.ask("DELETE", path)[0] in (200, 404), 30)
 
 
@@ -278,14 +290,16 @@ def end_what_is_left(world):
 @fault("few-processes")
 def few_processes(world):
     """No process and no thread can be begun any more, or only a few."""
-    if world.random.random() < 0.5:
-        world.pid_limit.take(world.server.pid)
-        world.pid_limit.allow_more(world.random.choice([0, 1, 3]))
-        time.sleep(world.random.uniform(1, 5))
-        world.pid_limit.lift()
-        return
+    world.pid_limit.take(world.server.pid)
+    world.pid_limit.allow_more(world.random.choice([0, 1, 3]))
+    time.sleep(world.random.uniform(1, 5))
+    world.pid_limit.lift()
+
+
+@fault("few-processes-at-start")
+def few_processes_at_start(world):
     world.end(signal.SIGKILL)
-    world.start(processes=world.random.choice([1, 3, 8]))
+    world.start(processes=world.random.choice([1, 3, 8, 20]))
     end_what_is_left(world)
     world.pid_limit.lift()
 

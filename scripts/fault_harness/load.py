@@ -87,7 +87,7 @@ class Load:
         while not self.over.is_set():
             if position is None:
                 status, listed = self.api.ask("GET", path, timeout=5)
-                if status != 200:
+                if status != 200 or listed is None:
                     self.over.wait(0.2)
                     continue
                 position = listed["metadata"]["resourceVersion"]
@@ -138,7 +138,7 @@ class Load:
     def check(self):
         """No acknowledged write is lost, no watch had a gap, no healthy pod flipped."""
         status, listed = self.api.ask("GET", CONFIG_MAPS, timeout=30)
-        if status != 200:
+        if status != 200 or listed is None:
             raise Violation("the objects cannot be listed at the end")
         there = {item["metadata"]["name"] for item in listed["items"]}
         lost = [name for name in self.acknowledged if name not in there and name not in self.deleted]

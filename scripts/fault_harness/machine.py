@@ -14,6 +14,8 @@ NAMESPACES = ["net", "mnt", "pid", "ipc", "uts", "user", "cgroup"]
 CGROUPS = "/sys/fs/cgroup"
 # Databases grow logs and lose them, and a server that is killed leaves its socket and its kept room.
 COMES_AND_GOES = ("-wal", "-shm", ".new", ".sock", ".lock", "reserve")
+# A database that cannot be read is kept for a look.
+KEPT_ASIDE = ".corrupt-"
 
 
 def pids():
@@ -75,7 +77,8 @@ class Machine:
         self.list_cgroups(found)
         for root, _, names in os.walk(self.data):
             below = os.path.relpath(root, self.data)
-            found["file"] |= {os.path.join(below, name) for name in names if not name.endswith(COMES_AND_GOES)}
+            stays = [name for name in names if not name.endswith(COMES_AND_GOES) and KEPT_ASIDE not in name]
+            found["file"] |= {os.path.join(below, name) for name in stays}
         return found
 
     def list_process(self, pid, found):
