@@ -15,6 +15,7 @@ use std::sync::Arc;
 use pulselet_engine::io::{Action, Input, LifeKey};
 use pulselet_engine::line::{KillReason, Line, LineBody, LineOutcome, Phase};
 use pulselet_engine::plan::{PodPlan, ProbeKind, Role, Settings};
+use pulselet_engine::status::PodReport;
 use pulselet_engine::time::{Span, Time};
 use pulselet_plan::timing::{self, ProbeTiming};
 use pulselet_vocabulary::Signal;
@@ -101,6 +102,9 @@ impl Oracles {
         self.restored_state_is_the_same(step)?;
         if let Some(restart) = &step.restart {
             self.forgot |= restart.forgot;
+            if restart.from_spare {
+                self.containers.iter_mut().for_each(Record::forget_the_unseen);
+            }
             self.containers
                 .iter_mut()
                 .for_each(Record::forget_probes_under_way);
@@ -174,8 +178,21 @@ impl Oracles {
             return Ok(());
         };
         self.ensure(restart.read_back, rule, || "it reads back differently".to_owned())?;
-        self.ensure(restart.forgot || restart.before == restart.after, rule, || {
-            format!("{:?} became {:?}", restart.before, restart.after)
+        let (before, after) = (&restart.before, &restart.after);
+        let holds = if restart.from_spare {
+            // It is as old as the last change of a life; why a container waits may be older.
+            let lives = |report: &PodReport| -> Vec<_> {
+                let containers = report.containers.iter();
+                containers
+                    .map(|it| (it.id.clone(), it.restart_count, it.started, it.ready))
+                    .collect()
+            };
+            lives(before) == lives(after) && before.phase == after.phase
+        } else {
+            before == after
+        };
+        self.ensure(restart.forgot || holds, rule, || {
+            format!("{before:?} became {after:?}")
         })
     }
 

@@ -136,7 +136,9 @@ async fn a_sandbox_that_nobody_was_told_of_goes_with_its_pod() {
     });
     bench.add(pod("web", &json!({}))).await;
     bench
-        .until("failed sandbox", |line| line.to_json().contains("Failed to create pod sandbox"))
+        .until("failed sandbox", |line| {
+            line.to_json().contains("Failed to create pod sandbox")
+        })
         .await;
     bench.runtime.set_faults(RuntimeFaults::default());
     assert_eq!(bench.runtime.list_sandboxes().await.unwrap().len(), 1);
