@@ -73,19 +73,29 @@ pub(crate) fn percentile(buckets: &[(f64, f64)], share: f64) -> f64 {
 
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 300.0;
-const LEFT: f64 = 60.0;
+const LEFT: f64 = 70.0;
 const BOTTOM: f64 = 40.0;
 const TOP: f64 = 30.0;
 const COLOURS: [&str; 6] = ["#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#475569"];
 
-/// Curves over the number of containers, which doubles from one mark to the next; one curve per series, on a scale from zero.
+/// Lines of the scale above zero.
+const STEPS: u32 = 4;
+
+/// The distance of two lines of a scale that has room for a value: 1, 2, 2.5 or 5 with so many zeroes.
+fn round_step(most: f64) -> f64 {
+    let least = most / f64::from(STEPS);
+    let power = 10.0_f64.powf(least.log10().floor());
+    let fits = |factor: &f64| factor * power >= least;
+    [1.0, 2.0, 2.5, 5.0].into_iter().find(fits).unwrap_or(10.0) * power
+}
+
+/// Curves over the number of containers on a logarithmic scale, one per series, their values on a scale from zero.
 pub(crate) fn svg(title: &str, unit: &str, curves: &[(String, Vec<(f64, f64)>)]) -> String {
     let points = || curves.iter().flat_map(|(_, points)| points);
     let most = |values: &mut dyn Iterator<Item = f64>| values.fold(0.0_f64, f64::max).max(f64::MIN_POSITIVE);
-    let (right, high) = (
-        most(&mut points().map(|point| point.0)),
-        most(&mut points().map(|point| point.1)),
-    );
+    let right = most(&mut points().map(|point| point.0));
+    let step = round_step(most(&mut points().map(|point| point.1)));
+    let high = step * f64::from(STEPS);
     let left = points().map(|point| point.0).fold(right, f64::min);
     let doublings = (right / left).log2().max(1.0);
     let x = |value: f64| LEFT + 20.0 + (value / left).log2() / doublings * (WIDTH - LEFT - 50.0);
@@ -95,13 +105,14 @@ pub(crate) fn svg(title: &str, unit: &str, curves: &[(String, Vec<(f64, f64)>)])
          font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
          <text x=\"{LEFT}\" y=\"16\" font-size=\"13\">{title}</text>\n"
     );
-    for step in 0..=4 {
-        let value = high * f64::from(step) / 4.0;
+    let places = usize::from(step < 1.0);
+    for line in 0..=STEPS {
+        let value = step * f64::from(line);
         let (at, from, to) = (y(value), LEFT, WIDTH - 20.0);
         let _ = writeln!(
             out,
             "<line x1=\"{from}\" x2=\"{to}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"#e5e7eb\"/>\
-             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{value:.3} {unit}</text>",
+             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{value:.places$} {unit}</text>",
             LEFT - 4.0,
             at + 4.0
         );
