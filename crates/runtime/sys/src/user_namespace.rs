@@ -17,6 +17,8 @@ use rustix::{
     thread::{UnshareFlags, set_thread_groups, set_thread_res_gid, set_thread_res_uid, unshare_unsafe},
 };
 
+use crate::fork::child_of;
+
 /// What the holder is told when its users are mapped.
 const GO: [u8; 1] = [1];
 
@@ -95,16 +97,10 @@ fn clone(ends: &HolderEnds) -> io::Result<Pid> {
     if result == 0 {
         hold(ends);
     }
-    let failure = io::Error::last_os_error();
+    let child = child_of(result);
     // SAFETY: as above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut()) };
-    child(result, failure)
-}
-
-/// The child of a clone. A refused one has none: a signal to the number that says so goes to every process of the machine.
-fn child(result: libc::c_long, failure: io::Error) -> io::Result<Pid> {
-    let number = i32::try_from(result).ok().filter(|number| *number > 0);
-    number.and_then(Pid::from_raw).ok_or(failure)
+    child
 }
 
 /// The holder's whole life. What it calls are system calls and nothing else: rustix makes them without the C library.
@@ -151,13 +147,6 @@ mod tests {
         let path = holder.path("");
         drop(holder);
         assert!(fs::metadata(path).is_err(), "it is gone");
-    }
-
-    #[test]
-    fn a_clone_that_was_refused_has_no_child() {
-        let refused = |result| child(result, io::Error::from_raw_os_error(libc::EAGAIN));
-        assert_eq!(refused(-1).unwrap_err().raw_os_error(), Some(libc::EAGAIN));
-        assert_eq!(refused(42).unwrap().as_raw_nonzero().get(), 42);
     }
 
     #[test]
