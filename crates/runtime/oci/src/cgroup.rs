@@ -17,7 +17,7 @@ use std::{
 };
 
 use pulselet_runtime::{ContainerStats, Resources, Signal};
-use pulselet_sys::{Pid, attach_device_filter, send_signal};
+use pulselet_sys::{Pid, attach_device_filter, process_id, send_signal};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::device_access::{DeviceRule, rules as device_rules};
@@ -355,7 +355,7 @@ impl Cgroup {
         let mut members = HashSet::new();
         for directory in self.directories() {
             let text = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
-            members.extend(text.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)));
+            members.extend(text.lines().filter_map(|line| process_id(line.parse().ok()?)));
         }
         members
     }
