@@ -173,6 +173,32 @@ fn the_quick_start_works_as_it_is_printed() {
     }
 }
 
+/// The recording is of the page as it is: `scripts/record` makes another.
+#[test]
+fn the_recording_has_every_command_of_the_quick_start() {
+    let docs = Path::new(repository()).join("docs");
+    let picture = std::fs::read_to_string(docs.join("pictures/quick-start.svg")).unwrap();
+    let texts = picture.split('<').filter(|part| part.starts_with("tspan"));
+    let shown: String = texts
+        .filter_map(|part| part.split_once('>'))
+        .map(|(_, text)| text)
+        .collect();
+    let shown = shown
+        .replace("&lt;", "<")
+        .replace("&gt;", ">")
+        .replace("&amp;", "&");
+    let without_space = |text: &str| text.split_whitespace().collect::<String>();
+    let shown = without_space(&shown);
+    for block in blocks_of(&docs.join("quick-start.md")) {
+        for line in block.text.lines() {
+            assert!(
+                shown.contains(&without_space(line)),
+                "{line} is not recorded: run scripts/record"
+            );
+        }
+    }
+}
+
 #[test]
 fn the_recipes_work_as_they_are_printed() {
     if !requires("root", is_root()) {
