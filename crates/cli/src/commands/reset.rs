@@ -17,7 +17,7 @@ use crate::agent;
 use crate::cli::{CniArgs, ResetArgs};
 use crate::exit::{Exit, Failure};
 use crate::output;
-use crate::runtime::{self, RuntimeChoice};
+use crate::runtime::{self, ImageSettings, RuntimeChoice};
 
 /// How long containers may take to end before they are killed.
 const GRACE: Duration = Duration::from_secs(10);
@@ -112,7 +112,8 @@ impl Found {
                 cni_conf_dir: None,
                 cni_bin_dir: Vec::new(),
             };
-            let runtime = RuntimeChoice::open(&choice, data_dir, &no_plugins, false).await?;
+            let runtime =
+                RuntimeChoice::open(&choice, data_dir, &no_plugins, ImageSettings::default()).await?;
             let containers = runtime.list_containers(&ContainerFilter::default()).await;
             let sandboxes = runtime.list_sandboxes().await;
             found.push(FoundRuntime {
