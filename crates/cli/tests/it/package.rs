@@ -173,8 +173,8 @@ fn packages_come_and_go_without_a_trace() {
 /// A pod runs on after its agent, after the package was removed, which says so, and no longer when it was purged.
 fn pods_end_with_the_package(root: &Path) {
     let pod = format!(
-        "{{apiVersion: v1, kind: Pod, metadata: {{name: web}}, spec: {{terminationGracePeriodSeconds: 1, containers: [\
-         {{name: app, image: none, command: [/bin/sleep, '{MARK}']}}]}}}}"
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: web}}\nspec:\n  terminationGracePeriodSeconds: 1\n  containers:\n  \
+         - {{name: app, image: none, command: [/bin/sleep, '{MARK}']}}\n"
     );
     std::fs::write(root.join("etc/pulselet/manifests/web.yaml"), pod).unwrap();
     let script = r#"
