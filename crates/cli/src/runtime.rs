@@ -352,6 +352,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn mirrors_are_refused_where_nobody_would_ask_them() {
+        let settings = |mirror: &str| {
+            ImageSettings::new(&NodeConfig {
+                registry_mirrors: vec![mirror.to_owned()],
+                ..NodeConfig::default()
+            })
+        };
+        let images = settings("docker.io=https://mirror.example.com").expect("is a mirror");
+        assert_eq!(images.mirrors.len(), 1);
+        assert!(images.refuse_mirrors("of no use").is_err());
+        assert!(ImageSettings::default().refuse_mirrors("none").is_ok());
+        assert!(settings("mirror.example.com").is_err());
+    }
+
+    #[test]
     fn a_choice_is_known_by_its_name() {
         for choice in BuiltIn::ALL {
             assert_eq!(choice.name().parse(), Ok(RuntimeChoice::BuiltIn(choice)));

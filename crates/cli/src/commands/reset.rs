@@ -189,7 +189,8 @@ fn is_ours(name: &Path) -> bool {
     let Some(name) = name.to_str() else { return false };
     let has_ending = |file: &str| {
         let ending = name.strip_prefix(file);
-        ending.is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', '.']))
+        let ours = ["-", ".before-", ".corrupt-"];
+        ending.is_some_and(|rest| rest.is_empty() || ours.iter().any(|own| rest.starts_with(own)))
     };
     let of_node = name.starts_with("node-") && name.ends_with(".kubeconfig");
     OURS.contains(&name) || WITH_ENDINGS.into_iter().any(has_ending) || of_node
@@ -257,5 +258,38 @@ mod tests {
             fs::remove_file(directory.path().join(name)).unwrap();
         }
         assert!(remove_files(directory.path()).unwrap().is_empty() && !directory.path().exists());
+    }
+
+    #[test]
+    fn every_kind_of_file_is_ours_and_those_of_others_are_not() {
+        let ours = [
+            "objects.json",
+            "api-store",
+            "api.reserve",
+            "api.identity",
+            "api.identity.before-1700000000000",
+            "api.db",
+            "api.db-wal",
+            "api.db.before-restore-1700000000000",
+            "api.db-wal.before-1700000000000",
+            "node.db.corrupt-1",
+            "node-client.pem",
+            "node.kubeconfig",
+            "node-worker.kubeconfig",
+            "reset-program",
+        ];
+        for name in ours {
+            assert!(is_ours(Path::new(name)), "{name}");
+        }
+        for name in [
+            "mine.txt",
+            "api.dbx",
+            "api",
+            "node.txt",
+            "my.kubeconfig",
+            "api.db.mine",
+        ] {
+            assert!(!is_ours(Path::new(name)), "{name}");
+        }
     }
 }

@@ -65,8 +65,8 @@ fn make_container(body: &[u8]) {
         let below = config.log_path.starts_with(&sandbox.log_directory);
         assert!(
             below || !config.log_rotated_by_caller,
-            "{:?} is not the pod's",
-            config.log_path
+            "{} is not the pod's",
+            config.log_path.display()
         );
         let is_absolute = |mount: &pulselet_runtime::Mount| {
             mount.image.is_some() != mount.host_path.is_absolute() && mount.container_path.is_absolute()
