@@ -12,4 +12,4 @@ mod usage;
 
 pub use replace::{replace, sync_directory};
 pub use reserve::Reserve;
-pub use usage::disk_usage;
+pub use usage::{DiskUsage, disk_usage, measure};

@@ -10,8 +10,21 @@ const MAX_FILES: usize = 1_000_000;
 /// Bytes of the blocks in which the kernel counts.
 const BLOCK: u64 = 512;
 
+/// What a directory with all below it takes of a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct DiskUsage {
+    pub bytes: u64,
+    /// Files and directories, itself included.
+    pub inodes: u64,
+}
+
 /// Bytes on the disk below a directory. Links are not followed, and a file with several names counts once.
 pub fn disk_usage(directory: &Path) -> u64 {
+    measure(directory).bytes
+}
+
+/// The same with the number of files.
+pub fn measure(directory: &Path) -> DiskUsage {
     let mut pending: Vec<PathBuf> = vec![directory.to_owned()];
     let mut linked = HashSet::new();
     let (mut files, mut blocks) = (0, 0_u64);
@@ -32,7 +45,10 @@ pub fn disk_usage(directory: &Path) -> u64 {
             pending.extend(entries.take(room).map(|entry| entry.path()));
         }
     }
-    blocks.saturating_mul(BLOCK)
+    DiskUsage {
+        bytes: blocks.saturating_mul(BLOCK),
+        inodes: files as u64,
+    }
 }
 
 #[cfg(test)]
@@ -51,6 +67,12 @@ mod tests {
         std::os::unix::fs::symlink("/", directory.path().join("root")).expect("works");
         let after = disk_usage(directory.path());
         assert!(after < before + (1 << 16), "{after}");
+        assert_eq!(
+            measure(directory.path()).inodes,
+            4,
+            "two directories, a file and a link"
+        );
+        assert_eq!(measure(Path::new("/no/such/directory")), DiskUsage::default());
         assert_eq!(disk_usage(Path::new("/no/such/directory")), 0);
     }
 }
