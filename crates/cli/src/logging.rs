@@ -51,13 +51,11 @@ where
 
 /// Our own code at this level, libraries of the wire at info at most.
 fn directives(level: &str) -> String {
-    let mut text = level.to_owned();
-    if matches!(level, "debug" | "trace") {
-        for library in TALKATIVE {
-            text.push_str(&format!(",{library}=info"));
-        }
+    if !matches!(level, "debug" | "trace") {
+        return level.to_owned();
     }
-    text
+    let quiet = TALKATIVE.map(|library| format!("{library}=info"));
+    format!("{level},{}", quiet.join(","))
 }
 
 #[cfg(test)]

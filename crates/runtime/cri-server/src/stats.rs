@@ -325,9 +325,9 @@ mod tests {
         assert_eq!(samples.rate(&id, 2_000, start + Duration::from_millis(10)), None);
         let later = start + Duration::from_secs(2);
         assert_eq!(samples.rate(&id, 1_000_001_000, later), Some(500_000_000));
-        let layer = WritableLayer { bytes: 7, inodes: 1 };
-        samples.set_layer(&id, layer, later);
-        assert_eq!(samples.layer(&id, later), Some(layer));
+        let written = WritableLayer { bytes: 7, inodes: 1 };
+        samples.set_layer(&id, written, later);
+        assert_eq!(samples.layer(&id, later), Some(written));
         assert_eq!(samples.layer(&id, later + LAYER_SPAN), None);
         samples.forget(&id);
         assert_eq!(samples.layer(&id, later), None);
