@@ -202,11 +202,12 @@ e2e!(every_kind_of_file_goes, [Process], |world| {
     std::fs::create_dir(world.path("manifests")).unwrap();
     let node = Node::start(world);
     eventually("agent", || world.pods());
-    let objects = world.path("objects.yaml");
+    let objects = world.path("objects.json");
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"},
         "spec": {"containers": [world.container("app", &["sleep", "1000000"])]}});
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "key"}, "stringData": {"key": "k"}});
-    std::fs::write(&objects, format!("{secret}\n---\n{pod}\n")).unwrap();
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": [secret, pod]});
+    std::fs::write(&objects, list.to_string()).unwrap();
     let handed = world
         .command("run")
         .arg("--detach")
