@@ -31,20 +31,23 @@ const LAYERS: &str = "layers";
 /// Bytes of mount options that the kernel takes: a page, with its zero byte.
 const MAX_OPTIONS: usize = 4095;
 
+/// Makes what the overlay needs in the container's directory. What is there already stays.
+pub(super) fn make_directories(dir: &Path) -> io::Result<()> {
+    for name in [ROOT, UPPER, WORK] {
+        match fs::create_dir(dir.join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
 /// Mounts the overlay at [`ROOT`] in the container's directory.
 pub(super) fn mount_overlay(
     spec: &ContainerSpec,
     dir: &Path,
     users: Option<&PodUsers>,
 ) -> Result<(), RootError> {
-    for name in [ROOT, UPPER, WORK] {
-        match fs::create_dir(dir.join(name)) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(RootError::Overlay(error));
-            }
-            Ok(()) | Err(_) => {}
-        }
-    }
     let no_dev = !spec.confinement.privileged;
     let mapped = users.map(|users| map_layers(spec, dir, users)).transpose()?;
     let layers = mapped.as_ref().unwrap_or(&spec.root.layers);
