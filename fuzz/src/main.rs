@@ -11,6 +11,7 @@ use libfuzzer_sys::fuzz_target;
 const TARGETS: &[&[(&str, fn(&[u8]))]] = &[
     pulselet_agent::fuzzing::TARGETS,
     pulselet_apiserver::fuzzing::TARGETS,
+    pulselet_cri_server::fuzzing::TARGETS,
     pulselet_image::fuzzing::TARGETS,
     pulselet_probe::fuzzing::TARGETS,
     pulselet_runtime_oci::fuzzing::TARGETS,

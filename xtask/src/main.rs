@@ -166,7 +166,7 @@ fn docs() -> Vec<Step> {
 
 /// With the program that the tests have built.
 fn faults() -> Step {
-    Step::new(&["scripts/faults", "--for", "60"])
+    Step::new(&["scripts/faults", "--for", "360"])
 }
 
 /// Advisories are left out: their database is a repository that not every machine can reach.

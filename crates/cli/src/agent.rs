@@ -14,6 +14,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::cli::AgentArgs;
 use crate::exit::Failure;
 use crate::membership::{Application, Membership};
+use crate::runtime::ImageSettings;
 
 /// Threads that run the agent: one for its loop, one for what its jobs do meanwhile.
 const AGENT_THREADS: usize = 2;
@@ -69,9 +70,8 @@ pub(crate) async fn start(args: &AgentArgs, mut setting: Setting) -> Result<Star
     };
     let address = metrics.as_ref().and_then(|listener| listener.local_addr().ok());
     // After the claim: a runtime touches what it finds.
-    // Who gives pods to a service may not be who may read the machine's files.
-    let host_image = setting.config.host_image.unwrap_or(false);
-    let runtime = args.runtime.open(&path, &args.cni, host_image).await?;
+    let images = ImageSettings::new(&setting.config)?;
+    let runtime = args.runtime.open(&path, &args.cni, images).await?;
     let version = runtime.version().await.map_err(Failure::environment)?;
     let warning = (!version.features.images).then_some(
         "warning: containers are plain host processes: images are not used, and nothing is isolated",

@@ -7,7 +7,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use pulselet_cri_client::{ConnectError, CriOpenError, CriOptions, CriRuntime, USUAL_SOCKETS};
-use pulselet_image::ImageStore;
+use pulselet_image::{ImageStore, ParseMirrorError, RegistryMirror};
+use pulselet_plan::NodeConfig;
 use pulselet_runtime::Runtime;
 use pulselet_runtime_oci::{CniOptions, NetworkOptions, OciOptions, OciRuntime};
 use pulselet_runtime_process::{ProcessRuntime, ShimCommand};
@@ -38,33 +39,72 @@ pub(crate) enum BuiltIn {
     Process,
 }
 
+/// Why mirrors are of no use with a CRI server.
+const OTHERS_PULL: &str = "a CRI server pulls its images itself";
 /// Where what belongs to a CRI server is kept, below the data directory.
 const CRI: &str = "cri";
 const AUTO: &str = "auto";
 const SOCKET: &str = "unix://";
 
+/// Where the images of pods come from.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ImageSettings {
+    /// Whether pods may use the image of the machine's own files.
+    pub(crate) host_image: bool,
+    pub(crate) mirrors: Vec<RegistryMirror>,
+}
+
+impl ImageSettings {
+    pub(crate) fn new(config: &NodeConfig) -> Result<Self, Failure> {
+        let mirror = |text: &String| {
+            text.parse()
+                .map_err(|error: ParseMirrorError| Failure::usage(format_args!("registryMirrors: {error}")))
+        };
+        let mirrors = config
+            .registry_mirrors
+            .iter()
+            .map(mirror)
+            .collect::<Result<_, _>>();
+        Ok(Self {
+            // Who gives pods to a service may not be who may read the machine's files.
+            host_image: config.host_image.unwrap_or(false),
+            mirrors: mirrors?,
+        })
+    }
+
+    /// Refuses mirrors that nobody would ask.
+    fn refuse_mirrors(&self, why: &str) -> Result<(), Failure> {
+        if self.mirrors.is_empty() {
+            return Ok(());
+        }
+        Err(Failure::usage(format_args!(
+            "registryMirrors needs --runtime oci: {why}"
+        )))
+    }
+}
+
 impl RuntimeChoice {
     /// Opens the runtime below a data directory that the caller has claimed.
-    /// `host_image`: whether pods may use the image of the machine's own files.
     pub(crate) async fn open(
         &self,
         data_dir: &Path,
         cni: &CniArgs,
-        host_image: bool,
+        images: ImageSettings,
     ) -> Result<Arc<dyn Runtime>, Failure> {
         // Where this user may not, there is no agent of the machine's that he could tell.
         let _ = pulselet_runtime_oci::announce_data_dir(data_dir);
         match self {
-            Self::BuiltIn(built_in) => built_in.open(data_dir, cni, host_image).await,
+            Self::BuiltIn(built_in) => built_in.open(data_dir, cni, images).await,
             Self::Cri(socket) => {
                 if cni.cni_conf_dir.is_some() {
                     let message =
                         "--cni-conf-dir needs --runtime oci: a CRI server makes the networks of its pods";
                     return Err(Failure::usage(message));
                 }
+                images.refuse_mirrors(OTHERS_PULL)?;
                 open_cri(socket, &data_dir.join(CRI)).await
             }
-            Self::Auto => open_any(data_dir, cni, host_image).await,
+            Self::Auto => open_any(data_dir, cni, images).await,
         }
     }
 }
@@ -107,11 +147,18 @@ async fn connect(socket: &Path, root: &Path) -> Result<Arc<dyn Runtime>, CriOpen
 
 /// The first CRI server that answers. A directory whose pods are at one is never given to the built-in containers: they
 /// would run a second time.
-async fn open_any(data_dir: &Path, cni: &CniArgs, host_image: bool) -> Result<Arc<dyn Runtime>, Failure> {
+async fn open_any(
+    data_dir: &Path,
+    cni: &CniArgs,
+    images: ImageSettings,
+) -> Result<Arc<dyn Runtime>, Failure> {
     let root = data_dir.join(CRI);
     for socket in USUAL_SOCKETS.map(Path::new) {
         match connect(socket, &root).await {
-            Ok(runtime) => return Ok(runtime),
+            Ok(runtime) => {
+                images.refuse_mirrors(OTHERS_PULL)?;
+                return Ok(runtime);
+            }
             Err(CriOpenError::Connect(ConnectError::Missing { .. })) => {}
             Err(CriOpenError::Connect(error)) => output::note(&format!("not used: {error}")),
             Err(error @ CriOpenError::Owner(_)) => return Err(Failure::environment(error)),
@@ -126,7 +173,7 @@ async fn open_any(data_dir: &Path, cni: &CniArgs, host_image: bool) -> Result<Ar
         let hint = "start the container runtime, or choose one with --runtime";
         return Err(Failure::environment(message).with_hint(hint));
     }
-    BuiltIn::Oci.open(data_dir, cni, host_image).await
+    BuiltIn::Oci.open(data_dir, cni, images).await
 }
 
 impl BuiltIn {
@@ -156,16 +203,16 @@ impl BuiltIn {
         self,
         data_dir: &Path,
         cni: &CniArgs,
-        host_image: bool,
+        images: ImageSettings,
     ) -> Result<Arc<dyn Runtime>, Failure> {
         let root = self.root(data_dir);
         let cni = self.plugins(cni)?;
         Ok(match self {
-            Self::Process => Arc::new(
-                ProcessRuntime::open(&root, self.shim())
-                    .await
-                    .map_err(Failure::environment)?,
-            ),
+            Self::Process => {
+                images.refuse_mirrors("host processes have no images")?;
+                let opened = ProcessRuntime::open(&root, self.shim()).await;
+                Arc::new(opened.map_err(Failure::environment)?)
+            }
             Self::Oci => Arc::new(
                 OciRuntime::open(OciOptions {
                     root,
@@ -176,8 +223,8 @@ impl BuiltIn {
                         cni,
                         ..network_of(data_dir)
                     },
-                    images: open_images(data_dir).await?,
-                    host_image,
+                    images: open_images(data_dir).await?.with_mirrors(images.mirrors),
+                    host_image: images.host_image,
                 })
                 .await
                 .map_err(Failure::environment)?,
@@ -303,6 +350,21 @@ pub(crate) fn shim(mut args: impl Iterator<Item = OsString>) -> Option<ExitCode>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mirrors_are_refused_where_nobody_would_ask_them() {
+        let settings = |mirror: &str| {
+            ImageSettings::new(&NodeConfig {
+                registry_mirrors: vec![mirror.to_owned()],
+                ..NodeConfig::default()
+            })
+        };
+        let images = settings("docker.io=https://mirror.example.com").expect("is a mirror");
+        assert_eq!(images.mirrors.len(), 1);
+        assert!(images.refuse_mirrors("of no use").is_err());
+        assert!(ImageSettings::default().refuse_mirrors("none").is_ok());
+        assert!(settings("mirror.example.com").is_err());
+    }
 
     #[test]
     fn a_choice_is_known_by_its_name() {

@@ -1,10 +1,11 @@
 //! The REST protocol: a request from its headers to its answer.
 //!
 //! Start at `handler`, which takes a request through its steps. `route` finds what a path names, `query` and `body`
-//! read what the client sends, `accept` finds the form of the answer, and `render` and `table` give objects that form.
-//! What fails becomes a `status`.
+//! read what the client sends, `accept` finds the form of the answer, `render` and `table` give objects that form,
+//! and `answer` wraps it. What fails becomes a `status`.
 
 pub(crate) mod accept;
+mod answer;
 pub(crate) mod body;
 pub(crate) mod handler;
 mod health;

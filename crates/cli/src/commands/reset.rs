@@ -17,30 +17,39 @@ use crate::agent;
 use crate::cli::{CniArgs, ResetArgs};
 use crate::exit::{Exit, Failure};
 use crate::output;
-use crate::runtime::{self, RuntimeChoice};
+use crate::runtime::{self, ImageSettings, RuntimeChoice};
 
 /// How long containers may take to end before they are killed.
 const GRACE: Duration = Duration::from_secs(10);
-/// What agents and API servers make in a data directory; files of `SQLite` have endings of their own.
-const OURS: [&str; 17] = [
+/// What agents and API servers make in a data directory.
+const OURS: [&str; 23] = [
     "admin.kubeconfig",
     "agent.lock",
-    "api.db",
+    "api-store",
     "api.lock",
+    "api.reserve",
+    "api.restoring",
     "cri",
     "images",
     "logs",
-    "node.db",
+    "node-client.pem",
+    "node-serving.pem",
+    "node.kubeconfig",
     "node.reserve",
+    "objects.json",
     "oci",
     "pki",
     "pods",
     "process",
     "pulselet.sock",
+    // What the Debian package keeps to be purged with.
+    "reset-program",
     "services.json",
     "stopped.json",
     "tokens.csv",
 ];
+/// Files beside which others have their names and an ending: those of `SQLite`, and what was put aside.
+const WITH_ENDINGS: [&str; 3] = ["api.db", "api.identity", "node.db"];
 const HELD: &str = "stop that agent first: Ctrl-C in its terminal, or `systemctl stop pulselet`; its pods are ended by reset";
 
 pub(crate) fn run(args: &ResetArgs) -> Result<Exit, Failure> {
@@ -103,7 +112,8 @@ impl Found {
                 cni_conf_dir: None,
                 cni_bin_dir: Vec::new(),
             };
-            let runtime = RuntimeChoice::open(&choice, data_dir, &no_plugins, false).await?;
+            let runtime =
+                RuntimeChoice::open(&choice, data_dir, &no_plugins, ImageSettings::default()).await?;
             let containers = runtime.list_containers(&ContainerFilter::default()).await;
             let sandboxes = runtime.list_sandboxes().await;
             found.push(FoundRuntime {
@@ -177,12 +187,13 @@ fn ours_in(data_dir: &Path) -> Vec<PathBuf> {
 
 fn is_ours(name: &Path) -> bool {
     let Some(name) = name.to_str() else { return false };
-    let of_database = |database: &str| {
-        let rest = name.strip_prefix(database);
-        rest.is_some_and(|rest| rest.starts_with('-') || rest.starts_with(".corrupt-"))
+    let has_ending = |file: &str| {
+        let ending = name.strip_prefix(file);
+        let ours = ["-", ".before-", ".corrupt-"];
+        ending.is_some_and(|rest| rest.is_empty() || ours.iter().any(|own| rest.starts_with(own)))
     };
     let of_node = name.starts_with("node-") && name.ends_with(".kubeconfig");
-    OURS.contains(&name) || of_database("node.db") || of_database("api.db") || of_node
+    OURS.contains(&name) || WITH_ENDINGS.into_iter().any(has_ending) || of_node
 }
 
 /// Mounts that a killed agent has left: the deepest first.
@@ -247,5 +258,38 @@ mod tests {
             fs::remove_file(directory.path().join(name)).unwrap();
         }
         assert!(remove_files(directory.path()).unwrap().is_empty() && !directory.path().exists());
+    }
+
+    #[test]
+    fn every_kind_of_file_is_ours_and_those_of_others_are_not() {
+        let ours = [
+            "objects.json",
+            "api-store",
+            "api.reserve",
+            "api.identity",
+            "api.identity.before-1700000000000",
+            "api.db",
+            "api.db-wal",
+            "api.db.before-restore-1700000000000",
+            "api.db-wal.before-1700000000000",
+            "node.db.corrupt-1",
+            "node-client.pem",
+            "node.kubeconfig",
+            "node-worker.kubeconfig",
+            "reset-program",
+        ];
+        for name in ours {
+            assert!(is_ours(Path::new(name)), "{name}");
+        }
+        for name in [
+            "mine.txt",
+            "api.dbx",
+            "api",
+            "node.txt",
+            "my.kubeconfig",
+            "api.db.mine",
+        ] {
+            assert!(!is_ours(Path::new(name)), "{name}");
+        }
     }
 }

@@ -13,6 +13,7 @@ fn targets() -> Vec<Target> {
     let all = [
         pulselet_agent::fuzzing::TARGETS,
         pulselet_apiserver::fuzzing::TARGETS,
+        pulselet_cri_server::fuzzing::TARGETS,
         pulselet_image::fuzzing::TARGETS,
         pulselet_probe::fuzzing::TARGETS,
         pulselet_runtime_oci::fuzzing::TARGETS,

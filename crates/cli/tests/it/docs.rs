@@ -14,6 +14,9 @@ const MARK: &str = "<!-- not run: ";
 /// Blocks in these languages are for a shell.
 const SHELL: [&str; 2] = ["sh", "console"];
 
+/// Pages whose blocks follow each other.
+const AS_A_WHOLE: [&str; 2] = ["quick-start.md", "recipes.md"];
+
 /// A block of commands on a page.
 #[derive(Debug)]
 struct Block {
@@ -114,7 +117,7 @@ fn every_block_works_as_it_is_printed_or_says_why_it_is_not_run() {
         match reason {
             Some(reason) => println!("{page}:{line} is not run: {reason}"),
             // It is run as a whole, below.
-            None if page == "quick-start.md" => run += 1,
+            None if AS_A_WHOLE.contains(&page.as_str()) => run += 1,
             None => {
                 let directory = clone();
                 let output = with_pulselet("bash", directory.path())
@@ -132,35 +135,32 @@ fn every_block_works_as_it_is_printed_or_says_why_it_is_not_run() {
     assert!(run > 6, "{run}");
 }
 
-/// In namespaces of its own the page has the machine's usual places and ports for itself.
+/// Runs all blocks of a page, one after the other, and returns what they printed. In namespaces of its own the page has the
+/// machine's usual places and ports for itself.
+fn run_page(page: &str) -> String {
+    let blocks = blocks_of(&Path::new(repository()).join("docs").join(page));
+    let mut script = "set -eux\nmount -t tmpfs tmpfs /var/lib\nip link set lo up\n".to_owned();
+    for block in blocks.iter().filter(|block| block.reason.is_none()) {
+        script += &block.text;
+    }
+    let directory = clone();
+    let mut command = with_pulselet("timeout", directory.path());
+    command.args(["--kill-after=5", "120", "unshare", "--mount", "--net"]);
+    let output = command.args(["bash", "-c", &script]).output().unwrap();
+    let (stdout, stderr) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(output.status.success(), "{page}: {stdout}\n{stderr}");
+    stdout.into_owned()
+}
+
 #[test]
 fn the_quick_start_works_as_it_is_printed() {
     if !requires("root", is_root()) {
         return;
     }
-    let blocks = blocks_of(&Path::new(repository()).join("docs/quick-start.md"));
-    let mut script = "set -eux\nmount -t tmpfs tmpfs /var/lib\nip link set lo up\n".to_owned();
-    for block in &blocks {
-        script += &block.text;
-    }
-    let directory = clone();
-    let mut command = with_pulselet("timeout", directory.path());
-    command.args([
-        "--kill-after=5",
-        "120",
-        "unshare",
-        "--mount",
-        "--net",
-        "bash",
-        "-c",
-        &script,
-    ]);
-    let output = command.output().unwrap();
-    let (stdout, stderr) = (
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr),
-    );
-    assert!(output.status.success(), "{stdout}\n{stderr}");
+    let printed = run_page("quick-start.md");
     for part in [
         "accepted",
         "app | hello",
@@ -169,7 +169,44 @@ fn the_quick_start_works_as_it_is_printed() {
         "Stopped",
         "is gone",
     ] {
-        assert!(stdout.contains(part), "no {part:?} in {stdout}\n{stderr}");
+        assert!(printed.contains(part), "no {part:?} in {printed}");
+    }
+}
+
+/// The recording is of the page as it is: `scripts/record` makes another.
+#[test]
+fn the_recording_has_every_command_of_the_quick_start() {
+    let docs = Path::new(repository()).join("docs");
+    let picture = std::fs::read_to_string(docs.join("pictures/quick-start.svg")).unwrap();
+    let texts = picture.split('<').filter(|part| part.starts_with("tspan"));
+    let shown: String = texts
+        .filter_map(|part| part.split_once('>'))
+        .map(|(_, text)| text)
+        .collect();
+    let shown = shown
+        .replace("&lt;", "<")
+        .replace("&gt;", ">")
+        .replace("&amp;", "&");
+    let without_space = |text: &str| text.split_whitespace().collect::<String>();
+    let shown = without_space(&shown);
+    for block in blocks_of(&docs.join("quick-start.md")) {
+        for line in block.text.lines() {
+            assert!(
+                shown.contains(&without_space(line)),
+                "{line} is not recorded: run scripts/record"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_recipes_work_as_they_are_printed() {
+    if !requires("root", is_root()) {
+        return;
+    }
+    let printed = run_page("recipes.md");
+    for part in ["liveness probe failed", "SIGQUIT", "accepted"] {
+        assert!(printed.contains(part), "no {part:?} in {printed}");
     }
 }
 

@@ -12,6 +12,7 @@ const GOOD: Point = Point {
     busy: 0.1,
     late_p50: 0.001,
     late_p99: 0.005,
+    made: 1.0,
     kept: 1.0,
 };
 
@@ -19,6 +20,7 @@ fn series(points: &[Point]) -> Series {
     Series {
         name: "http, 200 ms",
         points: points.to_vec(),
+        unready: None,
     }
 }
 
@@ -35,6 +37,7 @@ fn a_floor_is_where_lateness_or_cpu_breaks() {
         },
         Point { busy: 0.9, ..GOOD },
         Point { kept: 0.9, ..GOOD },
+        Point { made: 0.5, ..GOOD },
     ] {
         let broken = Point {
             containers: 40,
@@ -51,7 +54,7 @@ fn a_floor_is_where_lateness_or_cpu_breaks() {
     assert_eq!(series(&[]).safe(), 0);
     let table = markdown(&[series(&[GOOD, twice])], 2);
     assert!(
-        table.contains("| http, 200 ms | 10 | 60 us | 200 us | 10 % | 1.0 ms | 5.0 ms | 100.0 % |"),
+        table.contains("| http, 200 ms | 10 | 60 us | 200 us | 10 % | 1.0 ms | 5.0 ms | 100 % | 100 % |"),
         "{table}"
     );
     assert!(table.ends_with("| http, 200 ms | 10 |\n"), "per core: {table}");

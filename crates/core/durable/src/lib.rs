@@ -14,4 +14,4 @@ mod usage;
 pub use replace::{replace, sync_directory};
 pub use reserve::Reserve;
 pub use tree::remove_tree;
-pub use usage::disk_usage;
+pub use usage::{DiskUsage, disk_usage, measure};

@@ -20,9 +20,22 @@ const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 
+/// What a directory with all below it takes of a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct DiskUsage {
+    pub bytes: u64,
+    /// Files and directories, itself included.
+    pub inodes: u64,
+}
+
 /// Bytes on the disk below a directory. Links are not followed, a file with several names counts once, and what is mounted
 /// below it does not count.
 pub fn disk_usage(directory: &Path) -> u64 {
+    measure(directory).bytes
+}
+
+/// The same with the number of files.
+pub fn measure(directory: &Path) -> DiskUsage {
     let opened = openat(
         CWD,
         directory,
@@ -30,10 +43,10 @@ pub fn disk_usage(directory: &Path) -> u64 {
         Mode::empty(),
     );
     let Ok(top) = opened else {
-        return 0;
+        return DiskUsage::default();
     };
     let Ok(stat) = fstat(&top) else {
-        return 0;
+        return DiskUsage::default();
     };
     let mut count = Count {
         device: stat.st_dev,
@@ -54,7 +67,10 @@ pub fn disk_usage(directory: &Path) -> u64 {
     while let Some(name) = way.next_directory() {
         way.enter(name, &mut count);
     }
-    count.blocks.saturating_mul(BLOCK)
+    DiskUsage {
+        bytes: count.blocks.saturating_mul(BLOCK),
+        inodes: count.files as u64,
+    }
 }
 
 /// What was found so far.
@@ -207,6 +223,12 @@ mod tests {
         std::os::unix::fs::symlink("/", directory.path().join("root")).expect("works");
         let after = disk_usage(directory.path());
         assert!(after < before + (1 << 16), "{after}");
+        assert_eq!(
+            measure(directory.path()).inodes,
+            4,
+            "two directories, a file and a link"
+        );
+        assert_eq!(measure(Path::new("/no/such/directory")), DiskUsage::default());
         assert_eq!(disk_usage(Path::new("/no/such/directory")), 0);
     }
 

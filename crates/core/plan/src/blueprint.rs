@@ -16,7 +16,7 @@ use crate::refusal::PodRefusal;
 use crate::security::RecursiveReadOnly;
 use crate::storage::StorageLimit;
 use crate::target::{HookTarget, ProbeTarget};
-use crate::volume::{SizeLimit, VolumeBlueprint};
+use crate::volume::{ImageVolume, SizeLimit, VolumeBlueprint};
 
 /// An admitted Pod, converted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,6 +84,15 @@ impl PodBlueprint {
     /// The limits that nobody but the node keeps.
     pub fn size_limits(&self) -> impl Iterator<Item = &SizeLimit> {
         self.volumes.iter().filter_map(VolumeBlueprint::size_limit)
+    }
+
+    /// The images that a container mounts, by its place in the plan, each with the volume's name.
+    pub fn image_volumes(&self, container: usize) -> impl Iterator<Item = (&str, &ImageVolume)> {
+        let mounts = self.containers.get(container).map(|it| &it.mounts[..]);
+        let mounts = mounts.unwrap_or_default();
+        let is_mounted = |volume: &&VolumeBlueprint| mounts.iter().any(|mount| *mount.volume == *volume.name);
+        let volumes = self.volumes.iter().filter(is_mounted);
+        volumes.filter_map(|volume| Some((&*volume.name, volume.image()?)))
     }
 
     /// Whether the node writes the files of one of its volumes.
@@ -155,7 +164,7 @@ impl MountBlueprint {
 
 impl PullPolicy {
     /// What admission did not fill in, or would not know, is the careful middle.
-    fn read(text: &str) -> Self {
+    pub(crate) fn read(text: &str) -> Self {
         match text {
             "Always" => Self::Always,
             "Never" => Self::Never,

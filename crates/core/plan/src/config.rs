@@ -32,6 +32,8 @@ pub struct NodeConfig {
     pub settings: Settings,
     /// Whether pods may use the image of the machine's own files; `None` if the command decides.
     pub host_image: Option<bool>,
+    /// Mirrors of registries, as they are written; who pulls images reads them.
+    pub registry_mirrors: Vec<String>,
     pub duties: NodeDuties,
 }
 
@@ -101,6 +103,7 @@ struct File {
     crash_loop_back_off: Option<BackOff>,
     probe_grace_period_seconds: Option<Spanned<i64>>,
     host_image: Option<bool>,
+    registry_mirrors: Vec<String>,
     kube_reserved: Texts,
     system_reserved: Texts,
     max_pods: Option<Spanned<i64>>,
@@ -167,6 +170,7 @@ impl File {
         }
         let defaults = Settings::default();
         let host_image = self.host_image;
+        let registry_mirrors = self.registry_mirrors;
         let (backoff_initial, backoff_max) =
             self.crash_loop_back_off.unwrap_or_default().resolve(&defaults)?;
         let settings = Settings {
@@ -189,6 +193,7 @@ impl File {
             gates,
             settings,
             host_image,
+            registry_mirrors,
             duties,
         })
     }
@@ -264,6 +269,7 @@ overloadGuard: true
 crashLoopBackOff: {initial: 1s, max: 1m30s}
 probeGracePeriodSeconds: 15
 hostImage: true
+registryMirrors: [docker.io=https://mirror.example.com]
 ";
         let gates = GateSet::ALL
             .with(Gate::SubSecondProbes, false)
@@ -283,6 +289,7 @@ hostImage: true
             gates,
             settings,
             host_image,
+            registry_mirrors: vec!["docker.io=https://mirror.example.com".to_owned()],
             duties: NodeDuties::default(),
         };
         assert_eq!(NodeConfig::parse(text), Ok(expected));
@@ -296,7 +303,7 @@ hostImage: true
 
     #[test]
     fn errors_name_their_place() {
-        insta::assert_snapshot!(error("looks: true\nlook: false\n"), @"line 2, column 1: unknown field `look`, expected one of featureGates, subSecondPolicy, looks, execErrorIsFailure, overloadGuard, crashLoopBackOff, probeGracePeriodSeconds, hostImage, kubeReserved, systemReserved, maxPods, clusterDNS, clusterDomain, containerLogMaxSize, containerLogMaxFiles, imageGCHighThresholdPercent, imageGCLowThresholdPercent, imageMinimumGCAge, evictionHard, evictionSoft, evictionSoftGracePeriod, evictionMaxPodGracePeriod, evictionPressureTransitionPeriod");
+        insta::assert_snapshot!(error("looks: true\nlook: false\n"), @"line 2, column 1: unknown field `look`, expected one of featureGates, subSecondPolicy, looks, execErrorIsFailure, overloadGuard, crashLoopBackOff, probeGracePeriodSeconds, hostImage, registryMirrors, kubeReserved, systemReserved, maxPods, clusterDNS, clusterDomain, containerLogMaxSize, containerLogMaxFiles, imageGCHighThresholdPercent, imageGCLowThresholdPercent, imageMinimumGCAge, evictionHard, evictionSoft, evictionSoftGracePeriod, evictionMaxPodGracePeriod, evictionPressureTransitionPeriod");
         insta::assert_snapshot!(error("looks: true\nlooks: false\n"), @"line 2, column 1: duplicate mapping key: looks not allowed here");
         insta::assert_snapshot!(error("looks: perhaps\n"), @"line 1, column 8: invalid boolean (true or false expected)");
         insta::assert_snapshot!(error("subSecondPolicy: sometimes\n"), @"line 1, column 18: unknown variant `sometimes`, expected one of onlyFirstTime, alwaysWhenWaitingForSuccess, always");

@@ -35,4 +35,4 @@ pub use security::{
 };
 pub use storage::StorageLimit;
 pub use target::{HookTarget, HostPort, HttpScheme, HttpTarget, ProbeTarget};
-pub use volume::{SizeLimit, VolumeBlueprint, VolumeKind, limit_bytes};
+pub use volume::{ImageVolume, SizeLimit, VolumeBlueprint, VolumeKind, limit_bytes};

@@ -2,8 +2,12 @@
 //!
 //! What belongs into a written volume is for whoever writes it: that depends on objects that change while the pod runs.
 
-use pulselet_model::openapi::api::core::v1::{EmptyDirVolumeSource, Volume};
+use std::sync::Arc;
+
+use pulselet_model::openapi::api::core::v1::{EmptyDirVolumeSource, ImageVolumeSource, Volume};
 use pulselet_model::quantity::Amount;
+
+use crate::blueprint::PullPolicy;
 
 /// Nano-units in one unit of a quantity.
 const NANOS: i128 = 1_000_000_000;
@@ -27,8 +31,18 @@ pub enum VolumeKind {
     Secret,
     DownwardApi,
     Projected,
+    /// The files of an image, which the runtime mounts.
+    Image(Box<ImageVolume>),
     /// Everything that this node cannot mount.
     Other,
+}
+
+/// An image that is mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageVolume {
+    /// As the pod names it.
+    pub reference: Arc<str>,
+    pub pull_policy: PullPolicy,
 }
 
 /// How large a volume on the disk may become.
@@ -45,7 +59,7 @@ impl VolumeKind {
     pub fn is_written(&self) -> bool {
         match self {
             Self::ConfigMap | Self::Secret | Self::DownwardApi | Self::Projected => true,
-            Self::Disk { .. } | Self::Memory | Self::HostPath | Self::Other => false,
+            Self::Disk { .. } | Self::Memory | Self::HostPath | Self::Image(_) | Self::Other => false,
         }
     }
 }
@@ -64,6 +78,8 @@ impl VolumeBlueprint {
             empty_dir(&volume.name, source)
         } else if volume.host_path.is_some() {
             VolumeKind::HostPath
+        } else if let Some(source) = &volume.image {
+            VolumeKind::Image(Box::new(ImageVolume::new(source)))
         } else {
             VolumeKind::Other
         };
@@ -83,7 +99,32 @@ impl VolumeBlueprint {
             | VolumeKind::Secret
             | VolumeKind::DownwardApi
             | VolumeKind::Projected
+            | VolumeKind::Image(_)
             | VolumeKind::Other => None,
+        }
+    }
+
+    /// The image whose files it shows; `None` if it shows other files.
+    pub fn image(&self) -> Option<&ImageVolume> {
+        match &self.kind {
+            VolumeKind::Image(image) => Some(image),
+            VolumeKind::Disk { .. }
+            | VolumeKind::Memory
+            | VolumeKind::HostPath
+            | VolumeKind::ConfigMap
+            | VolumeKind::Secret
+            | VolumeKind::DownwardApi
+            | VolumeKind::Projected
+            | VolumeKind::Other => None,
+        }
+    }
+}
+
+impl ImageVolume {
+    fn new(source: &ImageVolumeSource) -> Self {
+        Self {
+            reference: source.reference.as_deref().unwrap_or_default().into(),
+            pull_policy: PullPolicy::read(source.pull_policy.as_deref().unwrap_or_default()),
         }
     }
 }

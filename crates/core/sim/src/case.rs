@@ -17,7 +17,7 @@ use pulselet_vocabulary::{PodName, exit_code};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
-use crate::faults::{Crash, CrashMoment, FaultPlan, Rates, Stall};
+use crate::faults::{ClockJump, Crash, CrashMoment, Dependency, FaultPlan, Outage, Rates, Stall};
 use crate::oracle::Punctuality;
 use crate::scenario::{
     Ending, GateFlip, GateSkew, HookScript, Hooks, Load, OwnExit, ProbeScript, Scenario, ScriptedHealth,
@@ -69,6 +69,7 @@ impl Case {
         let settings = dice.settings();
         let load = if calm { Vec::new() } else { dice.load() };
         let scenario = Scenario { load, ..scenario };
+        let faults = if calm { faults } else { dice.outages(faults) };
         Self {
             seed,
             pod,
@@ -487,6 +488,7 @@ impl Dice {
                     Span::ZERO
                 },
                 moment: self.pick(&CrashMoment::ALL),
+                loses_database: false,
             });
         }
         let mut stalls = Vec::new();
@@ -504,7 +506,35 @@ impl Dice {
             report_delay: Span::from_millis(self.pick(&[0, 0, 5, 300, 2000])),
             crashes,
             stalls,
+            outages: Vec::new(),
+            clock_jumps: Vec::new(),
         }
+    }
+
+    /// What the agent needs is away at times, and its clock wrong. Drawn after all else, so that what was drawn before is
+    /// what it always was.
+    fn outages(&mut self, mut faults: FaultPlan) -> FaultPlan {
+        if self.one_in(2) {
+            return faults;
+        }
+        faults.until = Time::ZERO + FAULTS_LAST;
+        for _ in 0..self.below(4) {
+            let from = Time::ZERO + self.moment(120);
+            faults.outages.push(Outage {
+                of: self.pick(&Dependency::ALL),
+                from,
+                lasts: Span::from_millis(500) + self.moment(29),
+            });
+        }
+        for _ in 0..self.below(3) {
+            let at = Time::ZERO + self.moment(140);
+            let ahead = self.pick(&[-86_400, -3_600, -90, -1, 1, 90, 3_600, 86_400]);
+            faults.clock_jumps.push(ClockJump { at, ahead });
+        }
+        for crash in &mut faults.crashes {
+            crash.loses_database = self.one_in(4);
+        }
+        faults
     }
 }
 

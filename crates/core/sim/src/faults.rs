@@ -1,4 +1,5 @@
-//! What goes wrong around the agent: a slow or failing runtime, late and repeated reports, crashes, stalls.
+//! What goes wrong around the agent: a slow or failing runtime, late and repeated reports, crashes, stalls, outages of what
+//! the agent needs, a wall clock that jumps.
 //!
 //! Every choice is a function of the seed and of what the choice is about, never of the choices made before. So
 //! taking one kind of fault away leaves all others as they were, which is what makes a failing seed shrinkable.
@@ -19,6 +20,8 @@ pub struct FaultPlan {
     pub report_delay: Span,
     pub crashes: Vec<Crash>,
     pub stalls: Vec<Stall>,
+    pub outages: Vec<Outage>,
+    pub clock_jumps: Vec<ClockJump>,
 }
 
 /// How many of a hundred go wrong.
@@ -39,6 +42,9 @@ pub struct Crash {
     pub at: Time,
     pub down: Span,
     pub moment: CrashMoment,
+    /// The database does not survive it: the agent goes on from the spare copy, which is as old as the last change that
+    /// others could see.
+    pub loses_database: bool,
 }
 
 /// How far the agent had come with the step it was in.
@@ -69,6 +75,35 @@ impl CrashMoment {
 pub struct Stall {
     pub at: Time,
     pub lasts: Span,
+}
+
+/// Something that the agent needs is not there for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outage {
+    pub of: Dependency,
+    pub from: Time,
+    pub lasts: Span,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dependency {
+    /// The disk refuses every write: it is full, or it fails.
+    Store,
+    /// Every call fails, and nothing is heard of containers. They run on, and grace periods are kept.
+    Runtime,
+    /// Requests arrive when it is back.
+    Api,
+}
+
+impl Dependency {
+    pub const ALL: [Self; 3] = [Self::Store, Self::Runtime, Self::Api];
+}
+
+/// From this moment on the wall clock is so many seconds ahead, or behind; until the next jump.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockJump {
+    pub at: Time,
+    pub ahead: i64,
 }
 
 /// What a choice is about.
@@ -106,6 +141,37 @@ impl FaultPlan {
         now < self.until && self.draw(choice, subject) % 100 < u64::from(rate)
     }
 
+    /// When an outage is over; none if there is none at this moment.
+    pub(crate) fn outage_end(&self, of: Dependency, now: Time) -> Option<Time> {
+        let covers = |outage: &&Outage| outage.of == of && outage.from <= now && now < outage.end();
+        let ends = self.outages.iter().filter(covers).map(|outage| outage.end());
+        let end = ends.max()?;
+        // Another one may have begun before this one ends.
+        Some(self.outage_end(of, end).unwrap_or(end))
+    }
+
+    /// When something reaches the other side that was sent at this moment.
+    pub(crate) fn passes(&self, through: Dependency, at: Time) -> Time {
+        self.outage_end(through, at).unwrap_or(at)
+    }
+
+    /// What the agent takes a runtime's time stamp for: it compares it with the wall clock, which may have jumped since.
+    /// Never in the future.
+    pub(crate) fn read_stamp(&self, now: Time, stamp: Time) -> Time {
+        let jumped = self.clock_ahead(now) - self.clock_ahead(stamp);
+        let by = Span::from_secs(jumped.unsigned_abs());
+        let read = if jumped > 0 { stamp - by } else { stamp + by };
+        read.min(now)
+    }
+
+    fn clock_ahead(&self, at: Time) -> i64 {
+        let before = self
+            .clock_jumps
+            .iter()
+            .filter(|jump| jump.at <= at && at < self.until);
+        before.max_by_key(|jump| jump.at).map_or(0, |jump| jump.ahead)
+    }
+
     /// How long something takes, from nothing to the longest.
     pub(crate) fn span(&self, now: Time, choice: Choice, subject: Subject) -> Span {
         let longest = match choice {
@@ -131,6 +197,12 @@ impl FaultPlan {
         [choice as u64, life, subject.number]
             .into_iter()
             .fold(mix(self.seed), |hash, part| mix(hash ^ mix(part)))
+    }
+}
+
+impl Outage {
+    pub(crate) fn end(&self) -> Time {
+        self.from + self.lasts
     }
 }
 

@@ -12,9 +12,10 @@ mod record;
 
 use std::sync::Arc;
 
-use pulselet_engine::io::{Action, Input};
+use pulselet_engine::io::{Action, Input, LifeKey};
 use pulselet_engine::line::{KillReason, Line, LineBody, LineOutcome, Phase};
 use pulselet_engine::plan::{PodPlan, ProbeKind, Role, Settings};
+use pulselet_engine::status::PodReport;
 use pulselet_engine::time::{Span, Time};
 use pulselet_plan::timing::{self, ProbeTiming};
 use pulselet_vocabulary::Signal;
@@ -60,6 +61,9 @@ pub struct Oracles {
     steps_at_once: u32,
     /// Gates were flipped: the times that the first plan implies do not hold any more.
     flipped: bool,
+    /// An agent could not write down what had happened, and another went on without it: what was told before is no measure
+    /// of what comes, but the containers are.
+    forgot: bool,
 }
 
 type Verdict = Result<(), Violation>;
@@ -86,21 +90,30 @@ impl Oracles {
             now: Time::ZERO,
             steps_at_once: 0,
             flipped: false,
+            forgot: false,
         }
     }
 
     /// Checks the step that the simulation has just taken.
     pub fn check(&mut self, simulation: &Simulation) -> Verdict {
         self.time_moves_on(simulation.now())?;
+        self.one_life_at_a_time(simulation)?;
         let step = simulation.last_step();
         self.restored_state_is_the_same(step)?;
-        if step.restart.is_some() {
+        if let Some(restart) = &step.restart {
+            self.forgot |= restart.forgot;
+            if restart.from_spare {
+                self.containers.iter_mut().for_each(Record::forget_the_unseen);
+            }
             self.containers
                 .iter_mut()
                 .for_each(Record::forget_probes_under_way);
         }
         if let Some(input) = &step.input {
             self.note_input(input);
+        }
+        if self.forgot {
+            return Ok(());
         }
         // What this step is about to tell may just be in time, but not what it has to tell too late.
         if self.punctuality == Punctuality::Exact && !self.flipped {
@@ -124,6 +137,11 @@ impl Oracles {
 
     /// Checks where the pod has come to rest. `faults_end` is when the world began to behave.
     pub fn check_end(&self, simulation: &Simulation, scenario: &Scenario, faults_end: Time) -> Verdict {
+        let left = simulation.running().next();
+        let rule = "a pod that is over leaves nothing running";
+        self.ensure(!simulation.pod().is_over() || left.is_none(), rule, || {
+            format!("{left:?} runs on")
+        })?;
         convergence::check(self, simulation, scenario, faults_end)
     }
 
@@ -160,9 +178,35 @@ impl Oracles {
             return Ok(());
         };
         self.ensure(restart.read_back, rule, || "it reads back differently".to_owned())?;
-        self.ensure(restart.before == restart.after, rule, || {
-            format!("{:?} became {:?}", restart.before, restart.after)
+        let (before, after) = (&restart.before, &restart.after);
+        let holds = if restart.from_spare {
+            // It is as old as the last change of a life; why a container waits may be older.
+            let lives = |report: &PodReport| -> Vec<_> {
+                let containers = report.containers.iter();
+                containers
+                    .map(|it| (it.id.clone(), it.restart_count, it.started, it.ready))
+                    .collect()
+            };
+            lives(before) == lives(after) && before.phase == after.phase
+        } else {
+            before == after
+        };
+        self.ensure(restart.forgot || holds, rule, || {
+            format!("{before:?} became {after:?}")
         })
+    }
+
+    /// Also if an agent has forgotten one of them.
+    fn one_life_at_a_time(&self, simulation: &Simulation) -> Verdict {
+        let mut last: Option<LifeKey> = None;
+        for life in simulation.running() {
+            let twice = last.is_some_and(|last| last.container == life.container);
+            self.ensure(!twice, "a container runs once at a time", || {
+                format!("{life:?} runs beside {last:?}")
+            })?;
+            last = Some(life);
+        }
+        Ok(())
     }
 
     fn note_input(&mut self, input: &Input) {

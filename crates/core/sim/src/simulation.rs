@@ -1,14 +1,14 @@
 //! One pod, its agent and its world, step by step on a virtual clock.
 //!
 //! The agent here is the smallest driver there can be: it hands the engine what arrives, persists the state when the
-//! engine says so, and only then carries out the actions. A crash loses everything else. Two runs of the same setup
-//! give the same steps.
+//! engine says so, and only then carries out the actions; on a disk that refuses it goes ahead without, but begins no
+//! sandbox. A crash loses everything else. Two runs of the same setup give the same steps.
 
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 
-use pulselet_engine::io::{Action, Input, Outbox};
+use pulselet_engine::io::{Action, Input, LifeKey, Outbox};
 use pulselet_engine::line::Line;
 use pulselet_engine::plan::{PodPlan, Settings};
 use pulselet_engine::status::PodReport;
@@ -99,6 +99,12 @@ pub struct Simulation {
     pod: PodMachine,
     /// What a new agent would find on disk.
     persisted: PodMachine,
+    /// And what it would find beside a database that is lost.
+    spare: PodMachine,
+    unsaved: Option<Unsaved>,
+    /// What the last crash took, for the agent that comes back.
+    forgot: bool,
+    from_spare: bool,
     world: World,
     agent: Agent,
     /// How late its probes are. An agent that is gone has taken it with it, but for what it had decided.
@@ -112,6 +118,15 @@ pub struct Simulation {
     ambush: Option<Crash>,
     out: Outbox,
     step: Step,
+}
+
+/// What has happened since the disk refuses.
+#[derive(Debug, Default)]
+struct Unsaved {
+    /// Sandboxes wait for the disk.
+    held: Vec<Action>,
+    /// Whoever made them makes them again to an agent that has forgotten them.
+    requests: Vec<Input>,
 }
 
 #[derive(Debug)]
@@ -140,6 +155,10 @@ pub struct Step {
 pub struct Restart {
     /// The state written and read again is the same.
     pub read_back: bool,
+    /// The disk had refused to take what happened last.
+    pub forgot: bool,
+    /// The database was lost: only what others could see is known.
+    pub from_spare: bool,
     /// What the pod looked like before the crash, as far as anyone could have seen it.
     pub before: PodReport,
     pub after: PodReport,
@@ -178,6 +197,10 @@ impl Simulation {
         };
         let mut simulation = Self {
             persisted: pod.clone(),
+            spare: pod.clone(),
+            unsaved: None,
+            forgot: false,
+            from_spare: false,
             pod,
             world: World::new(plan, running, scenario, replans, faults),
             agent: Agent::Up,
@@ -204,6 +227,11 @@ impl Simulation {
     /// Whether an agent is there to act.
     pub fn agent_is_up(&self) -> bool {
         matches!(self.agent, Agent::Up)
+    }
+
+    /// What runs in the runtime, whether the agent knows of it or not.
+    pub fn running(&self) -> impl Iterator<Item = LifeKey> + '_ {
+        self.world.running()
     }
 
     /// What the step before did; after `new`, what the acceptance of the pod did.
@@ -309,6 +337,7 @@ impl Simulation {
             Arrival::Return => self.agent_returns(),
             Arrival::Stall => self.stall(),
             Arrival::StallEnd => self.stall_ends(),
+            Arrival::StoreReturns => self.store_returns(),
         }
     }
 
@@ -341,6 +370,7 @@ impl Simulation {
             mut actions,
             lines,
             dirty,
+            transitions,
             ..
         } = mem::take(&mut self.out);
         let crash = if dirty { self.ambush.take() } else { None };
@@ -359,15 +389,11 @@ impl Simulation {
                 CrashMoment::WhileActing => actions.truncate(actions.len() / 2),
             }
         }
+        let is_visible = transitions.iter().any(|transition| transition.changes_status());
         if dirty {
-            self.persisted = self.pod.clone();
+            self.save(is_visible, input.as_ref(), &mut actions);
         }
-        for action in &actions {
-            self.world.carry_out(self.now, action);
-            if matches!(action, Action::Probe { .. }) && self.world.lateness(self.now).is_zero() {
-                self.probe_began(Span::ZERO);
-            }
-        }
+        self.act(&actions);
         self.step.input = input;
         self.step.lines = lines;
         self.step.actions = actions;
@@ -376,11 +402,56 @@ impl Simulation {
         }
     }
 
+    fn act(&mut self, actions: &[Action]) {
+        for action in actions {
+            self.world.carry_out(self.now, action);
+            if matches!(action, Action::Probe { .. }) && self.world.lateness(self.now).is_zero() {
+                self.probe_began(Span::ZERO);
+            }
+        }
+    }
+
+    /// On a disk that refuses, only what begins a sandbox waits.
+    fn save(&mut self, is_visible: bool, input: Option<&Input>, actions: &mut Vec<Action>) {
+        if !self.world.store_refuses(self.now) {
+            self.persisted = self.pod.clone();
+            if is_visible {
+                self.spare = self.pod.clone();
+            }
+            return;
+        }
+        let unsaved = self.unsaved.get_or_insert_default();
+        unsaved
+            .requests
+            .extend(input.filter(|input| is_request(input)).cloned());
+        let waits = |action: &mut Action| matches!(action, Action::RunSandbox { .. });
+        for action in actions.extract_if(.., waits) {
+            if !unsaved.held.contains(&action) {
+                unsaved.held.push(action);
+            }
+        }
+    }
+
+    /// What could not be written is written, and what waited for it is done.
+    fn store_returns(&mut self) {
+        if self.world.store_refuses(self.now) || matches!(self.agent, Agent::Down) {
+            return;
+        }
+        if let Some(Unsaved { held, .. }) = self.unsaved.take() {
+            self.persisted = self.pod.clone();
+            self.spare = self.pod.clone();
+            self.act(&held);
+            self.step.actions = held;
+        }
+    }
+
     fn crash_when_its_moment_comes(&mut self, crash: Crash) {
         match (crash.moment, &self.agent) {
             (_, Agent::Down) => {}
             (CrashMoment::AtRest, Agent::Up | Agent::Stalled { .. }) => {
-                self.persisted = self.pod.clone();
+                if self.unsaved.is_none() {
+                    self.persisted = self.pod.clone();
+                }
                 self.crash(crash);
             }
             (CrashMoment::BetweenSteps, Agent::Up) | (_, Agent::Stalled { .. }) => self.crash(crash),
@@ -401,6 +472,14 @@ impl Simulation {
             }
         }
         self.ambush = None;
+        if crash.loses_database {
+            self.persisted = self.spare.clone();
+            self.from_spare = true;
+        }
+        if let Some(unsaved) = self.unsaved.take() {
+            self.forgot = true;
+            self.lost.extend(unsaved.requests);
+        }
         self.world.agent_dies(self.now, crash.down);
     }
 
@@ -410,6 +489,8 @@ impl Simulation {
         let restored: PodMachine = serde_json::from_str(&text).expect("what was written can be read");
         self.step.restart = Some(Restart {
             read_back: restored == self.persisted,
+            forgot: mem::take(&mut self.forgot),
+            from_spare: mem::take(&mut self.from_spare),
             before: self.pod.status(),
             after: restored.status(),
         });
@@ -420,7 +501,7 @@ impl Simulation {
         } else {
             ProbePressure::default()
         };
-        self.arrivals.extend(self.world.observations());
+        self.arrivals.extend(self.world.observations(self.now));
         self.arrivals.push_back(Input::AgentRestarted);
         self.arrivals.extend(mem::take(&mut self.lost));
     }

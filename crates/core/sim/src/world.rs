@@ -7,6 +7,8 @@
 //!
 //! It decides nothing about the pod: that is the engine's work, and `simulation` brings the two together.
 
+mod answer;
+mod away;
 mod process;
 mod queue;
 
@@ -14,15 +16,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pulselet_engine::io::{
-    Action, CreateError, Exit, ImageFailure, Input, LifeKey, ProbeOutcome, ProbeReport, Pulled, StopRecord,
+    Action, CreateError, Exit, ImageFailure, Input, LifeKey, ProbeOutcome, Pulled, StopRecord,
 };
 use pulselet_engine::plan::{Handler, Hook, PodPlan, ProbeKind};
 use pulselet_engine::time::{Span, Time};
 
-use crate::faults::{Choice, Crash, CrashMoment, FaultPlan, Stall, Subject};
-use crate::scenario::{Ailment, Scenario};
+use crate::faults::{Choice, Crash, CrashMoment, Dependency, FaultPlan, Stall, Subject};
+use crate::scenario::Scenario;
+use answer::{Question, answer_probe, report};
 use process::{Process, Signalling};
-use pulselet_plan::duration::format_duration;
 use pulselet_vocabulary::{Signal, exit_code};
 use queue::Queue;
 pub(crate) use queue::Rank;
@@ -72,6 +74,12 @@ enum Happening {
     AgentReturns,
     Stall(Stall),
     StallEnds,
+    /// What the agent could not ask a runtime for that was away.
+    TryAgain {
+        agent: u64,
+        action: Action,
+    },
+    StoreReturns,
 }
 
 /// A probe that the agent wants to make.
@@ -96,6 +104,8 @@ pub(crate) enum Arrival {
     Return,
     Stall,
     StallEnd,
+    /// The disk takes writes again.
+    StoreReturns,
     /// Nothing: it happened inside the runtime.
     Silence,
 }
@@ -110,6 +120,7 @@ impl World {
     ) -> Self {
         let mut queue = Queue::default();
         for (at, input) in replans {
+            let at = faults.passes(Dependency::Api, at);
             queue.push(at, Rank::World, Happening::Request(input));
         }
         for crash in &faults.crashes {
@@ -120,6 +131,7 @@ impl World {
                 at: *at,
                 down: Span::ZERO,
                 moment: CrashMoment::AtRest,
+                loses_database: false,
             };
             queue.push(*at, Rank::World, Happening::Crash(crash));
         }
@@ -127,8 +139,9 @@ impl World {
             queue.push(stall.at, Rank::World, Happening::Stall(*stall));
         }
         for delete in &scenario.deletes {
+            let at = faults.passes(Dependency::Api, delete.at);
             let input = Input::Delete { grace: delete.grace };
-            queue.push(delete.at, Rank::World, Happening::Request(input));
+            queue.push(at, Rank::World, Happening::Request(input));
         }
         if let Some(evict) = &scenario.evict {
             let message = "The node needs the room.".to_owned();
@@ -137,6 +150,13 @@ impl World {
                 message,
             };
             queue.push(evict.at, Rank::World, Happening::Request(input));
+        }
+        for outage in faults
+            .outages
+            .iter()
+            .filter(|outage| outage.of == Dependency::Store)
+        {
+            queue.push(outage.end(), Rank::World, Happening::StoreReturns);
         }
         Self {
             plan,
@@ -161,7 +181,7 @@ impl World {
             Happening::Exit(life) | Happening::GraceOver(life) => {
                 !self.processes.get(life).is_some_and(Process::is_running)
             }
-            Happening::Stall(_) | Happening::StallEnds => true,
+            Happening::Stall(_) | Happening::StallEnds | Happening::StoreReturns => true,
             Happening::Report { .. }
             | Happening::Request(_)
             | Happening::ProbeBegins { .. }
@@ -169,6 +189,7 @@ impl World {
             | Happening::Start(_)
             | Happening::Stop { .. }
             | Happening::Kill(_)
+            | Happening::TryAgain { .. }
             | Happening::Crash(_)
             | Happening::AgentReturns => false,
         })
@@ -178,7 +199,9 @@ impl World {
     pub(crate) fn step(&mut self) -> Option<(Time, Arrival)> {
         let (now, happening) = self.queue.pop()?;
         let arrival = match happening {
-            Happening::Report { agent, input } if agent == self.agent => Arrival::Input(input),
+            Happening::Report { agent, input } if agent == self.agent => {
+                Arrival::Input(self.with_read_stamps(now, input))
+            }
             Happening::Request(input) => {
                 if let Input::Replan { plan, running, .. } = &input {
                     self.plan = Arc::clone(plan);
@@ -190,8 +213,11 @@ impl World {
                 self.begin_probe(now, asked, late);
                 Arrival::ProbeBegan { late }
             }
+            Happening::TryAgain { agent, action } if agent == self.agent => self.try_again(now, &action),
             // For an agent that is gone.
-            Happening::Report { .. } | Happening::ProbeBegins { .. } => Arrival::Silence,
+            Happening::Report { .. } | Happening::ProbeBegins { .. } | Happening::TryAgain { .. } => {
+                Arrival::Silence
+            }
             Happening::Create(life) => self.create(now, life),
             Happening::Start(life) => self.start(now, life),
             Happening::Stop { life, grace } => self.stop(now, life, grace),
@@ -206,6 +232,7 @@ impl World {
                 Arrival::Stall
             }
             Happening::StallEnds => Arrival::StallEnd,
+            Happening::StoreReturns => Arrival::StoreReturns,
         };
         Some((now, arrival))
     }
@@ -213,15 +240,29 @@ impl World {
     /// The agent is gone, and with it every answer on its way. It returns after `down`.
     pub(crate) fn agent_dies(&mut self, now: Time, down: Span) {
         self.agent += 1;
-        self.queue.push(now + down, Rank::World, Happening::AgentReturns);
+        // It can do nothing before it knows what runs.
+        let at = self.faults.passes(Dependency::Runtime, now + down);
+        self.queue.push(at, Rank::World, Happening::AgentReturns);
     }
 
     /// What a new agent finds in the runtime.
-    pub(crate) fn observations(&self) -> Vec<Input> {
+    pub(crate) fn observations(&self, now: Time) -> Vec<Input> {
         self.processes
             .iter()
             .flat_map(|(life, process)| process.observations(*life))
+            .map(|input| self.with_read_stamps(now, input))
             .collect()
+    }
+
+    /// What runs, whoever knows of it.
+    pub(crate) fn running(&self) -> impl Iterator<Item = LifeKey> + '_ {
+        let running = self.processes.iter().filter(|(_, process)| process.is_running());
+        running.map(|(life, _)| *life)
+    }
+
+    /// Whether the disk takes no writes.
+    pub(crate) fn store_refuses(&self, now: Time) -> bool {
+        self.faults.outage_end(Dependency::Store, now).is_some()
     }
 
     /// How long after its turn a probe begins whose turn is at `now`.
@@ -231,6 +272,11 @@ impl World {
 
     /// Does what the agent asks for.
     pub(crate) fn carry_out(&mut self, now: Time, action: &Action) {
+        if let Some(back) = self.faults.outage_end(Dependency::Runtime, now)
+            && self.carry_out_later(now, back, action)
+        {
+            return;
+        }
         match action {
             Action::RunSandbox { .. } => self.answer_sandbox(now),
             Action::StopSandbox => self.answer_after_latency(now, None, Input::SandboxStopped),
@@ -307,10 +353,12 @@ impl World {
         let subject = self.subject(Some(life));
         if self.faults.happens(now, Choice::Repeated, subject) {
             let delay = self.faults.span(now, Choice::SecondDelay, subject);
-            self.answer(now + delay, input.clone());
+            let at = self.faults.passes(Dependency::Runtime, now + delay);
+            self.answer(at, input.clone());
         }
         let delay = self.faults.span(now, Choice::Delay, subject);
-        self.answer(now + delay, input);
+        let at = self.faults.passes(Dependency::Runtime, now + delay);
+        self.answer(at, input);
         Arrival::Silence
     }
 
@@ -509,7 +557,9 @@ impl World {
             },
             look: asked.look.map(|connect| connect.saturating_sub(late)),
         };
-        let exec_error = handler == Handler::Exec && self.faults.happens(now, Choice::ExecError, subject);
+        let cannot_ask = self.faults.happens(now, Choice::ExecError, subject)
+            || self.faults.outage_end(Dependency::Runtime, now).is_some();
+        let exec_error = handler == Handler::Exec && cannot_ask;
         let has_no_time = handler != Handler::Exec && question.look == Some(Span::ZERO);
         let report = if has_no_time {
             question.unanswered(Span::ZERO)
@@ -554,92 +604,5 @@ fn signalled(life: LifeKey, record: &StopRecord) -> Input {
         life,
         signal: record.signal,
         at: record.at,
-    }
-}
-
-/// What a probe asks of a container.
-#[derive(Clone, Copy)]
-struct Question {
-    kind: ProbeKind,
-    handler: Handler,
-    timeout: Span,
-    /// For a look: how long it may take until it is connected.
-    look: Option<Span>,
-}
-
-impl Question {
-    /// Nobody is there. A look is over when the next one is due; a command runs and fails.
-    fn unanswered(self, latency: Span) -> ProbeReport {
-        let latency = match (self.handler, self.look) {
-            (Handler::Http | Handler::Tcp | Handler::Grpc, Some(connect)) => latency.min(connect),
-            (Handler::Exec, _) | (_, None) => latency,
-        };
-        ProbeReport {
-            reached: self.handler == Handler::Exec,
-            ..report(
-                ProbeOutcome::Failure,
-                refusal(self.handler, Ailment::NotUpYet),
-                latency,
-            )
-        }
-    }
-
-    fn timed_out(self, ailment: Option<Ailment>) -> ProbeReport {
-        if self.look.is_some() && ailment == Some(Ailment::NotUpYet) {
-            return self.unanswered(self.timeout);
-        }
-        let detail = format!("timeout: no answer within {}", format_duration(self.timeout));
-        ProbeReport {
-            timed_out: true,
-            ..report(ProbeOutcome::Failure, &detail, self.timeout)
-        }
-    }
-}
-
-/// A probe is judged by the moment it starts; an answer that takes as long as the timeout comes too late.
-fn answer_probe(process: &Process, now: Time, question: Question) -> ProbeReport {
-    let Some(age) = process.age(now) else {
-        return question.unanswered(Span::ZERO);
-    };
-    let health = process.health(question.kind);
-    let ailment = health.ailment(age);
-    if health.latency >= question.timeout {
-        return question.timed_out(ailment);
-    }
-    match (ailment, question.handler) {
-        // A connection is all that is asked for.
-        (None, _) | (Some(Ailment::NotServing), Handler::Tcp) => {
-            report(ProbeOutcome::Success, "ok", health.latency)
-        }
-        (Some(Ailment::NotUpYet), _) => question.unanswered(health.latency),
-        (Some(ailment @ (Ailment::NotServing | Ailment::Deadlocked)), handler) => ProbeReport {
-            reached: handler != Handler::Tcp,
-            ..report(ProbeOutcome::Failure, refusal(handler, ailment), health.latency)
-        },
-    }
-}
-
-fn report(outcome: ProbeOutcome, detail: &str, latency: Span) -> ProbeReport {
-    ProbeReport {
-        outcome,
-        detail: detail.to_owned(),
-        exit_code: None,
-        latency,
-        reached: true,
-        timed_out: false,
-        starved: false,
-    }
-}
-
-fn refusal(handler: Handler, ailment: Ailment) -> &'static str {
-    match (handler, ailment) {
-        (Handler::Exec, _) => "exit code 1",
-        (Handler::Http, Ailment::NotServing | Ailment::Deadlocked) => {
-            "HTTP probe failed with statuscode: 503"
-        }
-        (Handler::Grpc, Ailment::NotServing | Ailment::Deadlocked) => {
-            "service unhealthy (responded with \"NOT_SERVING\")"
-        }
-        (Handler::Http | Handler::Grpc, Ailment::NotUpYet) | (Handler::Tcp, _) => "connection refused",
     }
 }

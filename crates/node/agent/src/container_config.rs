@@ -12,6 +12,7 @@ mod non_root;
 mod oom_score;
 mod security;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -20,8 +21,8 @@ use pulselet_model::{Container, Pod};
 use pulselet_plan::container_refusal;
 use pulselet_plan::duties::ClusterDns;
 use pulselet_runtime::{
-    ContainerConfig, EnvVar, Mount, Namespaces, PidNamespace, PodIdentity, PortMapping, Propagation,
-    Protocol, Resources, SandboxConfig, SecurityFeatures, Signal,
+    ContainerConfig, EnvVar, Mount, MountedImage, Namespaces, PidNamespace, PodIdentity, PortMapping,
+    Propagation, Protocol, Resources, SandboxConfig, SecurityFeatures, Signal,
 };
 use pulselet_volume::{Downward, Objects, Wanted};
 
@@ -79,6 +80,8 @@ pub(crate) fn sandbox_config(context: Context<'_>, attempt: u32) -> SandboxConfi
         pod: context.identity(),
         attempt,
         hostname: naming::hostname(pod, context.dns),
+        // Whoever makes the sandbox has looked it up.
+        runtime_handler: String::new(),
         log_directory: context.log_directory(),
         dns: Some(naming::dns(pod, context.dns)),
         port_mappings: containers().flat_map(port_mappings).collect(),
@@ -135,11 +138,13 @@ fn port_mappings(container: &Container) -> impl Iterator<Item = PortMapping> {
     })
 }
 
-/// What is known of a container's image.
+/// What is known of a container's images.
 #[derive(Clone, Debug)]
 pub(crate) struct ImageFacts {
     pub(crate) id: String,
     pub(crate) user: ImageUser,
+    /// Those of its volumes that are images, by the volumes' names.
+    pub(crate) mounted: BTreeMap<String, MountedImage>,
 }
 
 /// A configuration, and what its owner should know about it.
@@ -191,7 +196,7 @@ pub(crate) fn container_config(
     let command: Vec<String> = expanded(&container.command);
     let args: Vec<String> = expanded(&container.args);
     let directory = context.layout.volumes(context.downward.uid);
-    let mut mounts = mounts::mounts(&directory, pod, container, &env, context.security)?;
+    let mut mounts = mounts::mounts(&directory, pod, container, &env, context.security, &image.mounted)?;
     mounts.extend(termination_mount(context, container, attempt)?);
     mounts.extend(naming::hosts_mount(context, container)?);
     let config = ContainerConfig {
@@ -259,6 +264,7 @@ fn termination_mount(
         volume: String::new(),
         container_path: PathBuf::from(&container.termination_message_path),
         host_path,
+        image: None,
         sub_path: None,
         read_only: false,
         recursive_read_only: false,

@@ -2,7 +2,10 @@
 //!
 //! A container here is one life: a restarted container is a new one, with the next attempt.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -81,6 +84,15 @@ pub struct ContainerConfig {
     pub annotations: BTreeMap<String, String>,
 }
 
+impl ContainerConfig {
+    /// The ids of the images that it needs: its own, and those it mounts.
+    pub fn image_ids(&self) -> impl Iterator<Item = &str> {
+        let mounted = self.mounts.iter().filter_map(|mount| mount.image.as_ref());
+        let mounted = mounted.map(|image| image.id.as_str());
+        std::iter::once(self.image_id.as_str()).chain(mounted)
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnvVar {
     pub name: String,
@@ -92,8 +104,11 @@ pub struct Mount {
     /// The volume's name in the pod; empty for files the node itself provides.
     pub volume: String,
     pub container_path: PathBuf,
-    /// The volume, or a file of the node. Exists.
+    /// The volume, or a file of the node. Exists. Empty for the files of an image.
     pub host_path: PathBuf,
+    /// The image whose files are shown in place of the host's, read-only; `None` if they are the host's.
+    #[serde(default)]
+    pub image: Option<MountedImage>,
     /// What of the volume is mounted: a relative path without `..` that existed when the node looked. Containers that
     /// share the volume can replace any part of it by a symbolic link, so a runtime that isolates looks it up again
     /// at the mount, with [`VolumeRoot`](crate::VolumeRoot).
@@ -106,13 +121,26 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// The path on the host, for runtimes whose containers can go anywhere on it.
+    /// The path on the host, for runtimes whose containers can go anywhere on it, and for people.
     pub fn source(&self) -> PathBuf {
+        let whole = match &self.image {
+            Some(image) => Path::new(&image.reference),
+            None => &self.host_path,
+        };
         match &self.sub_path {
-            Some(path) => self.host_path.join(path),
-            None => self.host_path.clone(),
+            Some(path) => whole.join(path),
+            None => whole.to_owned(),
         }
     }
+}
+
+/// An image that is a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountedImage {
+    /// As the pod names it.
+    pub reference: String,
+    /// What [`ImageSummary::id`](crate::ImageSummary::id) said after pulling.
+    pub id: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -129,6 +157,15 @@ pub struct Device {
     pub container_path: PathBuf,
     /// Of `rwm`.
     pub permissions: String,
+}
+
+/// What a container has written to its own layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WritableLayer {
+    /// On the disk.
+    pub bytes: u64,
+    /// Files and directories.
+    pub inodes: u64,
 }
 
 /// Limits as cgroups have them; `None` if there is no limit of its own.
@@ -302,11 +339,10 @@ pub struct ContainerFilter {
 }
 
 impl ContainerFilter {
-    pub fn matches(&self, status: &ContainerStatus) -> bool {
-        self.sandbox
-            .as_ref()
-            .is_none_or(|sandbox| *sandbox == status.sandbox)
-            && self.pod_uid.as_ref().is_none_or(|uid| *uid == status.pod.uid)
+    /// Whether a container of this sandbox and pod is meant.
+    pub fn matches(&self, sandbox: &SandboxId, pod: &PodIdentity) -> bool {
+        self.sandbox.as_ref().is_none_or(|wanted| wanted == sandbox)
+            && self.pod_uid.as_ref().is_none_or(|uid| *uid == pod.uid)
     }
 }
 

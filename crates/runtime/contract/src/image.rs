@@ -40,6 +40,8 @@ impl ImageSummary {
 pub struct ImageStorage {
     pub path: PathBuf,
     pub used_bytes: u64,
+    /// Files and directories.
+    pub used_inodes: u64,
 }
 
 /// What a registry wants to see. Never printed.

@@ -31,8 +31,8 @@ use std::{fmt, time::Duration};
 pub use async_trait::async_trait;
 pub use container::{
     AppArmor, Capabilities, ContainerConfig, ContainerExit, ContainerFilter, ContainerState, ContainerStats,
-    ContainerStatus, ContainerUser, Device, EnvVar, ExitCause, MASKED_PATHS, Mount, Propagation,
-    READ_ONLY_PATHS, Resources, Seccomp, SecurityContext,
+    ContainerStatus, ContainerUser, Device, EnvVar, ExitCause, MASKED_PATHS, Mount, MountedImage,
+    Propagation, READ_ONLY_PATHS, Resources, Seccomp, SecurityContext, WritableLayer,
 };
 pub use error::{BoxError, Error, ObjectKind, Operation, Result};
 pub use event::{ContainerEvent, EVENT_BUFFER, EventHub, EventKind, Events, RuntimeEvent};
@@ -74,6 +74,13 @@ pub trait Runtime: fmt::Debug + Send + Sync {
     /// All sandboxes that belong to Pulselet, also those an earlier agent made.
     async fn list_sandboxes(&self) -> Result<Vec<SandboxStatus>>;
 
+    /// The sandboxes of one pod. Costs no more where there are many others, if the runtime can help it.
+    async fn sandboxes_of(&self, pod_uid: &str) -> Result<Vec<SandboxStatus>> {
+        let mut all = self.list_sandboxes().await?;
+        all.retain(|sandbox| sandbox.pod.uid == pod_uid);
+        Ok(all)
+    }
+
     /// Prepares a container without running it. A container of the same name and attempt in the same sandbox is
     /// [`Error::AlreadyExists`].
     async fn create_container(&self, sandbox: &SandboxId, config: &ContainerConfig) -> Result<ContainerId>;
@@ -100,8 +107,8 @@ pub trait Runtime: fmt::Debug + Send + Sync {
     /// What the main process of a running container does about signals; `None` if it does not run or cannot be seen.
     async fn signal_masks(&self, id: &ContainerId) -> Result<Option<SignalMasks>>;
 
-    /// Bytes on the disk that a container has written to its own layer; `None` if the runtime does not know.
-    async fn writable_layer(&self, _id: &ContainerId) -> Result<Option<u64>> {
+    /// What a container has written to its own layer; `None` if the runtime does not know.
+    async fn writable_layer(&self, _id: &ContainerId) -> Result<Option<WritableLayer>> {
         Ok(None)
     }
 

@@ -29,6 +29,9 @@ pub struct SandboxConfig {
     pub attempt: u32,
     /// Empty with the host's network.
     pub hostname: String,
+    /// Which of the runtime's ways to run a pod is meant, as a `RuntimeClass` names it; empty for the usual one.
+    #[serde(default)]
+    pub runtime_handler: String,
     /// Where the logs of the pod's containers are; their own paths are below it.
     pub log_directory: PathBuf,
     pub dns: Option<Dns>,

@@ -17,7 +17,7 @@ use crate::wire::v1;
 /// What a kubelet allows a device where nothing is said.
 const DEVICE_PERMISSIONS: &str = "mrw";
 
-/// A container to be made. Mounts have no sub-paths any more.
+/// A container to be made. Mounts have no sub-paths any more, but for those of images.
 pub(crate) fn to_wire(
     config: &ContainerConfig,
     sandbox: &SandboxConfig,
@@ -81,7 +81,17 @@ fn mount(mount: &Mount) -> v1::Mount {
         Propagation::HostToContainer => v1::MountPropagation::PropagationHostToContainer,
         Propagation::Bidirectional => v1::MountPropagation::PropagationBidirectional,
     };
+    let image = mount.image.as_ref();
+    let sub_path = image.and(mount.sub_path.as_ref());
     v1::Mount {
+        image: image.map(|image| v1::ImageSpec {
+            image: image.id.clone(),
+            user_specified_image: image.reference.clone(),
+            ..v1::ImageSpec::default()
+        }),
+        image_sub_path: sub_path
+            .map(|path| path.display().to_string())
+            .unwrap_or_default(),
         container_path: mount.container_path.display().to_string(),
         host_path: mount.host_path.display().to_string(),
         readonly: mount.read_only,
@@ -340,7 +350,7 @@ pub(crate) fn time(nanos: i64) -> Timestamp {
 
 #[cfg(test)]
 mod tests {
-    use pulselet_runtime::{EnvVar, Seccomp};
+    use pulselet_runtime::{EnvVar, MountedImage, Seccomp};
 
     use super::*;
 
@@ -469,6 +479,7 @@ mod tests {
                 volume: "v".into(),
                 container_path: "/v".into(),
                 host_path: "/host".into(),
+                image: None,
                 sub_path: None,
                 read_only: true,
                 recursive_read_only: true,
@@ -488,6 +499,36 @@ mod tests {
             (2, "mine")
         );
         assert_eq!(context.supplemental_groups_policy, 1);
+    }
+
+    #[test]
+    fn a_server_mounts_images_itself() {
+        let wire = made(|config, _| {
+            config.mounts = vec![Mount {
+                volume: "site".into(),
+                container_path: "/site".into(),
+                host_path: PathBuf::new(),
+                image: Some(MountedImage {
+                    reference: "site:1".into(),
+                    id: "sha256:7".into(),
+                }),
+                sub_path: Some("a/b".into()),
+                read_only: true,
+                recursive_read_only: false,
+                propagation: Propagation::Private,
+            }];
+        });
+        let mount = &wire.mounts[0];
+        let image = mount.image.clone().expect("is named");
+        assert_eq!(
+            (image.image.as_str(), image.user_specified_image.as_str()),
+            ("sha256:7", "site:1")
+        );
+        assert_eq!(
+            (mount.host_path.as_str(), mount.image_sub_path.as_str()),
+            ("", "a/b")
+        );
+        assert!(mount.readonly);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use pulselet_runtime::{
     ContainerStatus, DuplexStream, Error, Events, ExecOptions, ExecOutcome, ExecOutput, ExecRequest,
     ExecStreams, Features, ImageSummary, ObjectKind, Operation, RegistryCredentials, Result, Runtime,
     RuntimeCondition, RuntimeHealth, SandboxConfig, SandboxId, SandboxStatus, SecurityFeatures, SignalMasks,
-    Version, async_trait,
+    Version, WritableLayer, async_trait,
 };
 use thiserror::Error;
 use tokio_util::task::AbortOnDropHandle;
@@ -342,6 +342,10 @@ impl Runtime for CriRuntime {
         self.0.sandboxes.list().await
     }
 
+    async fn sandboxes_of(&self, pod_uid: &str) -> Result<Vec<SandboxStatus>> {
+        self.0.sandboxes.of_pod(pod_uid).await
+    }
+
     async fn create_container(&self, sandbox: &SandboxId, config: &ContainerConfig) -> Result<ContainerId> {
         let work = Arc::clone(&self.0).create(sandbox.clone(), config.clone());
         carry_out(Operation::CreateContainer, work).await
@@ -368,7 +372,7 @@ impl Runtime for CriRuntime {
 
     async fn list_containers(&self, filter: &ContainerFilter) -> Result<Vec<ContainerStatus>> {
         let mut all = self.0.table.refresh().await?;
-        all.retain(|status| filter.matches(status));
+        all.retain(|status| filter.matches(&status.sandbox, &status.pod));
         Ok(all)
     }
 
@@ -399,7 +403,7 @@ impl Runtime for CriRuntime {
         })
     }
 
-    async fn writable_layer(&self, id: &ContainerId) -> Result<Option<u64>> {
+    async fn writable_layer(&self, id: &ContainerId) -> Result<Option<WritableLayer>> {
         let request = v1::ContainerStatsRequest {
             container_id: id.to_string(),
         };
@@ -407,7 +411,12 @@ impl Runtime for CriRuntime {
         let answer = call(ASK, self.0.connection.runtime().container_stats(request)).await;
         let answer = answer.map_err(|error| error.on(operation, ObjectKind::Container, id.as_str()))?;
         let layer = answer.stats.and_then(|stats| stats.writable_layer);
-        Ok(layer.and_then(|layer| layer.used_bytes).map(|bytes| bytes.value))
+        Ok(layer.and_then(|layer| {
+            Some(WritableLayer {
+                bytes: layer.used_bytes?.value,
+                inodes: layer.inodes_used.map_or(0, |inodes| inodes.value),
+            })
+        }))
     }
 
     async fn exec_sync(&self, id: &ContainerId, request: &ExecRequest) -> Result<ExecOutput> {

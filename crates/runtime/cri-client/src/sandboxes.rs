@@ -56,7 +56,7 @@ impl Sandboxes {
     async fn ask_to_run(&self, config: &SandboxConfig) -> std::result::Result<SandboxId, CallError> {
         let request = v1::RunPodSandboxRequest {
             config: Some(sandbox::to_wire(config, &self.owner)),
-            runtime_handler: String::new(),
+            runtime_handler: config.runtime_handler.clone(),
         };
         let answer = call(RUN_SANDBOX, self.connection.runtime().run_pod_sandbox(request)).await?;
         Ok(SandboxId::new(answer.pod_sandbox_id))
@@ -167,6 +167,14 @@ impl Sandboxes {
         }
         let is_there = |id: &SandboxId| all.iter().any(|status| status.id == *id);
         self.addresses().retain(|id, _| is_there(id));
+        Ok(all)
+    }
+
+    pub(crate) async fn of_pod(&self, uid: &str) -> Result<Vec<SandboxStatus>> {
+        let mut all = Vec::new();
+        for item in self.items(labels::pod_selector(&self.owner, uid)).await? {
+            all.extend(self.with_addresses(sandbox::from_item(item)).await?);
+        }
         Ok(all)
     }
 

@@ -53,7 +53,8 @@ impl SubPaths {
         // A creation that failed may have left some.
         clear(&directory);
         let resolve = |(index, mount): (usize, &Mount)| {
-            let Some(sub_path) = &mount.sub_path else {
+            // The server itself looks up paths in an image.
+            let Some(sub_path) = mount.sub_path.as_ref().filter(|_| mount.image.is_none()) else {
                 return Ok(mount.clone());
             };
             let place = directory.join(index.to_string());
@@ -154,6 +155,7 @@ mod tests {
             volume: "v".into(),
             container_path: "/v".into(),
             host_path: volume.to_owned(),
+            image: None,
             sub_path: Some(sub_path.into()),
             read_only: false,
             recursive_read_only: false,

@@ -22,7 +22,7 @@ impl Service {
         let config = request.config.ok_or(RequestError::Missing { field: "config" })?;
         let sandbox = self.sandbox(&request.pod_sandbox_id).await?;
         let image = self.image_of(&config).await?;
-        let resolved = ContainerRequest {
+        let mut resolved = ContainerRequest {
             config: &config,
             sandbox: &request::sandbox::sandbox(&sandbox.config)?,
             image: &image,
@@ -30,8 +30,15 @@ impl Service {
             own_log: self.own_log(&sandbox, &config)?,
         }
         .resolve()?;
-        let sources = resolved.mounts.iter().map(|mount| mount.host_path.clone());
-        make_missing(sources.collect()).await?;
+        for mounted in resolved
+            .mounts
+            .iter_mut()
+            .filter_map(|mount| mount.image.as_mut())
+        {
+            mounted.id = self.known_image(&mounted.id).await?.id;
+        }
+        let of_host = resolved.mounts.iter().filter(|mount| mount.image.is_none());
+        make_missing(of_host.map(|mount| mount.host_path.clone()).collect()).await?;
         let created = self
             .runtime()
             .create_container(&sandbox.status.id, &resolved)
@@ -49,7 +56,12 @@ impl Service {
         if name.is_empty() {
             return Err(RequestError::Missing { field: "image" }.into());
         }
-        let found = self.runtime().image_status(&name).await.map_err(refused)?;
+        self.known_image(&name).await
+    }
+
+    /// An image that must be there.
+    async fn known_image(&self, name: &str) -> Result<ImageSummary, Status> {
+        let found = self.runtime().image_status(name).await.map_err(refused)?;
         found.ok_or_else(|| Status::not_found(format!("image {name:?} is not there: pull it first")))
     }
 

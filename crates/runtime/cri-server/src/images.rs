@@ -86,18 +86,18 @@ impl Service {
                 "this runtime does not say where its images are",
             ));
         };
-        let usage = |used: u64| v1::FilesystemUsage {
+        let usage = |bytes: u64, inodes: u64| v1::FilesystemUsage {
             timestamp: answer::now(),
             fs_id: Some(v1::FilesystemIdentifier {
                 mountpoint: storage.path.display().to_string(),
             }),
-            used_bytes: Some(v1::UInt64Value { value: used }),
-            inodes_used: Some(v1::UInt64Value { value: 0 }),
+            used_bytes: Some(v1::UInt64Value { value: bytes }),
+            inodes_used: Some(v1::UInt64Value { value: inodes }),
         };
         Ok(v1::ImageFsInfoResponse {
-            image_filesystems: vec![usage(storage.used_bytes)],
+            image_filesystems: vec![usage(storage.used_bytes, storage.used_inodes)],
             // Containers are on the same file system; what each has written is in its own statistics.
-            container_filesystems: vec![usage(0)],
+            container_filesystems: vec![usage(0, 0)],
         })
     }
 }
@@ -147,6 +147,10 @@ fn decode_basic(text: &str) -> Option<(String, String)> {
     // Some writers fill up with zero bytes.
     let password = password.trim_end_matches('\0');
     Some((username.to_owned(), password.to_owned()))
+}
+
+pub(crate) fn fuzz_auth(auth: Option<&v1::AuthConfig>) {
+    let _ = auth.map(credentials);
 }
 
 /// What people see who ask for more; clients read the stop signal here.

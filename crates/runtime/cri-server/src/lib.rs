@@ -30,6 +30,7 @@ mod connections;
 mod containers;
 mod events;
 mod exec;
+pub mod fuzzing;
 mod image_service;
 mod images;
 mod metrics;

@@ -54,7 +54,7 @@ const OF_CONTAINERS: [Kind; 7] = [
         name: "container_fs_usage_bytes",
         help: "What the container has written to its own layer, in bytes.",
         metric_type: v1::MetricType::Gauge,
-        value: |one| one.layer.unwrap_or(0),
+        value: |one| one.layer.map_or(0, |layer| layer.bytes),
     },
     Kind {
         name: "container_processes",

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use pulselet_cri_wire::v1;
 use pulselet_runtime::{
-    ContainerFilter, ContainerId, ContainerState, ContainerStats, SandboxId, SandboxState,
+    ContainerFilter, ContainerId, ContainerState, ContainerStats, SandboxId, SandboxState, WritableLayer,
 };
 use tonic::Status;
 
@@ -30,7 +30,7 @@ struct Sample {
     cpu_nanos: u64,
     /// Nanoseconds of CPU in a second; `None` until there were two measurements.
     rate: Option<u64>,
-    layer: Option<(Instant, u64)>,
+    layer: Option<(Instant, WritableLayer)>,
 }
 
 impl Samples {
@@ -57,14 +57,14 @@ impl Samples {
         sample.rate
     }
 
-    fn layer(&self, id: &ContainerId, now: Instant) -> Option<u64> {
-        let (at, bytes) = self.all().get(id)?.layer?;
-        (now.saturating_duration_since(at) < LAYER_SPAN).then_some(bytes)
+    fn layer(&self, id: &ContainerId, now: Instant) -> Option<WritableLayer> {
+        let (at, layer) = self.all().get(id)?.layer?;
+        (now.saturating_duration_since(at) < LAYER_SPAN).then_some(layer)
     }
 
-    fn set_layer(&self, id: &ContainerId, bytes: u64, now: Instant) {
+    fn set_layer(&self, id: &ContainerId, layer: WritableLayer, now: Instant) {
         if let Some(sample) = self.all().get_mut(id) {
-            sample.layer = Some((now, bytes));
+            sample.layer = Some((now, layer));
         }
     }
 
@@ -78,7 +78,7 @@ pub(crate) struct Measured {
     pub(crate) container: Container,
     pub(crate) stats: ContainerStats,
     pub(crate) rate: Option<u64>,
-    pub(crate) layer: Option<u64>,
+    pub(crate) layer: Option<WritableLayer>,
 }
 
 impl Service {
@@ -159,15 +159,15 @@ impl Service {
         }))
     }
 
-    /// Bytes of a container's own layer; `None` if nobody knows.
-    async fn layer(&self, id: &ContainerId) -> Option<u64> {
+    /// What a container's own layer takes; `None` if nobody knows.
+    async fn layer(&self, id: &ContainerId) -> Option<WritableLayer> {
         let now = Instant::now();
         if let Some(known) = self.0.samples.layer(id, now) {
             return Some(known);
         }
-        let bytes = self.runtime().writable_layer(id).await.ok().flatten()?;
-        self.0.samples.set_layer(id, bytes, now);
-        Some(bytes)
+        let layer = self.runtime().writable_layer(id).await.ok().flatten()?;
+        self.0.samples.set_layer(id, layer, now);
+        Some(layer)
     }
 
     pub(crate) async fn measure_containers(&self, sandbox: &Sandbox) -> Result<Vec<Measured>, Status> {
@@ -246,13 +246,13 @@ impl Service {
             }),
             cpu: Some(cpu(stats, *rate, timestamp)),
             memory: Some(memory(stats, limit, timestamp)),
-            writable_layer: layer.map(|bytes| v1::FilesystemUsage {
+            writable_layer: layer.map(|layer| v1::FilesystemUsage {
                 timestamp,
                 fs_id: storage.map(|storage| v1::FilesystemIdentifier {
                     mountpoint: storage.path.display().to_string(),
                 }),
-                used_bytes: value(bytes),
-                inodes_used: value(0),
+                used_bytes: value(layer.bytes),
+                inodes_used: value(layer.inodes),
             }),
             swap: stats.swap_usage.map(|bytes| v1::SwapUsage {
                 timestamp,
@@ -325,8 +325,9 @@ mod tests {
         assert_eq!(samples.rate(&id, 2_000, start + Duration::from_millis(10)), None);
         let later = start + Duration::from_secs(2);
         assert_eq!(samples.rate(&id, 1_000_001_000, later), Some(500_000_000));
-        samples.set_layer(&id, 7, later);
-        assert_eq!(samples.layer(&id, later), Some(7));
+        let written = WritableLayer { bytes: 7, inodes: 1 };
+        samples.set_layer(&id, written, later);
+        assert_eq!(samples.layer(&id, later), Some(written));
         assert_eq!(samples.layer(&id, later + LAYER_SPAN), None);
         samples.forget(&id);
         assert_eq!(samples.layer(&id, later), None);

@@ -6,7 +6,7 @@ use pulselet_runtime::{
     AttachOptions, ContainerConfig, ContainerFilter, ContainerId, ContainerStats, ContainerStatus,
     DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Features, ImageSummary,
     Operation, RegistryCredentials, Result, Runtime, RuntimeCondition, RuntimeHealth, SandboxConfig,
-    SandboxId, SandboxStatus, SecurityFeatures, SignalMasks, Version, async_trait,
+    SandboxId, SandboxStatus, SecurityFeatures, SeparateExecOutput, SignalMasks, Version, async_trait,
 };
 use tokio::time::sleep;
 
@@ -82,6 +82,11 @@ impl FakeRuntime {
     pub fn config(&self, container: &str, attempt: u32) -> Option<ContainerConfig> {
         let key = (container.to_owned(), attempt);
         self.0.with(|state| state.configs.get(&key).cloned())
+    }
+
+    /// The handler that the last sandbox of a pod was asked for with; `None` if it has none.
+    pub fn handler(&self, pod: &str) -> Option<String> {
+        self.0.with(|state| state.handlers.get(pod).cloned())
     }
 
     /// With which credentials an image was asked for last; `None` if it was not.
@@ -238,7 +243,8 @@ impl Runtime for FakeRuntime {
                     .map(|one| one.status())
                     .collect::<Vec<_>>()
             });
-            Ok(all.into_iter().filter(|status| filter.matches(status)).collect())
+            let matches = |status: &ContainerStatus| filter.matches(&status.sandbox, &status.pod);
+            Ok(all.into_iter().filter(matches).collect())
         };
         self.call(Operation::List, "containers", work).await
     }
@@ -256,6 +262,21 @@ impl Runtime for FakeRuntime {
     async fn exec_sync(&self, id: &ContainerId, request: &ExecRequest) -> Result<ExecOutput> {
         let work = async { self.0.exec(&*self.0.container(id)?, request).await };
         self.call(Operation::Exec, id.as_str(), work).await
+    }
+
+    /// Scripted commands write to stdout alone.
+    async fn exec_sync_separately(
+        &self,
+        id: &ContainerId,
+        request: &ExecRequest,
+    ) -> Result<SeparateExecOutput> {
+        let output = self.exec_sync(id, request).await?;
+        Ok(SeparateExecOutput {
+            outcome: output.outcome,
+            stdout: output.output,
+            stderr: Vec::new(),
+            truncated: output.truncated,
+        })
     }
 
     async fn exec(&self, id: &ContainerId, options: &ExecOptions) -> Result<ExecStreams> {

@@ -49,6 +49,8 @@ pub(crate) struct State {
     pub(crate) calls: VecDeque<(Operation, String)>,
     /// What containers were asked for with, the last of a name and attempt.
     pub(crate) configs: BTreeMap<(String, u32), ContainerConfig>,
+    /// By which handlers pods were asked for last, by their names.
+    pub(crate) handlers: BTreeMap<String, String>,
     /// Who asked for each image last.
     pub(crate) pulled_as: BTreeMap<String, Option<RegistryCredentials>>,
 }
@@ -83,6 +85,7 @@ impl Inner {
             images: BTreeMap::new(),
             calls: VecDeque::new(),
             configs: BTreeMap::new(),
+            handlers: BTreeMap::new(),
             pulled_as: BTreeMap::new(),
         };
         let (epoch, opened) = (Timestamp::now(), Instant::now());
@@ -156,6 +159,9 @@ impl Inner {
                 });
             }
             state.made += 1;
+            state
+                .handlers
+                .insert(config.pod.name.clone(), config.runtime_handler.clone());
             let id = SandboxId::new(format!("sandbox-{}", state.made));
             let status = SandboxStatus {
                 id: id.clone(),

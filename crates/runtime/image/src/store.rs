@@ -192,6 +192,13 @@ impl ImageStore {
         Ok(self.read_index()?.layers().values().sum())
     }
 
+    /// The files of all layers.
+    pub fn layers(&self) -> Result<BTreeMap<Digest, PathBuf>, ImageStoreError> {
+        let layers = self.read_index()?.layers();
+        let roots = layers.into_keys().map(|layer| (layer, self.layer_root(layer)));
+        Ok(roots.collect())
+    }
+
     pub fn limits(&self) -> Limits {
         self.limits
     }

@@ -17,7 +17,8 @@ use std::{
 };
 
 use pulselet_runtime::{ContainerStats, Resources, Signal};
-use pulselet_sys::{Pid, attach_device_filter, send_signal};
+use pulselet_sys::{Pid, attach_device_filter, process_id, send_signal};
+use serde::{Deserialize, Serialize};
 
 pub(crate) use self::device_access::{DeviceRule, rules as device_rules};
 
@@ -61,10 +62,10 @@ pub(crate) enum CgroupError {
 }
 
 /// Where the hierarchies are.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Hierarchies {
     /// The controllers that are there, each with its mount.
-    V1(Vec<(&'static str, PathBuf)>),
+    V1(Vec<(String, PathBuf)>),
     V2(PathBuf),
 }
 
@@ -98,8 +99,8 @@ impl Hierarchies {
                         .into_iter()
                         .filter(|name| options.split(',').any(|option| option == *name));
                     for name in here {
-                        if !v1.iter().any(|(known, _)| *known == name) {
-                            v1.push((name, mount.clone()));
+                        if !v1.iter().any(|(known, _)| known == name) {
+                            v1.push((name.to_owned(), mount.clone()));
                         }
                     }
                 }
@@ -375,7 +376,7 @@ impl Cgroup {
         let mut members = HashSet::new();
         for directory in self.directories() {
             let text = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
-            members.extend(text.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)));
+            members.extend(text.lines().filter_map(|line| process_id(line.parse().ok()?)));
         }
         members
     }
@@ -615,9 +616,9 @@ mod tests {
         assert_eq!(
             found,
             Hierarchies::V1(vec![
-                ("cpu", cpu.clone()),
-                ("cpuacct", cpu),
-                ("memory", "/sys/fs/cgroup/memory".into()),
+                ("cpu".into(), cpu.clone()),
+                ("cpuacct".into(), cpu),
+                ("memory".into(), "/sys/fs/cgroup/memory".into()),
             ])
         );
         assert_eq!(

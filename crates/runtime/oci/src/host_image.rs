@@ -44,6 +44,7 @@ impl HostImage {
                 volume: String::new(),
                 container_path: PROGRAM_PATH.into(),
                 host_path: self.program.clone(),
+                image: None,
                 sub_path: None,
                 read_only: true,
                 recursive_read_only: false,

@@ -1,10 +1,10 @@
 //! Images as containers are made of them: the built-in one, and those of the store.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     io,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use pulselet_image::{
@@ -38,11 +38,21 @@ pub(crate) struct Template {
 /// All images there are. What is not async may block.
 #[derive(Debug)]
 pub(crate) struct Images {
-    pub(crate) store: ImageStore,
-    pub(crate) host: HostImage,
+    store: ImageStore,
+    host: HostImage,
+    /// Files of layers. A layer never changes, so it is counted once.
+    inodes: Mutex<BTreeMap<Digest, u64>>,
 }
 
 impl Images {
+    pub(crate) fn new(store: ImageStore, host: HostImage) -> Self {
+        Self {
+            store,
+            host,
+            inodes: Mutex::default(),
+        }
+    }
+
     /// What a container of this image is made of. `id` is what the image was when it was pulled; empty: whatever it is
     /// now.
     pub(crate) fn template(&self, reference: &str, id: &str) -> Result<Template, RuntimeImageError> {
@@ -67,6 +77,29 @@ impl Images {
             volumes: config.volumes,
             ..Template::default()
         })
+    }
+
+    /// The layers of the images that a container mounts, by the images' ids, the lowest first.
+    pub(crate) fn mounted_layers(
+        &self,
+        mounts: &[Mount],
+    ) -> Result<BTreeMap<String, Vec<PathBuf>>, RuntimeImageError> {
+        let mounted = mounts.iter().filter_map(|mount| mount.image.as_ref());
+        let layers = mounted.map(|image| {
+            if HostImage::is(&image.reference) {
+                return Err(RuntimeImageError {
+                    reference: image.reference.clone(),
+                    kind: ImageErrorKind::InvalidName,
+                    message: format!(
+                        "image {:?} shows the machine's own files: mount them with hostPath",
+                        image.reference
+                    ),
+                });
+            }
+            let template = self.template(&image.reference, &image.id)?;
+            Ok((image.id.clone(), template.layers))
+        });
+        layers.collect()
     }
 
     /// Returns `None` if the image is not there.
@@ -134,10 +167,22 @@ impl Images {
     /// What the store takes on the disk.
     pub(crate) fn storage(&self) -> Result<ImageStorage, RuntimeImageError> {
         let used_bytes = self.store.used_bytes().map_err(|error| image_error("", &error))?;
+        let layers = self.store.layers().map_err(|error| image_error("", &error))?;
         Ok(ImageStorage {
             path: self.store.root().to_owned(),
             used_bytes,
+            used_inodes: self.count_inodes(&layers),
         })
+    }
+
+    fn count_inodes(&self, layers: &BTreeMap<Digest, PathBuf>) -> u64 {
+        let mut known = self.inodes.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|layer, _| layers.contains_key(layer));
+        let count = |(layer, root): (&Digest, &PathBuf)| {
+            let counted = known.entry(*layer);
+            *counted.or_insert_with(|| pulselet_durable::measure(root).inodes)
+        };
+        layers.iter().map(count).sum()
     }
 
     fn find(&self, reference: &str) -> Result<Option<pulselet_image::Image>, RuntimeImageError> {
@@ -152,7 +197,8 @@ pub fn images_in_use(root: &Path) -> io::Result<BTreeSet<Digest>> {
     let records = pulselet_shim_client::container_records(root)?;
     Ok(records
         .iter()
-        .filter_map(|record| record.config.image_id.parse().ok())
+        .flat_map(|record| record.config.image_ids())
+        .filter_map(|id| id.parse().ok())
         .collect())
 }
 

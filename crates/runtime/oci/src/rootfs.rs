@@ -54,6 +54,8 @@ use crate::{
 
 /// The mount point of the root, in the container's directory.
 const ROOT: &str = "root";
+/// Where images that are volumes are mounted, in the container's directory.
+const IMAGES: &str = "images";
 
 /// Files below /proc that a volume may cover: those by which programs show a container its own share of the machine.
 /// Other runtimes allow the same.
@@ -153,10 +155,11 @@ pub(crate) fn enter(
         Vec::new()
     };
     let groups = cgroup_binds(cgroup, privileged)?;
-    let volumes = volume_binds(spec, users)?;
+    let of_host = volume_binds(spec, users)?;
     let proc = shared_proc(spec)?;
     let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     mount_change("/", slave).map_err(|errno| RootError::Pivot(errno.into()))?;
+    let volumes = with_images(of_host, container, users)?;
     let host_root = users.map_or(0, PodUsers::root);
     overlay::make_directories(dir).map_err(RootError::Overlay)?;
     let place = dir.join(ROOT);
@@ -269,8 +272,12 @@ fn cgroup_binds(cgroup: &Cgroup, privileged: bool) -> Result<Vec<Bind>, RootErro
     cgroup.views().into_iter().filter(inside).map(bind).collect()
 }
 
-fn volume_binds(spec: &ContainerSpec, users: Option<&PodUsers>) -> Result<Vec<Bind>, RootError> {
+/// What the specification mounts, in its order; `None` stands for an image.
+fn volume_binds(spec: &ContainerSpec, users: Option<&PodUsers>) -> Result<Vec<Option<Bind>>, RootError> {
     let bind = |mount: &Mount| {
+        if mount.image.is_some() {
+            return Ok(None);
+        }
         let tree = clone_source(mount).map_err(|source| RootError::OpenSource {
             path: mount.source(),
             source,
@@ -290,14 +297,68 @@ fn volume_binds(spec: &ContainerSpec, users: Option<&PodUsers>) -> Result<Vec<Bi
             recursive: true,
             ..MountAttributes::default()
         };
-        Ok(Bind {
+        Ok(Some(Bind {
             tree,
             target: mount.container_path.clone(),
             attributes,
             read_only: mount.read_only,
-        })
+        }))
     };
     spec.mounts.iter().map(bind).collect()
+}
+
+/// Puts the images among the volumes into their places. Images are mounted below the container's directory for a moment, so
+/// what is mounted here must not be seen on the host any more.
+fn with_images(
+    volumes: Vec<Option<Bind>>,
+    container: &Container,
+    users: Option<&PodUsers>,
+) -> Result<Vec<Bind>, RootError> {
+    let mounts = container.spec.mounts.iter();
+    let all = volumes.into_iter().zip(mounts).enumerate();
+    let place = |(index, (of_host, mount)): (usize, (Option<Bind>, &Mount))| match of_host {
+        Some(bind) => Ok(bind),
+        None => image_bind(container, index, mount, users),
+    };
+    all.map(place).collect()
+}
+
+fn image_bind(
+    container: &Container,
+    index: usize,
+    mount: &Mount,
+    users: Option<&PodUsers>,
+) -> Result<Bind, RootError> {
+    let Container { dir, spec, .. } = container;
+    let id = mount.image.as_ref().map(|image| image.id.as_str());
+    let layers = id.and_then(|id| spec.mounted_images.get(id));
+    let place = dir.join(IMAGES).join(index.to_string());
+    let files = overlay::mount_image(layers.map(Vec::as_slice).unwrap_or_default(), &place, users)?;
+    let part = mount.sub_path.as_deref().unwrap_or(Path::new("."));
+    let tree = clone_directory(&files, part).map_err(|source| RootError::OpenSource {
+        path: mount.source(),
+        source,
+    })?;
+    Ok(Bind {
+        tree,
+        target: mount.container_path.clone(),
+        attributes: MountAttributes {
+            no_dev: true,
+            private: true,
+            recursive: true,
+            ..MountAttributes::default()
+        },
+        read_only: true,
+    })
+}
+
+/// A directory of an image. Files of it cannot be mounted by themselves, as other runtimes have it.
+fn clone_directory(files: &Path, part: &Path) -> io::Result<OwnedFd> {
+    let found = VolumeRoot::open(files)?.look_up(part)?;
+    if !FileType::from_raw_mode(fstat(&found)?.st_mode).is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    clone_opened(found, OpenTreeFlags::AT_RECURSIVE)
 }
 
 /// Does something among the mounts of another process, and comes back. A mount can only be copied from among one's own.

@@ -16,7 +16,8 @@ use pulselet_runtime::{
     ContainerStatus, DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams,
     Features, ImageStorage, ImageSummary, InterfaceStats, LogLimits, Operation, RegistryCredentials,
     Resources, Result, Runtime, RuntimeCondition, RuntimeHealth, RuntimeImageError, SandboxConfig, SandboxId,
-    SandboxState, SandboxStatus, SecurityFeatures, SeparateExecOutput, SignalMasks, Version, async_trait,
+    SandboxState, SandboxStatus, SecurityFeatures, SeparateExecOutput, SignalMasks, Version, WritableLayer,
+    async_trait,
 };
 use pulselet_shim::record::{self, LifeRecord};
 use pulselet_shim_client::{ContainerKind, ContainerRecord, SandboxRecord, ShimCommand, Shims, detached};
@@ -220,14 +221,14 @@ impl OciRuntime {
         let network = Network::new(&options.network);
         let seed = tag(&options.root);
         let runtime = Self(Arc::new(Inner {
-            images: Images {
-                store: options.images,
-                host: HostImage {
+            images: Images::new(
+                options.images,
+                HostImage {
                     allowed: options.host_image,
                     data_dir: options.data_dir,
                     program: options.program,
                 },
-            },
+            ),
             shim,
             shims,
             cgroups,
@@ -437,12 +438,23 @@ impl Runtime for OciRuntime {
         Ok(all.iter().map(SandboxRecord::status).collect())
     }
 
+    async fn sandboxes_of(&self, pod_uid: &str) -> Result<Vec<SandboxStatus>> {
+        let of_pod = |record: &SandboxRecord| record.config.pod.uid == pod_uid;
+        for record in self.0.shims.sandboxes_where(of_pod) {
+            self.check_pins_of(&record).await;
+        }
+        let checked = self.0.shims.sandboxes_where(of_pod);
+        Ok(checked.iter().map(SandboxRecord::status).collect())
+    }
+
     async fn create_container(&self, sandbox: &SandboxId, config: &ContainerConfig) -> Result<ContainerId> {
         let record = self.0.shims.sandbox(sandbox)?;
         let (reference, image_id) = (config.image.clone(), config.image_id.clone());
-        let template = self
+        let mounts = config.mounts.clone();
+        let (template, mounted_images) = self
             .ask_images(Operation::CreateContainer, move |images| {
-                images.template(&reference, &image_id)
+                let template = images.template(&reference, &image_id)?;
+                Ok((template, images.mounted_layers(&mounts)?))
             })
             .await?;
         let target = config
@@ -454,10 +466,12 @@ impl Runtime for OciRuntime {
             target,
             config,
             image: &template,
+            mounted_images,
             sandbox: &record.config,
             sandbox_dir: &self.0.shims.sandbox_dir(sandbox),
             user_ids: record.user_ids,
             cgroup: self.0.cgroups.sandbox_path(sandbox, &record.config),
+            hierarchies: Some(&self.0.cgroups.hierarchies),
             app_armor: self.0.app_armor,
         }
         .build()?;
@@ -505,12 +519,14 @@ impl Runtime for OciRuntime {
         stats.ok_or_else(|| not_running(Operation::ContainerStats, id))
     }
 
-    async fn writable_layer(&self, id: &ContainerId) -> Result<Option<u64>> {
+    async fn writable_layer(&self, id: &ContainerId) -> Result<Option<WritableLayer>> {
         let layer = self.0.shims.container_dir(id)?.join(UPPER);
-        let measured = tokio::task::spawn_blocking(move || pulselet_durable::disk_usage(&layer)).await;
-        measured
-            .map(Some)
-            .map_err(|error| Error::failed(Operation::ContainerStats, error))
+        let measured = tokio::task::spawn_blocking(move || pulselet_durable::measure(&layer)).await;
+        let usage = measured.map_err(|error| Error::failed(Operation::ContainerStats, error))?;
+        Ok(Some(WritableLayer {
+            bytes: usage.bytes,
+            inodes: usage.inodes,
+        }))
     }
 
     async fn exec_sync(&self, id: &ContainerId, request: &ExecRequest) -> Result<ExecOutput> {
@@ -615,11 +631,8 @@ impl Runtime for OciRuntime {
     }
 
     async fn remove_image(&self, reference: &str) -> Result<()> {
-        let containers = self.0.shims.list_containers(&ContainerFilter::default());
-        let in_use = containers
-            .iter()
-            .filter_map(|container| container.image_id.parse().ok())
-            .collect();
+        let ids = self.0.shims.image_ids();
+        let in_use = ids.iter().filter_map(|id| id.parse().ok()).collect();
         let reference = reference.to_owned();
         self.ask_images(Operation::RemoveImage, move |images| {
             images.remove(&reference, &in_use)

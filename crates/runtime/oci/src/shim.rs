@@ -123,7 +123,10 @@ pub(crate) fn bound(spec: &ContainerSpec) -> CapabilitySet {
 fn load(dir: PathBuf) -> Result<(ShimConfig, Container), LoadError> {
     let record: ContainerRecord = record::read(&dir, CONTAINER_FILE)?.ok_or(LoadError::Missing)?;
     let spec = ContainerSpec::read(&dir)?.ok_or(LoadError::Missing)?;
-    let hierarchies = Hierarchies::find()?;
+    let hierarchies = match spec.cgroup.hierarchies.clone() {
+        Some(known) => known,
+        None => Hierarchies::find()?,
+    };
     let config = record.shim_config(&dir);
     let container = Container {
         cgroup: hierarchies.cgroup(&spec.cgroup.path),

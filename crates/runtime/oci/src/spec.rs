@@ -3,6 +3,7 @@
 //! The agent decides it when the container is created ([`spec_builder`](crate::spec_builder)) and writes it beside the
 //! container's record. Paths of the host are absolute. Nothing here is looked up again in the pod or the image.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use pulselet_runtime::IdRange;
@@ -10,7 +11,7 @@ use pulselet_runtime::{Device, Mount, Resources};
 use pulselet_shim::record::{self, Durability, RecordError};
 use serde::{Deserialize, Serialize};
 
-use crate::seccomp::Filter;
+use crate::{cgroup::Hierarchies, seccomp::Filter};
 
 /// In the container's directory.
 const SPEC_FILE: &str = "launch.json";
@@ -25,6 +26,9 @@ pub(crate) struct ContainerSpec {
     pub(crate) root: RootfsSpec,
     /// In the order in which they are made.
     pub(crate) mounts: Vec<Mount>,
+    /// The layers of the images among them, by the images' ids, the lowest first.
+    #[serde(default)]
+    pub(crate) mounted_images: BTreeMap<String, Vec<PathBuf>>,
     pub(crate) devices: Vec<Device>,
     pub(crate) confinement: Confinement,
     pub(crate) namespaces: NamespaceSpec,
@@ -117,6 +121,9 @@ pub(crate) enum PidNamespaceSource {
 pub(crate) struct CgroupSpec {
     /// Below the root of each hierarchy.
     pub(crate) path: PathBuf,
+    /// `None` if the shim has to find them, in a table that grows with the number of pods.
+    #[serde(default)]
+    pub(crate) hierarchies: Option<Hierarchies>,
     pub(crate) resources: Resources,
 }
 

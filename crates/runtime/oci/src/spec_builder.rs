@@ -1,7 +1,7 @@
 //! Builds the specification of a container from what its pod asks for and what its image says.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeMap, HashSet},
     path::{Path, PathBuf},
 };
 
@@ -13,6 +13,7 @@ use pulselet_runtime::{
 
 use crate::{
     app_armor, capability,
+    cgroup::Hierarchies,
     image::Template,
     oom_score,
     program::DEFAULT_PATH,
@@ -31,6 +32,8 @@ const MAX_IMAGE_VOLUMES: usize = 64;
 pub(crate) struct SpecBuilder<'a> {
     pub(crate) config: &'a ContainerConfig,
     pub(crate) image: &'a Template,
+    /// The layers of the images that it mounts, by the images' ids.
+    pub(crate) mounted_images: BTreeMap<String, Vec<PathBuf>>,
     pub(crate) sandbox: &'a SandboxConfig,
     pub(crate) sandbox_dir: &'a Path,
     /// Of a pod that has users of its own.
@@ -39,6 +42,8 @@ pub(crate) struct SpecBuilder<'a> {
     pub(crate) target: Option<i32>,
     /// The container's cgroup.
     pub(crate) cgroup: PathBuf,
+    /// Where cgroups are; `None` if the shim has to find out.
+    pub(crate) hierarchies: Option<&'a Hierarchies>,
     /// Whether there are `AppArmor` profiles on this machine.
     pub(crate) app_armor: bool,
 }
@@ -71,6 +76,7 @@ impl SpecBuilder<'_> {
                 read_only: security.read_only_root,
             },
             mounts: self.mounts(),
+            mounted_images: self.mounted_images.clone(),
             devices: self.config.devices.clone(),
             confinement: Confinement {
                 privileged: security.privileged,
@@ -85,6 +91,7 @@ impl SpecBuilder<'_> {
             namespaces: self.namespaces()?,
             cgroup: CgroupSpec {
                 path: self.cgroup.clone(),
+                hierarchies: self.hierarchies.cloned(),
                 resources: Resources {
                     oom_score_adj: self.config.resources.oom_score_adj.map(oom_score::allowed),
                     ..self.config.resources.clone()
@@ -172,6 +179,7 @@ impl SpecBuilder<'_> {
             volume: String::new(),
             container_path: target.into(),
             host_path: self.sandbox_dir.join(name),
+            image: None,
             sub_path: None,
             read_only: false,
             recursive_read_only: false,
@@ -287,11 +295,13 @@ mod tests {
         let builder = SpecBuilder {
             config: &config,
             image: &image,
+            mounted_images: BTreeMap::new(),
             sandbox: &SandboxConfig::default(),
             sandbox_dir: Path::new("/s"),
             user_ids: None,
             target: None,
             cgroup: "c".into(),
+            hierarchies: None,
             app_armor: false,
         };
         builder.build()
@@ -351,6 +361,7 @@ mod tests {
             let builder = SpecBuilder {
                 config: &config,
                 image: &Template::default(),
+                mounted_images: BTreeMap::new(),
                 sandbox: &SandboxConfig {
                     namespaces,
                     ..SandboxConfig::default()
@@ -359,6 +370,7 @@ mod tests {
                 user_ids: None,
                 target: None,
                 cgroup: "c".into(),
+                hierarchies: None,
                 app_armor: false,
             };
             builder.build().expect("can be built").namespaces
@@ -382,6 +394,7 @@ mod tests {
             volume: "v".into(),
             container_path: path.into(),
             host_path: "/h".into(),
+            image: None,
             sub_path: None,
             read_only: false,
             recursive_read_only: false,

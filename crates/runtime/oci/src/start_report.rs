@@ -15,7 +15,7 @@ use std::{
 };
 
 use pulselet_shim::LaunchError;
-use pulselet_sys::{Pid, exit_at_once, work_with_one_descriptor};
+use pulselet_sys::{Pid, exit_at_once, process_id, work_with_one_descriptor};
 use rustix::process::{
     DumpableBehavior, Signal, WaitId, WaitIdOptions, WaitOptions, set_dumpable_behavior,
     set_parent_process_death_signal, waitid,
@@ -183,7 +183,7 @@ pub(crate) fn read_report(
     let mut last = None;
     for report in serde_json::Deserializer::from_slice(&bytes).into_iter::<StartReport>() {
         match report {
-            Ok(StartReport::Forked(pid)) => sibling = Pid::from_raw(pid),
+            Ok(StartReport::Forked(pid)) => sibling = process_id(pid),
             Ok(report) => last = Some(report),
             Err(_) => last = None,
         }

@@ -13,7 +13,7 @@ use std::{
 
 use pulselet_runtime::Signal;
 use pulselet_shim::record::{self, Durability};
-use pulselet_sys::{Pid, send_signal};
+use pulselet_sys::{Pid, process_id, send_signal};
 use serde::{Deserialize, Serialize};
 
 const CGROUP_FILE: &str = "cgroup.json";
@@ -64,7 +64,7 @@ impl Cgroup {
     pub(crate) fn members(&self) -> Vec<Pid> {
         let list = fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default();
         list.lines()
-            .filter_map(|line| Pid::from_raw(line.parse().ok()?))
+            .filter_map(|line| process_id(line.parse().ok()?))
             .collect()
     }
 

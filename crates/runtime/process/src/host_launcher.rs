@@ -269,6 +269,7 @@ mod tests {
             volume: (*volume).into(),
             container_path: "/data".into(),
             host_path: (*path).into(),
+            image: None,
             sub_path: None,
             read_only: false,
             recursive_read_only: false,

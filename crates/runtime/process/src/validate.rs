@@ -26,6 +26,15 @@ pub(crate) fn container(config: &ContainerConfig) -> Result<()> {
             format!("{:?} is not the name of a volume", mount.volume),
         );
     }
+    if let Some(mount) = config.mounts.iter().find(|mount| mount.image.is_some()) {
+        return invalid(
+            "mounts",
+            format!(
+                "volume {:?} is an image, and host processes have none: use --runtime oci",
+                mount.volume
+            ),
+        );
+    }
     if config
         .pid_namespace
         .is_some_and(|mode| mode != PidNamespace::Host)
@@ -56,7 +65,7 @@ fn user(security: &SecurityContext, agent: u32) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use pulselet_runtime::{Mount, Propagation};
+    use pulselet_runtime::{Mount, MountedImage, Propagation};
 
     use super::*;
 
@@ -78,12 +87,22 @@ mod tests {
             volume: "../x".into(),
             container_path: "/x".into(),
             host_path: "/x".into(),
+            image: None,
             sub_path: None,
             read_only: false,
             recursive_read_only: false,
             propagation: Propagation::Private,
         };
-        assert!(refused(|c| c.mounts.push(mount)).starts_with("mounts: "));
+        assert!(refused(|c| c.mounts.push(mount.clone())).starts_with("mounts: "));
+        let of_image = Mount {
+            volume: "v".into(),
+            image: Some(MountedImage {
+                reference: "data:1".into(),
+                id: "sha256:1".into(),
+            }),
+            ..mount
+        };
+        assert!(refused(|c| c.mounts.push(of_image)).contains("--runtime oci"));
     }
 
     #[test]

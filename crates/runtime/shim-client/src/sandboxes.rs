@@ -14,6 +14,7 @@ use crate::{
     lifecycle::{Inner, blocking, detached},
     shims::Shims,
     store::{Assignment, SandboxRecord, new_id},
+    validate,
 };
 
 impl Shims {
@@ -25,6 +26,7 @@ impl Shims {
         assign: impl FnOnce(&SandboxConfig, &[&SandboxRecord]) -> Result<Assignment>,
     ) -> Result<SandboxId> {
         let operation = Operation::RunSandbox;
+        validate::sandbox(&config)?;
         let id = SandboxId::new(new_id().map_err(|error| Error::failed(operation, error))?);
         let record = self.0.known(|known| {
             let same = |other: &SandboxRecord| {
@@ -134,6 +136,14 @@ impl Shims {
 
     pub fn sandboxes(&self) -> Vec<SandboxRecord> {
         self.0.known(|known| known.sandboxes.values().cloned().collect())
+    }
+
+    /// Those of which it holds. Others are not copied.
+    pub fn sandboxes_where(&self, holds: impl Fn(&SandboxRecord) -> bool) -> Vec<SandboxRecord> {
+        self.0.known(|known| {
+            let all = known.sandboxes.values().filter(|record| holds(record));
+            all.cloned().collect()
+        })
     }
 
     pub fn sandbox_dir(&self, id: &SandboxId) -> PathBuf {

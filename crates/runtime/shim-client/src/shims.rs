@@ -3,6 +3,7 @@
 //! Sandboxes are in `sandboxes`; what happens to a single container is in `lifecycle`.
 
 use std::{
+    collections::BTreeSet,
     ffi::OsString,
     path::{Path, PathBuf},
     sync::Arc,
@@ -181,10 +182,21 @@ impl Shims {
 
     pub fn list_containers(&self, filter: &ContainerFilter) -> Vec<ContainerStatus> {
         let all = self.0.all_containers();
-        all.iter()
-            .map(|container| container.status())
-            .filter(|status| filter.matches(status))
-            .collect()
+        // Before a status is made, which is a copy of everything: who asks for one pod is not to pay for all.
+        let wanted = all.iter().filter(|container| {
+            let record = &container.record;
+            filter.matches(&record.sandbox, &record.config.pod)
+        });
+        wanted.map(|container| container.status()).collect()
+    }
+
+    /// The ids of the images that containers need, also of those they mount.
+    pub fn image_ids(&self) -> BTreeSet<String> {
+        let all = self.0.all_containers();
+        let ids = all
+            .iter()
+            .flat_map(|container| container.record.config.image_ids());
+        ids.map(str::to_owned).collect()
     }
 
     /// The directory of a container; there is one of that id.

@@ -1,6 +1,6 @@
 //! What cannot be a container of any kind is refused before anything is written.
 
-use pulselet_runtime::{ContainerConfig, Error, Result};
+use pulselet_runtime::{ContainerConfig, Error, Result, SandboxConfig};
 
 pub(crate) fn container(config: &ContainerConfig) -> Result<()> {
     let words = || config.command.iter().chain(&config.args);
@@ -26,6 +26,16 @@ pub(crate) fn container(config: &ContainerConfig) -> Result<()> {
     Ok(())
 }
 
+/// Containers with a shim are run in one way, which has no name.
+pub(crate) fn sandbox(config: &SandboxConfig) -> Result<()> {
+    let handler = &config.runtime_handler;
+    if !handler.is_empty() {
+        let detail = format!("no runtime for {handler:?} is configured");
+        return invalid("runtime_handler", detail);
+    }
+    Ok(())
+}
+
 /// The command of an exec process.
 pub(crate) fn command(command: &[String]) -> Result<()> {
     if command.is_empty() {
@@ -46,6 +56,19 @@ mod tests {
     use pulselet_runtime::EnvVar;
 
     use super::*;
+
+    #[test]
+    fn there_is_one_way_to_run_a_pod() {
+        let mut config = SandboxConfig::default();
+        assert!(sandbox(&config).is_ok());
+        config.runtime_handler = "kata".into();
+        let refused = sandbox(&config).expect_err("there is no such handler");
+        assert!(
+            refused
+                .to_string()
+                .ends_with("no runtime for \"kata\" is configured")
+        );
+    }
 
     fn refused(change: impl FnOnce(&mut ContainerConfig)) -> String {
         let mut config = ContainerConfig {

@@ -11,7 +11,7 @@ use std::{
     os::fd::OwnedFd,
 };
 
-use pulselet_sys::Pid;
+use pulselet_sys::{Pid, process_id};
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// Bytes that are read of a process's environment. What we put there comes in one that the kernel took from us, which is
@@ -104,7 +104,7 @@ fn all_processes() -> impl Iterator<Item = Pid> {
     fs::read_dir("/proc")
         .into_iter()
         .flatten()
-        .filter_map(|entry| Pid::from_raw(entry.ok()?.file_name().to_str()?.parse().ok()?))
+        .filter_map(|entry| process_id(entry.ok()?.file_name().to_str()?.parse().ok()?))
 }
 
 /// The parent of a process; `None` if it is gone or a zombie.
@@ -119,7 +119,7 @@ fn parse_parent(stat: &[u8]) -> Option<Pid> {
     let mut fields = std::str::from_utf8(after_name).ok()?.split_ascii_whitespace();
     match fields.next()? {
         "Z" | "X" => None,
-        _ => Pid::from_raw(fields.next()?.parse().ok()?),
+        _ => process_id(fields.next()?.parse().ok()?),
     }
 }
 

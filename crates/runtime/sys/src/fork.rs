@@ -61,19 +61,36 @@ impl SoleThread {
 fn forked(result: libc::c_long) -> io::Result<Fork> {
     match result {
         0 => Ok(Fork::Child),
-        -1 => Err(io::Error::last_os_error()),
-        pid => Ok(Fork::Parent {
-            child: i32::try_from(pid)
-                .ok()
-                .and_then(Pid::from_raw)
-                .expect("a child's id is a positive number"),
-        }),
+        result => child_of(result).map(|child| Fork::Parent { child }),
     }
+}
+
+/// What a call that makes a process has returned to the parent: the child, or the failure that is the thread's last.
+///
+/// A failure is the number -1, and a signal to that one is a signal to every process of the machine.
+pub(crate) fn child_of(result: libc::c_long) -> io::Result<Pid> {
+    let child = i32::try_from(result).ok().and_then(process_id);
+    child.ok_or_else(io::Error::last_os_error)
+}
+
+/// A process by its number. Numbers below one name groups of processes, or all there are: they are nobody's.
+pub fn process_id(number: i32) -> Option<Pid> {
+    (number > 0).then(|| Pid::from_raw(number)).flatten()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_failed_fork_is_no_process() {
+        // Taken for a process and killed, -1 would be every process of the machine.
+        assert!(child_of(-1).is_err());
+        assert!(forked(-1).is_err());
+        assert_eq!(process_id(-1), None);
+        assert_eq!(process_id(0), None);
+        assert!(process_id(1).is_some());
+    }
 
     #[test]
     fn a_process_with_threads_is_not_forked() {

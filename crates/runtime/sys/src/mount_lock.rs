@@ -44,7 +44,12 @@ pub fn lock_mounts(sole: &SoleThread) -> io::Result<()> {
             drop(writer);
             let entered = read_answer(&mut reader)
                 .and_then(|()| Ok(pidfd_open(child, PidfdFlags::empty())?))
-                .and_then(|copy| Ok(move_into_thread_name_spaces(copy.as_fd(), ThreadNameSpaceType::MOUNT)?));
+                .and_then(|copy| {
+                    Ok(move_into_thread_name_spaces(
+                        copy.as_fd(),
+                        ThreadNameSpaceType::MOUNT,
+                    )?)
+                });
             let _ = kill_process(child, Signal::KILL);
             let _ = waitpid(Some(child), WaitOptions::empty());
             entered

@@ -17,6 +17,8 @@ use rustix::{
     thread::{UnshareFlags, set_thread_groups, set_thread_res_gid, set_thread_res_uid, unshare_unsafe},
 };
 
+use crate::fork::child_of;
+
 /// What the holder is told when its users are mapped.
 const GO: [u8; 1] = [1];
 
@@ -95,10 +97,10 @@ fn clone(ends: &HolderEnds) -> io::Result<Pid> {
     if result == 0 {
         hold(ends);
     }
-    let failure = io::Error::last_os_error();
+    let child = child_of(result);
     // SAFETY: as above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut()) };
-    i32::try_from(result).ok().and_then(Pid::from_raw).ok_or(failure)
+    child
 }
 
 /// The holder's whole life. What it calls are system calls and nothing else: rustix makes them without the C library.

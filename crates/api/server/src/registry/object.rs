@@ -186,9 +186,11 @@ fn write_json(out: &mut BytesMut, value: &Value) {
     serde_json::to_writer(out.writer(), value).expect("a JSON value can be written to memory");
 }
 
-/// Whether a stored value is one that was written: JSON, in the form that can be spliced.
+/// Whether a stored value is one that was written: JSON, in the form that can be spliced. What is only looked over is not
+/// asked by the parser whether it is text, so that is asked first.
 pub(crate) fn is_whole(value: &[u8]) -> bool {
-    value.starts_with(HEAD) && serde_json::from_slice::<serde::de::IgnoredAny>(value).is_ok()
+    let is_json = |text| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
+    value.starts_with(HEAD) && std::str::from_utf8(value).is_ok_and(is_json)
 }
 
 /// Appends a stored value with its resourceVersion. It must be whole.
@@ -250,6 +252,16 @@ pub(crate) fn generate_name(base: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_value_with_flipped_bytes_in_a_text_is_not_whole() {
+        let object = Object::new(json!({"metadata": {"name": "a"}, "data": {"x": "some text"}})).unwrap();
+        let mut stored = object.encode().to_vec();
+        assert!(is_whole(&stored));
+        let at = stored.windows(9).position(|part| part == b"some text").unwrap();
+        stored[at] ^= 0xff;
+        assert!(!is_whole(&stored));
+    }
 
     #[test]
     fn a_spliced_value_is_the_decoded_one() {

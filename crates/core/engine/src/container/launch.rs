@@ -134,11 +134,22 @@ impl Container {
         };
     }
 
-    /// The container is there. A creation that was given up, or lost with an agent, may turn up late.
+    /// The life that must be over because a much later one is there, made by an agent that could not write it down.
+    pub(crate) fn outdated_by(&self, life: LifeKey) -> Option<LifeKey> {
+        let attempt = self.starting_or_running()?.attempt;
+        let forgotten = life.attempt > self.next_attempt;
+        forgotten.then_some(LifeKey { attempt, ..life })
+    }
+
+    /// The container is there. A creation that was given up, or lost with an agent, may turn up late. One that is later
+    /// than the next was made by an agent whose memory is lost, and is gone on with.
     pub(crate) fn created(&mut self, scope: &mut Scope<'_>, id: Arc<str>, stop_signal: Option<Signal>) {
         let attempt = scope.life.attempt;
         let awaited = matches!(self.stage, Stage::Creating | Stage::CreateBackOff { .. });
-        if !awaited || attempt != self.next_attempt {
+        let forgotten = attempt > self.next_attempt
+            && self.starting_or_running().is_none()
+            && self.stage != Stage::Finished;
+        if !forgotten && (!awaited || attempt != self.next_attempt) {
             return;
         }
         self.next_attempt = attempt + 1;
@@ -192,6 +203,19 @@ impl Container {
             message: message.clone(),
         });
         scope.warning("StopSignalNotSupported", message);
+    }
+
+    fn starting_or_running(&self) -> Option<&Life> {
+        match &self.stage {
+            Stage::Starting(life) | Stage::Running(Running { life, .. }) => Some(life),
+            Stage::Pending
+            | Stage::Pulling
+            | Stage::PullBackOff { .. }
+            | Stage::Creating
+            | Stage::CreateBackOff { .. }
+            | Stage::BackOff { .. }
+            | Stage::Finished => None,
+        }
     }
 
     /// The life that is about to run, if it is this attempt.

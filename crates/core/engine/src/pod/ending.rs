@@ -108,13 +108,14 @@ impl PodMachine {
             return;
         }
         match self.sandbox {
-            Sandbox::Ready => {
+            // A runtime that did not answer may have made one all the same, and one that is lost may have left something.
+            Sandbox::Ready | Sandbox::Failed { .. } | Sandbox::Lost => {
                 self.sandbox = Sandbox::Stopping;
                 out.actions.push(Action::StopSandbox);
                 return;
             }
             Sandbox::Starting | Sandbox::Stopping => return,
-            Sandbox::Absent | Sandbox::Failed { .. } | Sandbox::Lost => self.sandbox = Sandbox::Stopped,
+            Sandbox::Absent => self.sandbox = Sandbox::Stopped,
             Sandbox::Stopped => {}
         }
         if end.deleted {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pulselet_vocabulary::{Severity, Signal};
+use pulselet_vocabulary::{Severity, Signal, exit_code};
 
 use super::{Failure, Identity, PodMachine, Sandbox, push_event, push_line};
 use crate::container::{Condemned, EndedBy, Stage, start};
@@ -186,6 +186,17 @@ impl PodMachine {
         out: &mut Outbox,
     ) {
         let ending = self.end.is_some();
+        let older = self.containers.get(life.container);
+        if let Some(older) = older.and_then(|it| it.outdated_by(life)) {
+            let exit = Exit {
+                code: exit_code::UNKNOWN,
+                at: now,
+                oom_killed: false,
+                message: Some("Nobody has seen its end; there was another life after it".to_owned()),
+                stop: None,
+            };
+            self.exited(now, older, &exit, out);
+        }
         self.with_life(now, life, out, |it, scope| {
             it.created(scope, Arc::clone(id), stop_signal);
             if matches!(it.stage(), Stage::Starting(created) if created.attempt == scope.life.attempt) {

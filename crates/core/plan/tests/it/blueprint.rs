@@ -2,8 +2,8 @@ use proptest::prelude::*;
 use pulselet_engine::plan::{Hook, HookPlan, ProbeKind};
 use pulselet_model::GateSet;
 use pulselet_plan::{
-    HookTarget, HostPort, MessagePolicy, PodBlueprint, ProbeTarget, PullPolicy, RefusalReason, VolumeKind,
-    convert,
+    HookTarget, HostPort, ImageVolume, MessagePolicy, PodBlueprint, ProbeTarget, PullPolicy, RefusalReason,
+    VolumeKind, convert,
 };
 use serde_json::{Value, json};
 
@@ -18,9 +18,10 @@ fn everything_a_node_needs_is_there() {
     let spec = json!({
         "os": {"name": "windows"},
         "imagePullSecrets": [{"name": "b"}, {"name": "a"}, {"name": ""}, {"name": "b"}],
-        "volumes": [{"name": "conf", "configMap": {"name": "c"}}, {"name": "data", "emptyDir": {"sizeLimit": "1Ki"}}],
+        "volumes": [{"name": "conf", "configMap": {"name": "c"}}, {"name": "data", "emptyDir": {"sizeLimit": "1Ki"}},
+            {"name": "site", "image": {"reference": "site:1", "pullPolicy": "Never"}}],
         "containers": [{
-            "name": "app", "image": "app:1", "imagePullPolicy": "Always", "tty": true,
+            "name": "app", "volumeMounts": [{"name": "data", "mountPath": "/d"}, {"name": "site", "mountPath": "/s"}], "image": "app:1", "imagePullPolicy": "Always", "tty": true,
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "ports": [{"name": "web", "containerPort": 8080}],
             "readinessProbe": {"tcpSocket": {"port": "web"}},
@@ -41,6 +42,13 @@ fn everything_a_node_needs_is_there() {
         .map(|limit| (&*limit.volume, limit.bytes))
         .collect();
     assert_eq!(limits, [("data", 1024)]);
+    let mounted: Vec<_> = blueprint.image_volumes(0).collect();
+    let site = ImageVolume {
+        reference: "site:1".into(),
+        pull_policy: PullPolicy::Never,
+    };
+    assert_eq!(mounted, [("site", &site)]);
+    assert_eq!(blueprint.image_volumes(1).count(), 0);
     let [app, debug] = &*blueprint.containers else {
         panic!("two containers");
     };

@@ -195,6 +195,15 @@ impl Record {
         self.next_plan = Some(Arc::clone(plan));
     }
 
+    /// What others could not see of the pod is not in a spare copy: a wait for an image, a signal that was sent, looks.
+    pub(super) fn forget_the_unseen(&mut self) {
+        self.not_before = None;
+        self.signal = None;
+        for seen in &mut self.probes {
+            seen.look = LookSeen::ByNobody;
+        }
+    }
+
     /// Probes of an agent that is gone are not under way any more.
     pub(super) fn forget_probes_under_way(&mut self) {
         for seen in &mut self.probes {

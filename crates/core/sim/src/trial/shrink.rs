@@ -83,6 +83,17 @@ fn simpler_faults(case: &Case, add: &mut Add<'_>) {
             without(&mut it.faults.crashes, place);
         });
         add(&|it| it.faults.crashes[place].down = Span::ZERO);
+        add(&|it| it.faults.crashes[place].loses_database = false);
+    }
+    for place in 0..case.faults.outages.len() {
+        add(&|it| {
+            without(&mut it.faults.outages, place);
+        });
+    }
+    for place in 0..case.faults.clock_jumps.len() {
+        add(&|it| {
+            without(&mut it.faults.clock_jumps, place);
+        });
     }
     for place in 0..case.faults.stalls.len() {
         add(&|it| {

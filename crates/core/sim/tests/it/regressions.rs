@@ -24,6 +24,7 @@ fn a_probe_is_not_asked_twice_after_a_crash() {
         at: at(42_854),
         down: Span::ZERO,
         moment: CrashMoment::BetweenSteps,
+        loses_database: false,
     };
     let spec = "
 containers:

@@ -8,7 +8,7 @@ use pulselet_engine::plan::{Hook, ProbeKind};
 use pulselet_engine::probe_runner::Asked;
 use pulselet_engine::{Input, LifeKey, PodKey, Span, Time};
 use pulselet_model::Pod;
-use pulselet_plan::PullPolicy;
+use pulselet_plan::{ImageVolume, PodBlueprint, PullPolicy};
 use pulselet_vocabulary::Signal;
 use tracing::Instrument as _;
 
@@ -260,10 +260,17 @@ fn image_job(entry: &PodEntry, key: PodKey, container: usize) -> ImageJob {
         container,
         image: plan.map(|plan| Arc::clone(&plan.image)).unwrap_or_default(),
         policy: blueprint.map_or(PullPolicy::IfNotPresent, |it| it.pull_policy),
+        volumes: mounted_images(&entry.blueprint, container),
         namespace: Arc::clone(&entry.identity.namespace),
         pull_secrets: entry.blueprint.pull_secrets.clone(),
         name: entry.name_of(container).unwrap_or_default(),
     }
+}
+
+/// The images that a container mounts.
+pub(super) fn mounted_images(blueprint: &PodBlueprint, container: usize) -> Vec<ImageVolume> {
+    let volumes = blueprint.image_volumes(container);
+    volumes.map(|(_, image)| image.clone()).collect()
 }
 
 fn create_job(entry: &PodEntry, key: PodKey, life: LifeKey) -> CreateJob {
@@ -281,6 +288,11 @@ fn create_job(entry: &PodEntry, key: PodKey, life: LifeKey) -> CreateJob {
             .filter(|known| plan.is_some_and(|plan| plan.image == known.name))
             .map(|known| known.id.clone())
             .unwrap_or_default(),
+        image_volumes: entry
+            .blueprint
+            .image_volumes(life.container)
+            .map(|(volume, image)| (volume.to_owned(), Arc::clone(&image.reference)))
+            .collect(),
         stop_signal: plan.and_then(|plan| plan.stop_signal),
     }
 }

@@ -140,11 +140,11 @@ impl Agent {
         let pods = self.entries.iter().filter(|(key, _)| !ended(key));
         let images: HashSet<_> = pods
             .flat_map(|(_, entry)| {
-                entry
-                    .plan()
-                    .containers
-                    .iter()
-                    .map(|container| Arc::clone(&container.image))
+                let containers = entry.plan().containers.iter();
+                let own = containers.map(|container| Arc::clone(&container.image));
+                let volumes = entry.blueprint.volumes.iter();
+                let mounted = volumes.filter_map(|volume| Some(Arc::clone(&volume.image()?.reference)));
+                own.chain(mounted)
             })
             .collect();
         self.jobs.images.want(images);

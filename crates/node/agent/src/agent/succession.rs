@@ -12,6 +12,7 @@ use tokio::task::AbortHandle;
 use tracing::Instrument as _;
 
 use super::Agent;
+use super::actions::mounted_images;
 use super::entry::{PodEntry, Successor};
 use crate::jobs::ImageJob;
 use crate::pod::annotation::annotated;
@@ -85,6 +86,7 @@ fn image_jobs(entry: &PodEntry, key: PodKey, blueprint: &PodBlueprint) -> Vec<Im
             container,
             image: Arc::clone(&plan.image),
             policy: own.pull_policy,
+            volumes: mounted_images(blueprint, container),
             namespace: Arc::clone(&entry.identity.namespace),
             pull_secrets: blueprint.pull_secrets.clone(),
             name: Arc::clone(&plan.name),

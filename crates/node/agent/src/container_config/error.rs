@@ -33,6 +33,8 @@ pub(crate) enum ConfigError {
     UnknownVolume { volume: String, path: String },
     #[error(transparent)]
     Volume(#[from] PrepareError),
+    #[error("volume {volume:?}: {why}")]
+    ImageVolume { volume: String, why: String },
     #[error("cannot prepare {path}: {source}", path = path.display())]
     Prepare { path: PathBuf, source: io::Error },
     #[error("container {container:?} is not in the pod")]

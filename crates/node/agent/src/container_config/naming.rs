@@ -86,6 +86,7 @@ pub(super) fn hosts_mount(context: Context<'_>, container: &Container) -> Result
         volume: String::new(),
         container_path: PathBuf::from(HOSTS),
         host_path: path,
+        image: None,
         sub_path: None,
         read_only: false,
         recursive_read_only: false,

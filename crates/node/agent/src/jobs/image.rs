@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use pulselet_engine::PodKey;
 use pulselet_engine::io::{ImageFailure, Input, Pulled};
-use pulselet_plan::PullPolicy;
+use pulselet_plan::{ImageVolume, PullPolicy};
 use pulselet_runtime::{Error, ImageErrorKind, ImageSummary, Operation, RegistryCredentials, Result};
 use pulselet_volume::{Objects, Wanted};
 
@@ -27,6 +27,8 @@ pub(crate) struct ImageJob {
     pub(crate) container: usize,
     pub(crate) image: Arc<str>,
     pub(crate) policy: PullPolicy,
+    /// Images that the container mounts.
+    pub(crate) volumes: Vec<ImageVolume>,
     pub(crate) namespace: Arc<str>,
     /// The container's name, for what is reported about its image.
     pub(crate) name: Arc<str>,
@@ -45,7 +47,12 @@ impl JobContext {
                 .await;
         }
         let begins = Input::ImagePulling { container };
-        match self.get_image(&job, Some(begins)).await {
+        let own = self.get_image(&job, &job.image, job.policy, Some(begins)).await;
+        let got = match own {
+            Ok(own) => self.get_mounted_images(&job).await.map(|()| own),
+            Err(failure) => Err(failure),
+        };
+        match got {
             Ok((image, pulled)) => {
                 let bad_signal = match image.parsed_stop_signal() {
                     Some(Err(error)) => Some(error.to_string()),
@@ -79,9 +86,12 @@ impl JobContext {
         let mut pause = MIN_SUCCESSOR_RETRY;
         loop {
             let mut failure = None;
-            for image in &images {
-                if let Err((_, message)) = self.get_image(image, None).await {
-                    failure = Some(message);
+            for job in &images {
+                let own = self.get_image(job, &job.image, job.policy, None).await;
+                let mounted = self.get_mounted_images(job).await;
+                failure = own.err().map(|(_, message)| message);
+                failure = failure.or(mounted.err().map(|(_, message)| message));
+                if failure.is_some() {
                     break;
                 }
             }
@@ -95,33 +105,48 @@ impl JobContext {
         }
     }
 
+    /// The images that a container mounts.
+    async fn get_mounted_images(&self, job: &ImageJob) -> std::result::Result<(), (ImageFailure, String)> {
+        for ImageVolume {
+            reference,
+            pull_policy,
+        } in &job.volumes
+        {
+            let got = self.get_image(job, reference, *pull_policy, None);
+            if let Err((error, message)) = got.await {
+                let message = format!("the image {reference:?} of a volume cannot be had: {message}");
+                return Err((error, message));
+            }
+        }
+        Ok(())
+    }
+
     /// `begins` is what the engine learns when something has to be fetched.
     async fn get_image(
         &self,
         job: &ImageJob,
+        image: &str,
+        policy: PullPolicy,
         begins: Option<Input>,
     ) -> std::result::Result<(ImageSummary, Pulled), (ImageFailure, String)> {
-        let failed = |error: Error| failure(&job.image, &error);
-        if job.policy != PullPolicy::Always {
-            let there = bounded(Operation::ImageStatus, self.runtime.image_status(&job.image)).await;
+        let failed = |error: Error| failure(image, &error);
+        if policy != PullPolicy::Always {
+            let there = bounded(Operation::ImageStatus, self.runtime.image_status(image)).await;
             if let Some(image) = there.map_err(failed)? {
                 return Ok((image, Pulled::AlreadyPresent));
             }
         }
-        if job.policy == PullPolicy::Never {
-            let message = format!(
-                "Container image \"{}\" is not present with pull policy of Never",
-                job.image
-            );
+        if policy == PullPolicy::Never {
+            let message = format!("Container image \"{image}\" is not present with pull policy of Never");
             return Err((ImageFailure::ErrImageNeverPull, message));
         }
         if let Some(begins) = begins {
             self.send_input(job.pod, begins).await;
         }
-        let candidates = self.candidates(job).await;
+        let candidates = self.candidates(job, image).await;
         let _permit = self.limits.pulls.acquire().await;
         let began = Instant::now();
-        let image = self.pull(&job.image, &candidates).await.map_err(failed)?;
+        let image = self.pull(image, &candidates).await.map_err(failed)?;
         let pulled = Pulled::Fetched {
             took: began.elapsed().into(),
             bytes: image.size,
@@ -130,7 +155,7 @@ impl JobContext {
     }
 
     /// Credentials for the image. Secrets that are of no use are reported; the pull may do without.
-    async fn candidates(&self, job: &ImageJob) -> Vec<RegistryCredentials> {
+    async fn candidates(&self, job: &ImageJob, image: &str) -> Vec<RegistryCredentials> {
         let wanted = Wanted {
             secrets: job.pull_secrets.clone(),
             ..Wanted::default()
@@ -161,7 +186,7 @@ impl JobContext {
             };
             self.answer(job.pod, result).await;
         }
-        keyring.candidates(&job.image)
+        keyring.candidates(image)
     }
 
     /// Tries one after the other; the last refusal is the one that is reported.

@@ -1,12 +1,14 @@
 //! One life of a container in the runtime: create, start, stop, remove.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use pulselet_engine::io::{CreateError, Exit, Input};
 use pulselet_engine::{Identity, LifeKey, PodKey};
 use pulselet_runtime::{
-    ContainerConfig, ContainerFilter, ContainerId, ContainerState, ContainerStatus, Error, Operation, Result,
+    ContainerConfig, ContainerFilter, ContainerId, ContainerState, ContainerStatus, Error, MountedImage,
+    Operation, Result,
 };
 use pulselet_vocabulary::{Signal, exit_code};
 use pulselet_volume::{Objects, discard};
@@ -22,6 +24,8 @@ pub(crate) struct CreateJob {
     pub(crate) life: LifeKey,
     pub(crate) name: Arc<str>,
     pub(crate) image_id: String,
+    /// The names of the volumes that are images, with what they show.
+    pub(crate) image_volumes: Vec<(String, Arc<str>)>,
     pub(crate) stop_signal: Option<Signal>,
     pub(crate) target: Target,
 }
@@ -113,9 +117,14 @@ impl JobContext {
             }
         };
         let pod = &job.pod.spec;
+        let mounted = match self.mounted_images(&job.image_volumes).await {
+            Ok(mounted) => mounted,
+            Err(error) => return (job.pod, Err(error)),
+        };
         let image = ImageFacts {
             user: self.image_user(&job).await,
             id: job.image_id.clone(),
+            mounted,
         };
         let wanted = wanted_objects(pod, &job.name);
         let objects = Objects::fetch(&*self.objects, pod.namespace(), wanted).await;
@@ -135,6 +144,35 @@ impl JobContext {
             (job.pod, made)
         });
         made.await.expect("making a configuration does not panic")
+    }
+
+    /// What the images that are volumes are now, by the volumes' names.
+    async fn mounted_images(
+        &self,
+        volumes: &[(String, Arc<str>)],
+    ) -> std::result::Result<BTreeMap<String, MountedImage>, ConfigError> {
+        let mut mounted = BTreeMap::new();
+        for (volume, reference) in volumes {
+            let failed = |why: String| ConfigError::ImageVolume {
+                volume: volume.clone(),
+                why,
+            };
+            if !self.version.features.images {
+                return Err(failed(
+                    "host processes have no images: use --runtime oci".to_owned(),
+                ));
+            }
+            let status = bounded(Operation::ImageStatus, self.runtime.image_status(reference)).await;
+            let image = status
+                .map_err(|error| failed(error.to_string()))?
+                .ok_or_else(|| failed(format!("image {reference:?} is not there")))?;
+            let image = MountedImage {
+                reference: reference.to_string(),
+                id: image.id,
+            };
+            mounted.insert(volume.clone(), image);
+        }
+        Ok(mounted)
     }
 
     /// Asked for only where somebody wants to know.

@@ -17,11 +17,14 @@ impl JobContext {
         if !self.set_up_volumes(&pod).await {
             return self.send_input(pod.key, Input::VolumesNotReady).await;
         }
-        if let Err(message) = self.find_runtime(&pod.spec).await {
-            return self.send_input(pod.key, Input::SandboxFailed { message }).await;
-        }
+        let handler = match self.find_handler(&pod.spec).await {
+            Ok(handler) => handler,
+            Err(message) => {
+                return self.send_input(pod.key, Input::SandboxFailed { message }).await;
+            }
+        };
         let _permit = self.limits.operations.acquire().await;
-        match self.make_sandbox(&pod, attempt).await {
+        match self.make_sandbox(&pod, attempt, handler).await {
             Ok(location) => self.answer(pod.key, JobResult::Sandbox(location)).await,
             Err(error) => {
                 let message = error.to_string();
@@ -30,19 +33,19 @@ impl JobContext {
         }
     }
 
-    /// What a runtime class asks for. Runtimes here have one way to run a pod, the one without a name.
-    async fn find_runtime(&self, pod: &Pod) -> std::result::Result<(), String> {
+    /// What the pod's runtime class asks for; empty for the usual way to run a pod. Whether there is such a handler is for
+    /// the runtime to say.
+    async fn find_handler(&self, pod: &Pod) -> std::result::Result<String, String> {
         let Some(class) = pod
             .spec
             .runtime_class_name
             .as_deref()
             .filter(|class| !class.is_empty())
         else {
-            return Ok(());
+            return Ok(String::new());
         };
         match self.objects.runtime_handler(class).await {
-            Ok(Some(handler)) if handler.is_empty() => Ok(()),
-            Ok(Some(handler)) => Err(format!("no runtime for {handler:?} is configured")),
+            Ok(Some(handler)) => Ok(handler),
             Ok(None) | Err(SourceError::NoApi) => {
                 Err(format!("runtimeclass.node.k8s.io {class:?} not found"))
             }
@@ -50,8 +53,11 @@ impl JobContext {
         }
     }
 
-    async fn make_sandbox(&self, pod: &PodRef, attempt: u32) -> Result<SandboxLocation> {
-        let config = pod.with_context(self, |context| sandbox_config(context, attempt));
+    async fn make_sandbox(&self, pod: &PodRef, attempt: u32, handler: String) -> Result<SandboxLocation> {
+        let config = SandboxConfig {
+            runtime_handler: handler,
+            ..pod.with_context(self, |context| sandbox_config(context, attempt))
+        };
         let id = match bounded(Operation::RunSandbox, self.runtime.run_sandbox(&config)).await {
             Err(Error::AlreadyExists { .. }) => self.take_over_sandbox(&config).await?,
             other => other?,
@@ -62,9 +68,8 @@ impl JobContext {
 
     /// An earlier agent made it and died before it could say so, or died while it made it.
     async fn take_over_sandbox(&self, config: &SandboxConfig) -> Result<SandboxId> {
-        let sandboxes = bounded(Operation::List, self.runtime.list_sandboxes()).await?;
-        let same =
-            |sandbox: &SandboxStatus| sandbox.pod.uid == config.pod.uid && sandbox.attempt == config.attempt;
+        let sandboxes = bounded(Operation::List, self.runtime.sandboxes_of(&config.pod.uid)).await?;
+        let same = |sandbox: &SandboxStatus| sandbox.attempt == config.attempt;
         let found = sandboxes.into_iter().find(same);
         let found = found.ok_or_else(|| Error::no_sandbox(&config.pod.uid))?;
         match found.state {
@@ -100,11 +105,9 @@ impl JobContext {
 
     async fn remove_sandboxes(&self, uid: &str) -> Result<()> {
         let _permit = self.limits.operations.acquire().await;
-        for sandbox in bounded(Operation::List, self.runtime.list_sandboxes()).await? {
-            if sandbox.pod.uid == uid {
-                bounded(Operation::StopSandbox, self.runtime.stop_sandbox(&sandbox.id)).await?;
-                bounded(Operation::RemoveSandbox, self.runtime.remove_sandbox(&sandbox.id)).await?;
-            }
+        for sandbox in bounded(Operation::List, self.runtime.sandboxes_of(uid)).await? {
+            bounded(Operation::StopSandbox, self.runtime.stop_sandbox(&sandbox.id)).await?;
+            bounded(Operation::RemoveSandbox, self.runtime.remove_sandbox(&sandbox.id)).await?;
         }
         Ok(())
     }

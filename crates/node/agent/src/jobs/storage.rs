@@ -120,7 +120,7 @@ impl JobContext {
         for id in &container.ids {
             // A container that is gone takes no room.
             let layer = bounded(Operation::ContainerStats, self.runtime.writable_layer(id)).await;
-            used = used.saturating_add(layer.ok().flatten().unwrap_or(0));
+            used = used.saturating_add(layer.ok().flatten().map_or(0, |layer| layer.bytes));
         }
         used
     }

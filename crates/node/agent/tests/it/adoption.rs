@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pulselet_agent::{DataDir, How, Node, NodeOptions, PodLine};
-use pulselet_engine::LineBody;
+use pulselet_engine::{LineBody, Span};
 use pulselet_runtime::{ContainerFilter, Operation, Runtime as _};
-use pulselet_runtime_fake::{ExecAnswer, LifeScript};
+use pulselet_runtime_fake::{ExecAnswer, FakeRuntime, LifeScript};
 use pulselet_vocabulary::PodName;
 use serde_json::json;
 
@@ -249,4 +249,45 @@ async fn a_creation_whose_answer_was_lost_is_found_again() {
         .await
         .unwrap();
     assert_eq!(all.len(), 1);
+}
+
+/// The disk had refused, so the next agent finds a life that is newer than any it could know of, and of those in between
+/// nothing.
+#[tokio::test]
+async fn a_life_that_was_forgotten_is_gone_on_with() {
+    let quick = |options: &mut NodeOptions| {
+        options.config.settings.backoff_initial = Span::from_millis(10);
+        options.config.settings.backoff_max = Span::from_millis(10);
+    };
+    let mut bench = Bench::on(tempfile::tempdir().expect("a directory"), runtime(), quick).await;
+    bench.add(pod("web", &probed())).await;
+    bench.until_ready().await;
+    let copied = snapshot(&bench);
+    for _ in 0..3 {
+        let running = running_containers(&bench.runtime).await;
+        bench.runtime.exit(&running[0].id, 1);
+        bench.until_type("exited").await;
+        bench.until_type("running").await;
+    }
+    let before = running_containers(&bench.runtime).await;
+    let (_old, runtime) = bench.leave().await;
+    let mut bench = Bench::on(copied, runtime, quick).await;
+    bench.until_type("agentRestarted").await;
+    eventually("the newest life is ready", || async {
+        let view = &bench.node.pods().await.expect("the node is there")[0];
+        let status = &view.status.container_statuses[0];
+        status.ready && status.restart_count == 3
+    })
+    .await;
+    let after = running_containers(&bench.runtime).await;
+    assert_eq!((before.len(), after.len()), (1, 1), "{after:?}");
+    assert_eq!(before[0].id, after[0].id, "it was not touched");
+}
+
+async fn running_containers(runtime: &FakeRuntime) -> Vec<pulselet_runtime::ContainerStatus> {
+    let all = runtime.list_containers(&ContainerFilter::default()).await;
+    let is_running = |status: &pulselet_runtime::ContainerStatus| {
+        matches!(status.state, pulselet_runtime::ContainerState::Running { .. })
+    };
+    all.expect("it answers").into_iter().filter(is_running).collect()
 }

@@ -116,6 +116,11 @@ async fn a_full_disk_keeps_no_kill_waiting() {
         node.page("/readyz").await.status.is_success()
     })
     .await;
+    let pods = bench.data().join("pods");
+    eventually("what waited to be written about it is gone too", || async {
+        fs::read_dir(&pods).expect("reads").count() == 0
+    })
+    .await;
     let (directory, runtime) = bench.leave().await;
     let bench = Bench::on(directory, runtime, |_| {}).await;
     assert!(

@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use pulselet_agent::{ObjectSource, SourceError, Token, TokenRequest};
 use pulselet_model::Pod;
 use pulselet_model::openapi::api::core::v1::{ConfigMap, Secret};
-use pulselet_runtime::RegistryCredentials;
-use pulselet_runtime_fake::LifeScript;
+use pulselet_runtime::{ImageErrorKind, ImageSummary, MountedImage, RegistryCredentials};
+use pulselet_runtime_fake::{ImageScript, LifeScript};
 use serde_json::{Value, json};
 
 use crate::harness::{Bench, eventually, pod, pod_of, runtime};
@@ -50,6 +50,11 @@ impl ObjectSource for Shelf {
 
     async fn secret(&self, namespace: &str, name: &str) -> Result<Option<Arc<Secret>>, SourceError> {
         Ok(self.get(&format!("Secret {namespace}/{name}")))
+    }
+
+    async fn runtime_handler(&self, class: &str) -> Result<Option<String>, SourceError> {
+        let found = self.get::<Value>(&format!("RuntimeClass default/{class}"));
+        Ok(found.map(|class| class["handler"].as_str().unwrap_or_default().to_owned()))
     }
 
     async fn token(&self, request: &TokenRequest) -> Result<Token, SourceError> {
@@ -352,5 +357,63 @@ async fn secrets_leave_memory_when_their_pod_has_ended() {
     })
     .await;
     assert_eq!(bench.node.pods().await.expect("the node is there").len(), 1);
+    bench.leave().await;
+}
+
+#[tokio::test]
+async fn a_runtime_class_chooses_the_handler() {
+    let shelf = Shelf::default();
+    let mut bench = bench(&shelf).await;
+    let mut isolated = pod("web", &json!({}));
+    isolated.spec.runtime_class_name = Some("isolated".into());
+    bench.add(isolated).await;
+    bench.until_type("warning").await;
+    assert_eq!(bench.runtime.handler("web"), None, "there is no such class yet");
+    shelf.put("RuntimeClass", "isolated", json!({"handler": "kata"}));
+    bench.until_ready().await;
+    assert_eq!(bench.runtime.handler("web").as_deref(), Some("kata"));
+    bench.leave().await;
+}
+
+#[tokio::test]
+async fn a_container_waits_for_the_image_it_mounts() {
+    let shelf = Shelf::default();
+    let mut bench = bench(&shelf).await;
+    let missing = ImageScript::Fails(ImageErrorKind::NotFound, "no such site".into());
+    bench.runtime.script_image("site:1", missing);
+    bench
+        .add(with_volume(&json!({"image": {"reference": "site:1"}})))
+        .await;
+    bench.until_type("warning").await;
+    let node = bench.node.clone();
+    eventually("the container says what it waits for", || async {
+        let pods = node.pods().await.expect("the node is there");
+        let state = pods[0].status.container_statuses[0].state.waiting.clone();
+        let state = state.unwrap_or_default();
+        let is_waiting = matches!(state.reason.as_deref(), Some("ErrImagePull" | "ImagePullBackOff"));
+        is_waiting
+            && state
+                .message
+                .is_some_and(|message| message.contains("no such site"))
+    })
+    .await;
+    let image = ImageSummary {
+        id: "sha256:7".into(),
+        ..ImageSummary::default()
+    };
+    bench.runtime.script_image("site:1", ImageScript::Present(image));
+    bench.until_ready().await;
+    let config = bench.runtime.config("app", 0).expect("a container");
+    let mount = config.mounts.iter().find(|mount| mount.image.is_some());
+    let mount = mount.expect("the image is mounted");
+    let image = MountedImage {
+        reference: "site:1".into(),
+        id: "sha256:7".into(),
+    };
+    assert_eq!(
+        (mount.container_path.as_path(), mount.image.as_ref()),
+        (Path::new("/v"), Some(&image))
+    );
+    assert!(config.image_ids().any(|id| id == "sha256:7"));
     bench.leave().await;
 }

@@ -125,3 +125,28 @@ async fn a_sandbox_that_an_agent_left_half_made_is_made_again_at_once() {
         "{sandboxes:?}"
     );
 }
+
+/// The runtime was killed after it had made the sandbox, and before it could say so.
+#[tokio::test]
+async fn a_sandbox_that_nobody_was_told_of_goes_with_its_pod() {
+    let mut bench = Bench::new().await;
+    bench.runtime.set_faults(RuntimeFaults {
+        loses_answer: 1.0,
+        ..RuntimeFaults::default()
+    });
+    bench.add(pod("web", &json!({}))).await;
+    bench
+        .until("failed sandbox", |line| {
+            line.to_json().contains("Failed to create pod sandbox")
+        })
+        .await;
+    bench.runtime.set_faults(RuntimeFaults::default());
+    assert_eq!(bench.runtime.list_sandboxes().await.unwrap().len(), 1);
+    bench.delete("web").await;
+    bench.until_type("deleted").await;
+    let runtime = bench.runtime.clone();
+    eventually("the sandbox is gone", || async {
+        runtime.list_sandboxes().await.unwrap().is_empty()
+    })
+    .await;
+}

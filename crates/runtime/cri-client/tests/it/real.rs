@@ -439,6 +439,7 @@ async fn a_path_below_a_volume_is_mounted_and_taken_away() {
         volume: "data".into(),
         container_path: "/data".into(),
         host_path: volume.clone(),
+        image: None,
         sub_path: Some("part".into()),
         read_only: true,
         recursive_read_only: false,

@@ -45,6 +45,7 @@ pub(crate) fn container(directory: &Path, script: &str) -> ContainerConfig {
             volume: "usr".into(),
             container_path: "/usr".into(),
             host_path: "/usr".into(),
+            image: None,
             sub_path: None,
             read_only: true,
             recursive_read_only: false,

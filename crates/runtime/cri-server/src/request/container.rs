@@ -4,8 +4,8 @@ use std::path::{Component, Path, PathBuf};
 
 use pulselet_cri_wire::v1;
 use pulselet_runtime::{
-    ContainerConfig, ContainerId, Device, EnvVar, ImageSummary, Mount, Propagation, SandboxConfig,
-    SecurityFeatures, Signal,
+    ContainerConfig, ContainerId, Device, EnvVar, ImageSummary, Mount, MountedImage, Propagation,
+    SandboxConfig, SecurityFeatures, Signal,
 };
 
 use super::{namespaces, resources, security};
@@ -108,7 +108,12 @@ impl ContainerRequest<'_> {
 
     fn mount(&self, mount: &v1::Mount) -> Result<Mount, RequestError> {
         const FIELD: &str = "mounts";
+        let image = mount.image.as_ref().filter(|image| !image.image.is_empty());
         self.check_mount(mount)?;
+        match image {
+            Some(_) => check_image_mount(mount)?,
+            None => check_host_mount(mount)?,
+        }
         let propagation = match v1::MountPropagation::try_from(mount.propagation) {
             Ok(v1::MountPropagation::PropagationPrivate) => Propagation::Private,
             Ok(v1::MountPropagation::PropagationHostToContainer) => Propagation::HostToContainer,
@@ -129,7 +134,8 @@ impl ContainerRequest<'_> {
             volume: String::new(),
             container_path: Path::new("/").join(&mount.container_path),
             host_path: PathBuf::from(&mount.host_path),
-            sub_path: None,
+            image: image.map(mounted_image),
+            sub_path: Some(PathBuf::from(&mount.image_sub_path)).filter(|path| !path.as_os_str().is_empty()),
             read_only: mount.readonly,
             recursive_read_only: mount.recursive_read_only,
             propagation,
@@ -140,22 +146,11 @@ impl ContainerRequest<'_> {
         const FIELD: &str = "mounts";
         let wrong = |detail: String| Err(RequestError::invalid(FIELD, detail));
         let path = &mount.container_path;
-        if mount.image.as_ref().is_some_and(|image| !image.image.is_empty()) {
-            return wrong(format!(
-                "{path}: images cannot be mounted: copy the files into the container's image"
-            ));
-        }
         if !mount.mount_options.is_empty() {
             return wrong(format!("{path}: mount_options are not supported"));
         }
-        if path.is_empty() || path.contains('\0') || mount.host_path.contains('\0') {
+        if path.is_empty() || path.contains('\0') {
             return wrong(format!("{path:?} is not a path"));
-        }
-        if !Path::new(&mount.host_path).is_absolute() {
-            return wrong(format!(
-                "{:?} is not an absolute path of the host",
-                mount.host_path
-            ));
         }
         let ids = self.sandbox.namespaces.user_ids;
         let is_pods = |mapping: &v1::IdMapping| {
@@ -168,6 +163,53 @@ impl ContainerRequest<'_> {
             ));
         }
         Ok(())
+    }
+}
+
+fn check_host_mount(mount: &v1::Mount) -> Result<(), RequestError> {
+    let wrong = |detail: String| Err(RequestError::invalid("mounts", detail));
+    if !Path::new(&mount.host_path).is_absolute() || mount.host_path.contains('\0') {
+        return wrong(format!(
+            "{:?} is not an absolute path of the host",
+            mount.host_path
+        ));
+    }
+    if !mount.image_sub_path.is_empty() {
+        return wrong(format!("{}: image_sub_path needs an image", mount.container_path));
+    }
+    Ok(())
+}
+
+/// The files of an image are nobody's to change, and nothing is mounted below them.
+fn check_image_mount(mount: &v1::Mount) -> Result<(), RequestError> {
+    let path = &mount.container_path;
+    let wrong = |detail: String| Err(RequestError::invalid("mounts", detail));
+    if !mount.host_path.is_empty() {
+        return wrong(format!("{path}: of host_path and image one can be given"));
+    }
+    if !mount.readonly {
+        return wrong(format!("{path}: an image must be readonly"));
+    }
+    if mount.propagation() != v1::MountPropagation::PropagationPrivate {
+        return wrong(format!("{path}: the mount of an image must be private"));
+    }
+    let part = Path::new(&mount.image_sub_path);
+    let is_below = |component: Component<'_>| matches!(component, Component::Normal(_) | Component::CurDir);
+    if !part.components().all(is_below) || mount.image_sub_path.contains('\0') {
+        return wrong(format!(
+            "{path}: image_sub_path {:?} is not below the image",
+            mount.image_sub_path
+        ));
+    }
+    Ok(())
+}
+
+/// The id is what the client calls it: only the store knows more.
+fn mounted_image(image: &v1::ImageSpec) -> MountedImage {
+    let named = Some(&image.user_specified_image).filter(|name| !name.is_empty());
+    MountedImage {
+        reference: named.unwrap_or(&image.image).clone(),
+        id: image.image.clone(),
     }
 }
 
@@ -348,6 +390,17 @@ mod tests {
         assert!(refused(privileged).starts_with("privileged"));
     }
 
+    fn of_image(mount: &mut v1::Mount) {
+        mount.host_path.clear();
+        mount.readonly = true;
+        mount.image_sub_path = "a/b".into();
+        mount.image = Some(v1::ImageSpec {
+            image: "sha256:7".into(),
+            user_specified_image: "site:1".into(),
+            ..v1::ImageSpec::default()
+        });
+    }
+
     #[test]
     fn mounts_that_cannot_be_made_are_refused() {
         let with = |change: fn(&mut v1::Mount)| {
@@ -372,7 +425,35 @@ mod tests {
         assert!(with(own).is_ok());
         let read_only = |mount: &mut v1::Mount| (mount.readonly, mount.recursive_read_only) = (true, true);
         assert!(with(read_only).is_ok());
-        let wrong: [fn(&mut v1::Mount); 7] = [
+        let made = with(of_image).expect("is allowed");
+        let mount = made.mounts.first().expect("is mounted");
+        let image = MountedImage {
+            reference: "site:1".into(),
+            id: "sha256:7".into(),
+        };
+        assert_eq!(
+            (mount.image.as_ref(), mount.sub_path.as_deref()),
+            (Some(&image), Some(Path::new("a/b")))
+        );
+        let wrong: [fn(&mut v1::Mount); 12] = [
+            |mount| mount.image_sub_path = "a".into(),
+            |mount| {
+                of_image(mount);
+                mount.host_path = "/srv".into();
+            },
+            |mount| {
+                of_image(mount);
+                mount.readonly = false;
+            },
+            |mount| {
+                of_image(mount);
+                mount.image_sub_path = "../a".into();
+            },
+            |mount| {
+                of_image(mount);
+                mount.set_propagation(v1::MountPropagation::PropagationBidirectional);
+            },
+            |mount| mount.mount_options.push("noexec".into()),
             |mount| mount.host_path = "relative".into(),
             |mount| mount.container_path.clear(),
             |mount| mount.recursive_read_only = true,
@@ -382,12 +463,6 @@ mod tests {
             },
             |mount| mount.propagation = 9,
             |mount| mount.uid_mappings.push(v1::IdMapping::default()),
-            |mount| {
-                mount.image = Some(v1::ImageSpec {
-                    image: "x".into(),
-                    ..v1::ImageSpec::default()
-                });
-            },
         ];
         for change in wrong {
             assert!(with(change).expect_err("was made wrong").starts_with("mounts: "));

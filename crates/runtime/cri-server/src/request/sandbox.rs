@@ -31,6 +31,8 @@ pub(crate) fn sandbox(config: &v1::PodSandboxConfig) -> Result<SandboxConfig, Re
         } else {
             hostname(&config.hostname)?
         },
+        // Refused where it is asked for: there is one way to run a pod here.
+        runtime_handler: String::new(),
         log_directory: log_directory(&config.log_directory)?,
         dns: config.dns_config.as_ref().and_then(dns),
         port_mappings: port_mappings(&config.port_mappings)?,

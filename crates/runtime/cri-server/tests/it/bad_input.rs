@@ -1,8 +1,11 @@
-//! Clients that send nonsense get the right code, and the server goes on.
+//! Clients that send nonsense, too much or half of it get the right code, and the server goes on.
 
 use std::io::{Read as _, Write as _};
+use std::time::Duration;
 
 use pulselet_cri_wire::v1;
+use pulselet_runtime_fake::{ExecAnswer, LifeScript};
+use tokio::task::JoinSet;
 use tonic::{Code, Status};
 
 use crate::world::{PATIENCE, World, container, sandbox};
@@ -231,4 +234,98 @@ async fn an_address_for_streams_is_good_for_one_use() {
     );
     let guessed = ask("exec/0").await;
     assert!(guessed.starts_with("HTTP/1.1 404"), "{guessed}");
+}
+
+/// Addresses that may wait to be used, and as many commands.
+const MANY: usize = 1000;
+
+#[tokio::test]
+async fn a_thousand_commands_at_once_are_all_answered() {
+    let world = World::new().await;
+    let (_, id) = world.run("web").await;
+    let client = world.client();
+    let mut calls = JoinSet::new();
+    for _ in 0..MANY {
+        let (mut client, container_id) = (client.clone(), id.clone());
+        calls.spawn(async move {
+            let request = v1::ExecSyncRequest {
+                container_id,
+                cmd: vec!["true".into()],
+                timeout: 0,
+            };
+            client
+                .exec_sync(request)
+                .await
+                .map(|answer| answer.into_inner().exit_code)
+        });
+    }
+    let answers = tokio::time::timeout(PATIENCE, calls.join_all())
+        .await
+        .expect("ends");
+    let answered = answers.iter().filter(|answer| matches!(answer, Ok(0))).count();
+    assert_eq!(answered, MANY);
+    assert_eq!(world.runtime.open_streams(), 0);
+}
+
+#[tokio::test]
+async fn addresses_that_nobody_uses_are_bounded() {
+    let world = World::new().await;
+    let (pod, _) = world.run("web").await;
+    let mut client = world.client();
+    let mut ask = async || {
+        let request = v1::PortForwardRequest {
+            pod_sandbox_id: pod.clone(),
+            port: Vec::new(),
+        };
+        client.port_forward(request).await
+    };
+    for _ in 0..MANY {
+        ask().await.expect("offers");
+    }
+    let refused = ask().await.expect_err("one more is too many");
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert!(refused.message().contains("try again"), "{refused:?}");
+    is_well(&world).await;
+}
+
+/// Connections that the kernel has at the server's socket, with the one that listens.
+fn connections(world: &World) -> usize {
+    let socket = world.socket().display().to_string();
+    let all = std::fs::read_to_string("/proc/net/unix").expect("reads");
+    all.lines().filter(|line| line.ends_with(&socket)).count()
+}
+
+#[tokio::test]
+async fn clients_that_leave_in_the_middle_leave_nothing() {
+    let world = World::new().await;
+    let hangs = LifeScript {
+        exec: vec![(Duration::ZERO, ExecAnswer::Hangs)],
+        ..LifeScript::default()
+    };
+    world.runtime.script("web", [hangs]);
+    let (_, container_id) = world.run("web").await;
+    let version = "/runtime.v1.RuntimeService/Version";
+    for _ in 0..50 {
+        // Half a message; a call that is under way; events that nobody reads.
+        assert_eq!(call_with(&world, version, b"\0\0\0\0\x05\x01", false).await, None);
+        let mut client = world.client();
+        let events = client.get_container_events(v1::GetEventsRequest {}).await;
+        let request = v1::ExecSyncRequest {
+            container_id: container_id.clone(),
+            cmd: vec!["sleep".into()],
+            timeout: 0,
+        };
+        let hung = tokio::time::timeout(Duration::from_millis(1), client.exec_sync(request)).await;
+        assert!(hung.is_err(), "the command does not end by itself");
+        drop(events.expect("follows"));
+    }
+    let gone = async {
+        while connections(&world) > 1 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, gone)
+        .await
+        .expect("no connection of a client that left is kept");
+    is_well(&world).await;
 }

@@ -2,7 +2,8 @@
 
 use pulselet_cri_server::{CriServeError, CriServer};
 use pulselet_cri_wire::v1;
-use pulselet_runtime_fake::LifeScript;
+use pulselet_runtime::ImageSummary;
+use pulselet_runtime_fake::{ImageScript, LifeScript};
 use tonic::Code;
 
 use crate::world::{IMAGE, PATIENCE, World, container, sandbox};
@@ -262,4 +263,53 @@ async fn the_server_says_what_it_is() {
         .into_inner();
     let driver = config.linux.expect("is Linux").cgroup_driver();
     assert_eq!(driver, v1::CgroupDriver::Cgroupfs);
+}
+
+#[tokio::test]
+async fn an_image_that_is_mounted_must_be_there() {
+    let world = World::new().await;
+    let site = ImageSummary {
+        id: "sha256:7".into(),
+        tags: vec!["registry.example/site:1".into()],
+        ..ImageSummary::default()
+    };
+    let script = ImageScript::Present(site);
+    world.runtime.script_image("registry.example/site:1", script);
+    let (pod, _) = world.run("web").await;
+    let ask = async |name: &str, image: &str| {
+        let mount = v1::Mount {
+            container_path: "/site".into(),
+            readonly: true,
+            image: Some(v1::ImageSpec {
+                image: image.into(),
+                ..v1::ImageSpec::default()
+            }),
+            image_sub_path: "a".into(),
+            ..v1::Mount::default()
+        };
+        let request = v1::CreateContainerRequest {
+            pod_sandbox_id: pod.clone(),
+            config: Some(v1::ContainerConfig {
+                mounts: vec![mount],
+                ..container(name)
+            }),
+            sandbox_config: None,
+        };
+        world.client().create_container(request).await
+    };
+    let missing = ask("missing", "registry.example/none:1").await;
+    let missing = missing.expect_err("is not there");
+    assert_eq!(missing.code(), Code::NotFound);
+    assert!(missing.message().contains("pull it first"), "{missing:?}");
+    ask("reads", "registry.example/site:1").await.expect("creates");
+    let config = world.runtime.config("reads", 0).expect("was asked for");
+    let image = config.mounts[0].image.as_ref().expect("is an image");
+    assert_eq!(
+        (image.id.as_str(), image.reference.as_str()),
+        ("sha256:7", "registry.example/site:1")
+    );
+    assert_eq!(
+        config.mounts[0].sub_path.as_deref(),
+        Some(std::path::Path::new("a"))
+    );
 }

@@ -11,7 +11,8 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use pulselet_sys::process_id;
+use rustix::process::{Signal, kill_process_group};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::{
@@ -116,7 +117,7 @@ impl Call<'_> {
             source,
         };
         let mut child = self.command(&program).spawn().map_err(run)?;
-        let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+        let group = child.id().and_then(|id| process_id(id.cast_signed()));
         let config = serde_json::to_vec(config).expect("a map of values is JSON");
         let ended = tokio::time::timeout(PATIENCE, converse(&mut child, &config)).await;
         let Ok(ended) = ended else {

@@ -13,6 +13,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use rustix::fs::{AtFlags, CWD, StatxFlags, statfs, statx};
+
 use crate::mount_table::unescape;
 
 /// Passwords, keys, and data of programs that run pods or containers. Below the root.
@@ -116,13 +118,17 @@ pub(super) fn hidden_paths(data_dir: &Path) -> Vec<PathBuf> {
         hidden.extend(path.canonicalize());
     }
     hidden.extend(secrets_below(root));
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let mounts = Mounted::parse(&table);
-    let beneath: Vec<PathBuf> = hidden
-        .iter()
-        .filter_map(|path| beneath_mount(path, &mounts))
-        .collect();
-    hidden.extend(beneath);
+    let mounted: Vec<&PathBuf> = hidden.iter().filter(|path| may_be_beneath(path)).collect();
+    // The table has some lines for every pod: it is read only where it decides something.
+    if !mounted.is_empty() {
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let mounts = Mounted::parse(&table);
+        let beneath: Vec<PathBuf> = mounted
+            .iter()
+            .filter_map(|path| beneath_mount(path, &mounts))
+            .collect();
+        hidden.extend(beneath);
+    }
     hidden.remove(root);
     hidden.into_iter().collect()
 }
@@ -220,6 +226,23 @@ impl<'a> Mounted<'a> {
             })
         };
         table.lines().filter_map(parse_line).collect()
+    }
+}
+
+/// Whether a path may be in a mount, other than the root's, of the root's file system. Of another kind of file system it is
+/// not. What the kernel does not say may be.
+fn may_be_beneath(path: &Path) -> bool {
+    let root = Path::new("/");
+    let mount = |path: &Path| {
+        let found = statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID).ok()?;
+        StatxFlags::from_bits_retain(found.stx_mask)
+            .contains(StatxFlags::MNT_ID)
+            .then_some(found.stx_mnt_id)
+    };
+    let kind = |path: &Path| statfs(path).ok().map(|found| found.f_type);
+    match (mount(path), mount(root)) {
+        (Some(own), Some(of_root)) if own == of_root => false,
+        _ => kind(path).is_none() || kind(path) == kind(root),
     }
 }
 

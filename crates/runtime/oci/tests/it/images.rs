@@ -55,7 +55,7 @@ pub(crate) fn base_layer(busybox: &[u8]) -> Vec<u8> {
 }
 
 /// A layer of one file.
-fn file_layer(path: &str, text: &str) -> Vec<u8> {
+pub(crate) fn file_layer(path: &str, text: &str) -> Vec<u8> {
     let mut tar = tar::Builder::new(Vec::new());
     entry(&mut tar, path, 0o644, text.as_bytes());
     tar.into_inner().expect("is complete")

@@ -10,6 +10,7 @@ mod escapes;
 mod exec;
 mod faults;
 mod host_image;
+mod image_volumes;
 mod images;
 mod isolation;
 mod lifecycle;

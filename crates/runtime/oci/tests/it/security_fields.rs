@@ -14,6 +14,7 @@ fn volume(world: &World, name: &str, container_path: &str) -> Mount {
         volume: "v".into(),
         container_path: container_path.into(),
         host_path: world.shared(name),
+        image: None,
         sub_path: None,
         read_only: true,
         recursive_read_only: false,

@@ -352,6 +352,7 @@ pub(crate) fn shell_container(home: &Path, name: &str, script: &str) -> Containe
             volume: "shared".into(),
             container_path: SHARED.into(),
             host_path: home.join("shared"),
+            image: None,
             sub_path: None,
             read_only: false,
             recursive_read_only: false,

@@ -116,6 +116,7 @@ async fn variables_directory_and_volumes_reach_the_process() {
         volume: "my-data".into(),
         container_path: "/data".into(),
         host_path: volume.clone(),
+        image: None,
         sub_path: None,
         read_only: false,
         recursive_read_only: false,

@@ -33,6 +33,20 @@ pub(super) fn write(layout: &Layout, uid: &str, body: &[u8]) -> io::Result<()> {
     pulselet_durable::replace(&path, body, 0o600)
 }
 
+/// Removes the file, and the pod's directory if nothing else is in it.
+pub(super) fn remove(layout: &Layout, uid: &str) -> io::Result<()> {
+    let path = layout.spare(uid);
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    // Volumes and messages are removed by who knows what they are.
+    if let Some(parent) = path.parent() {
+        let _ = fs::remove_dir(parent);
+    }
+    Ok(())
+}
+
 /// Every spare that can be read; the others are reported.
 pub(super) fn load_all(layout: &Layout) -> Vec<StoredPod> {
     let Ok(entries) = fs::read_dir(layout.pods()) else {

@@ -161,12 +161,21 @@ fn write_all(
     }
 }
 
+/// In the order of the batch: a pod may be forgotten and another of the same uid taken.
 fn write_spares(layout: &Layout, batch: &Batch) {
     for write in &batch.writes {
-        if let Write::Spare { uid, body } = write
-            && let Err(error) = spare::write(layout, uid, body)
-        {
-            tracing::warn!(uid, %error, "cannot write the spare copy of a pod's state");
+        let (uid, done) = match write {
+            Write::Spare { uid, body } => (uid, spare::write(layout, uid, body)),
+            // What was written late, after a disk had refused, may have come after the pod's files were removed.
+            Write::Forget { uid } => (uid, spare::remove(layout, uid)),
+            Write::Record { .. }
+            | Write::Spec { .. }
+            | Write::ForgetSpec { .. }
+            | Write::Event(_)
+            | Write::Kill(_) => continue,
+        };
+        if let Err(error) = done {
+            tracing::warn!(uid, %error, "cannot change the spare copy of a pod's state");
         }
     }
 }

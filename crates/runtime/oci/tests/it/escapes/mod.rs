@@ -40,6 +40,7 @@ pub(crate) fn volume(world: &World, name: &str, container_path: &str) -> Mount {
         volume: "v".into(),
         container_path: container_path.into(),
         host_path: world.shared(name),
+        image: None,
         sub_path: None,
         read_only: false,
         recursive_read_only: false,

@@ -166,7 +166,7 @@ open("large", "w").write("x" * (4 << 20))
     };
     setrlimit(Resource::Nofile, few).expect("sets");
     let used = world.runtime.writable_layer(&id).await.expect("is measured");
-    assert!(used.is_some_and(|bytes| bytes >= 4 << 20), "{used:?}");
+    assert!(used.is_some_and(|layer| layer.bytes >= 4 << 20), "{used:?}");
     world.runtime.remove_container(&id).await.expect("is removed");
     assert!(!world.container_dir(&id).exists());
     world.finish().await;
