@@ -14,6 +14,8 @@ NAMESPACES = ["net", "mnt", "pid", "ipc", "uts", "user", "cgroup"]
 CGROUPS = "/sys/fs/cgroup"
 # Databases grow logs and lose them, and a server that is killed leaves its socket and its kept room.
 COMES_AND_GOES = ("-wal", "-shm", ".new", ".sock", ".lock", "reserve")
+# A node writes these when it has heard from its API for the first time.
+OF_THE_NODE = ("api-store", "services.json")
 # A database that cannot be read is kept for a look.
 KEPT_ASIDE = ".corrupt-"
 
@@ -77,7 +79,8 @@ class Machine:
         self.list_cgroups(found)
         for root, _, names in os.walk(self.data):
             below = os.path.relpath(root, self.data)
-            stays = [name for name in names if not name.endswith(COMES_AND_GOES) and KEPT_ASIDE not in name]
+            passing = COMES_AND_GOES + OF_THE_NODE
+            stays = [name for name in names if not name.endswith(passing) and KEPT_ASIDE not in name]
             found["file"] |= {os.path.join(below, name) for name in stays}
         return found
 

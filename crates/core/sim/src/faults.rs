@@ -144,7 +144,7 @@ impl FaultPlan {
     /// When an outage is over; none if there is none at this moment.
     pub(crate) fn outage_end(&self, of: Dependency, now: Time) -> Option<Time> {
         let covers = |outage: &&Outage| outage.of == of && outage.from <= now && now < outage.end();
-        let ends = self.outages.iter().filter(covers).map(|outage| outage.end());
+        let ends = self.outages.iter().filter(covers).map(Outage::end);
         let end = ends.max()?;
         // Another one may have begun before this one ends.
         Some(self.outage_end(of, end).unwrap_or(end))

@@ -104,6 +104,8 @@ impl Oracles {
             self.forgot |= restart.forgot;
             if restart.from_spare {
                 self.containers.iter_mut().for_each(Record::forget_the_unseen);
+                // A request that changed nothing that others see is made again.
+                self.ending = None;
             }
             self.containers
                 .iter_mut()

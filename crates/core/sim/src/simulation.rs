@@ -101,6 +101,8 @@ pub struct Simulation {
     persisted: PodMachine,
     /// And what it would find beside a database that is lost.
     spare: PodMachine,
+    /// Requests that are not in it: whoever made them makes them again to an agent that goes on from it.
+    since_spare: Vec<Input>,
     unsaved: Option<Unsaved>,
     /// What the last crash took, for the agent that comes back.
     forgot: bool,
@@ -198,6 +200,7 @@ impl Simulation {
         let mut simulation = Self {
             persisted: pod.clone(),
             spare: pod.clone(),
+            since_spare: Vec::new(),
             unsaved: None,
             forgot: false,
             from_spare: false,
@@ -413,17 +416,18 @@ impl Simulation {
 
     /// On a disk that refuses, only what begins a sandbox waits.
     fn save(&mut self, is_visible: bool, input: Option<&Input>, actions: &mut Vec<Action>) {
+        let request = input.filter(|input| is_request(input)).cloned();
         if !self.world.store_refuses(self.now) {
             self.persisted = self.pod.clone();
+            self.since_spare.extend(request);
             if is_visible {
                 self.spare = self.pod.clone();
+                self.since_spare.clear();
             }
             return;
         }
         let unsaved = self.unsaved.get_or_insert_default();
-        unsaved
-            .requests
-            .extend(input.filter(|input| is_request(input)).cloned());
+        unsaved.requests.extend(request);
         let waits = |action: &mut Action| matches!(action, Action::RunSandbox { .. });
         for action in actions.extract_if(.., waits) {
             if !unsaved.held.contains(&action) {
@@ -440,6 +444,7 @@ impl Simulation {
         if let Some(Unsaved { held, .. }) = self.unsaved.take() {
             self.persisted = self.pod.clone();
             self.spare = self.pod.clone();
+            self.since_spare.clear();
             self.act(&held);
             self.step.actions = held;
         }
@@ -473,6 +478,7 @@ impl Simulation {
         }
         self.ambush = None;
         if crash.loses_database {
+            self.lost.append(&mut self.since_spare);
             self.persisted = self.spare.clone();
             self.from_spare = true;
         }

@@ -293,6 +293,12 @@ fn volumes_that_are_not_ready_are_looked_for_again_until_the_pod_ends() {
     driven.give(12, Input::Delete { grace: None });
     assert!(!driven.pod.is_over(), "the sandbox may come up yet");
     driven.give(13, Input::VolumesNotReady);
+    assert_eq!(
+        driven.out.actions,
+        [Action::StopSandbox],
+        "a try may have left something"
+    );
+    driven.give(14, Input::SandboxStopped);
     assert!(driven.pod.is_over());
 }
 

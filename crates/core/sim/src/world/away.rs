@@ -33,7 +33,7 @@ impl World {
                 self.answer(now, failed);
             }
             Action::Start { .. } | Action::StopSandbox | Action::Kill { .. } => {
-                self.ask_later(back, action.clone())
+                self.ask_later(back, action.clone());
             }
             Action::Stop { life, grace } => {
                 let (life, grace) = (*life, grace.saturating_sub(back.since(now)));

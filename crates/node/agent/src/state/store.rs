@@ -22,7 +22,7 @@ use thiserror::Error;
 use crate::state::clock::{Base, Clock, Continuity};
 use crate::state::layout::Layout;
 pub(crate) use spare::{Spare, load as load_spare};
-use writer::Database;
+use writer::{Database, Lacks};
 pub(crate) use writer::{Note, Writer};
 
 /// Kills remembered per container, the newest ones.
@@ -170,7 +170,8 @@ pub(crate) fn open(layout: &Layout) -> Result<Opened, NodeStoreError> {
         path,
         connection,
         reserve,
-        base: Some(base),
+        base,
+        lacks: Lacks::Base,
     };
     let writer =
         Writer::start(database, layout.clone()).map_err(|source| NodeStoreError::Thread { source })?;
@@ -383,6 +384,34 @@ mod tests {
             at: Time::from_micros(attempt.into()),
             lines: lines.into(),
         })
+    }
+
+    /// The disk was full at the start, so that the damage shows when the file is opened to be written.
+    #[test]
+    fn damage_that_shows_when_the_state_is_written_costs_no_pod() {
+        let directory = tempfile::tempdir().unwrap();
+        let layout = Layout::new(directory.path());
+        let body = r#"{"uid": "u", "record": {"kept": true}, "specs": [[0, {}]]}"#;
+        std::fs::create_dir_all(layout.pod("u")).unwrap();
+        std::fs::write(layout.spare("u"), body).unwrap();
+        std::fs::write(layout.database(), [0xff; 8192]).unwrap();
+        let (_, base, _) = Clock::resume(None, Time::ZERO);
+        let mut database = Database {
+            path: layout.database(),
+            connection: None,
+            reserve: Reserve::found(layout.reserve()),
+            base,
+            lacks: Lacks::Base,
+        };
+        let batch = Batch {
+            number: 1,
+            now: Time::from_micros(7),
+            writes: vec![event("seen", 1)],
+        };
+        database.commit(&layout, &batch).unwrap();
+        let (_, contents) = load(&layout.database()).unwrap();
+        assert_eq!(contents.pods[0].record, br#"{"kept": true}"#);
+        assert!(contents.base.is_some() && contents.pods[0].specs.len() == 1);
     }
 
     fn record(body: &str) -> Write {

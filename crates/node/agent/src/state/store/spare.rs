@@ -10,7 +10,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::StoredPod;
+use super::{StoredPod, Write};
 use crate::state::layout::Layout;
 
 /// Larger files are not spares, in bytes: a record and the few specs of a pod are each below 3 MiB.
@@ -65,6 +65,26 @@ pub(super) fn load_all(layout: &Layout) -> Vec<StoredPod> {
     }
     pods.sort_by(|a, b| a.uid.cmp(&b.uid));
     pods
+}
+
+/// Every spare, as a database has it.
+pub(super) fn writes(layout: &Layout) -> Vec<Write> {
+    let mut writes = Vec::new();
+    for StoredPod {
+        uid, record, specs, ..
+    } in load_all(layout)
+    {
+        for (generation, body) in specs {
+            let uid = uid.clone();
+            writes.push(Write::Spec {
+                uid,
+                generation,
+                body,
+            });
+        }
+        writes.push(Write::Record { uid, body: record });
+    }
+    writes
 }
 
 /// The spare of one pod whose row cannot be read.

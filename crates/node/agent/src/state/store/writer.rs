@@ -12,7 +12,7 @@ use pulselet_durable::Reserve;
 use rusqlite::Connection;
 use tokio::sync::mpsc;
 
-use super::{Batch, Write, schema, spare};
+use super::{Batch, Write, is_corrupt, keep_aside, schema, spare};
 use crate::state::clock::Base;
 use crate::state::layout::Layout;
 
@@ -103,15 +103,29 @@ pub(super) struct Database {
     /// `None` as long as the disk is too full to open it.
     pub(super) connection: Option<Connection>,
     pub(super) reserve: Reserve,
-    /// Where the time line begins; `None` once that is written.
-    pub(super) base: Option<Base>,
+    /// Where the time line begins.
+    pub(super) base: Base,
+    /// What the file does not have yet.
+    pub(super) lacks: Lacks,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lacks {
+    Nothing,
+    /// Where the time line begins.
+    Base,
+    /// That, and every pod: the file is new, in the place of one that turned out to be damaged.
+    Everything,
 }
 
 impl Database {
-    fn commit(&mut self, batch: &Batch) -> rusqlite::Result<()> {
-        let mut result = self.try_commit(batch);
+    pub(super) fn commit(&mut self, layout: &Layout, batch: &Batch) -> rusqlite::Result<()> {
+        let mut result = self.try_commit(layout, batch);
+        if result.as_ref().is_err_and(is_corrupt) && self.begin_anew() {
+            result = self.try_commit(layout, batch);
+        }
         if result.is_err() && self.reserve.give_up() {
-            result = self.try_commit(batch);
+            result = self.try_commit(layout, batch);
         }
         if result.is_ok() {
             self.reserve.refill();
@@ -119,14 +133,44 @@ impl Database {
         result
     }
 
-    fn try_commit(&mut self, batch: &Batch) -> rusqlite::Result<()> {
+    fn try_commit(&mut self, layout: &Layout, batch: &Batch) -> rusqlite::Result<()> {
         let connection = match &mut self.connection {
             Some(connection) => connection,
             none => none.insert(schema::open(&self.path)?),
         };
-        schema::commit(connection, batch, self.base.as_ref())?;
-        self.base = None;
+        match self.lacks {
+            Lacks::Nothing => schema::commit(connection, batch, None)?,
+            Lacks::Base => schema::commit(connection, batch, Some(&self.base))?,
+            Lacks::Everything => {
+                let spares = Batch {
+                    number: batch.number,
+                    now: batch.now,
+                    writes: spare::writes(layout),
+                };
+                schema::commit(connection, &spares, Some(&self.base))?;
+                schema::commit(connection, batch, None)?;
+            }
+        }
+        self.lacks = Lacks::Nothing;
         Ok(())
+    }
+
+    /// Damage that shows only when the file is written: it is kept aside, and the spare copies go into a new one. Pods that
+    /// change are written as they are, as always.
+    fn begin_anew(&mut self) -> bool {
+        self.connection = None;
+        match keep_aside(&self.path) {
+            Ok(aside) => {
+                let aside = aside.display();
+                tracing::error!(%aside, "the node's state is damaged and was kept aside; a new one is begun");
+                self.lacks = Lacks::Everything;
+                true
+            }
+            Err(error) => {
+                tracing::error!(%error, "the node's state is damaged");
+                false
+            }
+        }
     }
 }
 
@@ -139,7 +183,7 @@ fn write_all(
 ) {
     while let Ok(batch) = batches.recv() {
         let mut wait = MIN_RETRY;
-        while let Err(error) = database.commit(&batch) {
+        while let Err(error) = database.commit(layout, &batch) {
             tracing::error!(
                 %error,
                 "cannot write the node's state; everything keeps running, but no pod is begun until it can be written: \
