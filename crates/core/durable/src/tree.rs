@@ -143,7 +143,7 @@ pub(crate) mod tests {
         let home = tempfile::tempdir().expect("a directory");
         let tree = home.path().join("tree");
         fs::create_dir(&tree).expect("makes");
-        let deepest = make_deep(&tree, 30_000);
+        let deepest = make_deep(&tree, 10_000);
         rustix::fs::symlinkat("/etc", &deepest, "link").expect("links");
         drop(deepest);
         remove_tree(&tree).expect("is removed");
