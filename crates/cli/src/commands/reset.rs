@@ -217,7 +217,7 @@ fn remove_files(data_dir: &Path) -> Result<Vec<PathBuf>, Failure> {
         let path = data_dir.join(&name);
         let is_directory = fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_dir());
         let removed = if is_directory {
-            fs::remove_dir_all(&path)
+            pulselet_durable::remove_tree(&path)
         } else {
             fs::remove_file(&path)
         };

@@ -279,7 +279,13 @@ impl World {
         }
         match action {
             Action::RunSandbox { .. } => self.answer_sandbox(now),
-            Action::StopSandbox => self.answer_after_latency(now, None, Input::SandboxStopped),
+            Action::StopSandbox => {
+                // What is left in it goes with it, also what the agent has forgotten.
+                for process in self.processes.values_mut().filter(|it| it.is_running()) {
+                    process.kill(now);
+                }
+                self.answer_after_latency(now, None, Input::SandboxStopped);
+            }
             Action::EnsureImage { container } => self.answer_image(now, *container),
             Action::Create { life } => self.after_latency(now, *life, Happening::Create(*life)),
             Action::Start { life } => self.after_latency(now, *life, Happening::Start(*life)),

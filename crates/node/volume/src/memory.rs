@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use pulselet_durable::remove_tree;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
@@ -71,7 +72,7 @@ pub fn discard(directory: &Path) -> io::Result<()> {
             Err(error) => return Err(error.into()),
         }
     }
-    match fs::remove_dir_all(&directory) {
+    match remove_tree(&directory) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }

@@ -11,7 +11,7 @@ mod device_access;
 use std::{
     collections::{BTreeMap, HashSet},
     fs::{self, File},
-    io,
+    io::{self, Write as _},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -157,20 +157,33 @@ impl Cgroup {
     /// Makes it, with its parents. What is there already stays.
     pub(crate) fn create(&self) -> Result<(), CgroupError> {
         for mount in self.hierarchies.mounts() {
-            let mut directory = mount.to_owned();
-            for part in self.path.components() {
-                self.hand_down(&directory);
-                let parent = directory.clone();
-                directory.push(part);
-                match fs::create_dir(&directory) {
-                    Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
-                        return Err(CgroupError::Create {
-                            path: directory,
-                            source,
-                        });
-                    }
-                    Ok(()) | Err(_) => inherit_cpuset(&parent, &directory),
+            let has_cpuset = self
+                .directory_of_v1("cpuset")
+                .is_some_and(|directory| directory.starts_with(mount));
+            if self.is_v2() || has_cpuset {
+                self.create_step_by_step(mount)?;
+                continue;
+            }
+            // The parents are usually there, and have nothing to hand down.
+            match make_directory(&mount.join(&self.path)) {
+                Err(CgroupError::Create { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                    self.create_step_by_step(mount)?;
                 }
+                made => made?,
+            }
+        }
+        Ok(())
+    }
+
+    fn create_step_by_step(&self, mount: &Path) -> Result<(), CgroupError> {
+        let mut directory = mount.to_owned();
+        for part in self.path.components() {
+            self.hand_down(&directory);
+            let parent = directory.clone();
+            directory.push(part);
+            make_directory(&directory)?;
+            if !self.is_v2() {
+                inherit_cpuset(&parent, &directory);
             }
         }
         Ok(())
@@ -179,9 +192,14 @@ impl Cgroup {
     /// With version 2 a parent says which controllers its children have. One it does not have itself is refused, and
     /// then the limit that needs it fails.
     fn hand_down(&self, parent: &Path) {
-        if self.is_v2() {
-            for name in V2_CONTROLLERS {
-                let _ = fs::write(parent.join("cgroup.subtree_control"), format!("+{name}"));
+        if !self.is_v2() {
+            return;
+        }
+        let file = parent.join("cgroup.subtree_control");
+        let all = V2_CONTROLLERS.map(|name| format!("+{name}"));
+        if fs::write(&file, all.join(" ")).is_err() {
+            for name in all {
+                let _ = fs::write(&file, name);
             }
         }
     }
@@ -292,14 +310,17 @@ impl Cgroup {
     }
 
     fn directory(&self, controller: &str) -> Option<PathBuf> {
-        let mount = match &self.hierarchies {
-            Hierarchies::V1(controllers) => controllers
-                .iter()
-                .find(|(name, _)| *name == controller)?
-                .1
-                .as_path(),
-            Hierarchies::V2(root) => root,
+        match &self.hierarchies {
+            Hierarchies::V1(_) => self.directory_of_v1(controller),
+            Hierarchies::V2(root) => Some(root.join(&self.path)),
+        }
+    }
+
+    fn directory_of_v1(&self, controller: &str) -> Option<PathBuf> {
+        let Hierarchies::V1(controllers) = &self.hierarchies else {
+            return None;
         };
+        let (_, mount) = controllers.iter().find(|(name, _)| *name == controller)?;
         Some(mount.join(&self.path))
     }
 
@@ -456,14 +477,28 @@ impl Cgroup {
 
 fn allow_devices(directory: &Path, rules: &[DeviceRule]) -> io::Result<()> {
     fs::write(directory.join("devices.deny"), "a")?;
+    let mut allow = File::options()
+        .write(true)
+        .open(directory.join("devices.allow"))?;
     for rule in rules {
-        match fs::write(directory.join("devices.allow"), rule.to_string()) {
+        // The kernel takes one rule a call.
+        match allow.write_all(rule.to_string().as_bytes()) {
             // What is refused to all of the machine's containers is refused to this one.
             Err(error) if error.kind() != io::ErrorKind::PermissionDenied => return Err(error),
             Ok(()) | Err(_) => {}
         }
     }
     Ok(())
+}
+
+fn make_directory(path: &Path) -> Result<(), CgroupError> {
+    match fs::create_dir(path) {
+        Err(source) if source.kind() != io::ErrorKind::AlreadyExists => Err(CgroupError::Create {
+            path: path.to_owned(),
+            source,
+        }),
+        Ok(()) | Err(_) => Ok(()),
+    }
 }
 
 /// With version 1 a new cpuset has no processors, and nothing can join it before it has.

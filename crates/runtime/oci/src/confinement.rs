@@ -117,7 +117,7 @@ pub(crate) fn run(
         app_armor::set_next_profile(name).map_err(StartFailure::machine("set the AppArmor profile"))?;
     }
     enter_namespaces(entry, process.spec)?;
-    let user = enter_rootfs(entry, streams, users.as_ref())?;
+    let user = enter_rootfs(entry, process, users.as_ref())?;
     join_keyring(process.spec)?;
     give_streams_to(&user, users.as_ref());
     if let Some(users) = &users {
@@ -311,7 +311,7 @@ fn begin_session(streams: &ChildStreams) -> Result<(), StartFailure> {
 /// Makes the root file system, or finds it made, and returns the user to run as.
 fn enter_rootfs(
     entry: Entry<'_>,
-    streams: &ChildStreams,
+    process: ConfinedProcess<'_>,
     users: Option<&PodUsers>,
 ) -> Result<User, StartFailure> {
     let container = match entry {
@@ -320,8 +320,8 @@ fn enter_rootfs(
     };
     unshare_namespaces(UnshareFlags::NEWNS | UnshareFlags::NEWCGROUP)
         .map_err(StartFailure::machine("make namespaces"))?;
-    let console = streams.terminal.then(rustix::stdio::stdin);
-    rootfs::enter(container, console, users)?;
+    let console = process.streams.terminal.then(rustix::stdio::stdin);
+    rootfs::enter(container, console, users, process.sole)?;
     let user =
         user::look_up(&container.spec.user).map_err(|error| StartFailure::Container(error.to_string()))?;
     let spec = &container.spec;

@@ -4,7 +4,7 @@
 //! score. Without it agent and shims stay as they are, and a container gets what its pod asks for as far as that is not
 //! below the agent's own score.
 
-use std::{fs, sync::OnceLock};
+use std::{fs, io, sync::OnceLock};
 
 /// The number of `CAP_SYS_RESOURCE`.
 const SYS_RESOURCE: u32 = 24;
@@ -21,24 +21,27 @@ const OWN_SCORE: &str = "/proc/self/oom_score_adj";
 /// Protects this process, the agent, unless somebody has given it a score. The first time that it cannot is reported.
 pub(crate) fn protect_agent() {
     if read("oom_score_adj").trim() == "0" {
-        set(allowed(AGENT));
+        let _ = set(allowed(AGENT));
     }
 }
 
 /// Protects this process, a shim, as far as it may.
 pub(crate) fn protect_shim() {
-    set(clamped(SHIM));
+    // Who has the right to needs no look at what he has, which takes longer than setting it.
+    if set(SHIM).is_err() {
+        let _ = set(clamped(SHIM));
+    }
 }
 
 /// Gives this process, which becomes one of a container, the container's score. Without one it must not have the
 /// shim's; and what is set with the capability is the lowest that the container can set without it.
 pub(crate) fn take_containers(score: Option<i32>) {
-    set(score.unwrap_or(0));
+    // As far as this process has the right to.
+    let _ = set(score.unwrap_or(0));
 }
 
-/// Goes as far as this process has the right to.
-fn set(score: i32) {
-    let _ = fs::write(OWN_SCORE, score.to_string());
+fn set(score: i32) -> io::Result<()> {
+    fs::write(OWN_SCORE, score.to_string())
 }
 
 fn read(name: &str) -> String {

@@ -8,6 +8,7 @@
 //! - Nothing is mounted by a path of the container: targets are looked up by [`lookup`], and a mount is attached to
 //!   what was found. No link of an image or a volume, and nobody who changes one meanwhile, leads it elsewhere.
 //! - What hides a file is a device file made here for that, never something of the container's own /dev.
+//! - What hides the machine's secrets in the built-in image stays, also for who may unmount.
 //! - No volume takes the place of the kernel's own files below /proc, but for those that [`check_volume_target`] names.
 //! - Unless the container is privileged no mount it can write to lets device files be used; those it may use are mounts
 //!   of their own. So a container that makes a device file gains nothing by it.
@@ -25,9 +26,12 @@ use std::{
 };
 
 use pulselet_runtime::{MASKED_PATHS, Mount, Propagation, READ_ONLY_PATHS, VolumeRoot};
-use pulselet_sys::{MountAttributes, map_owners, own_files_as, set_mount_attributes};
+use pulselet_sys::{
+    MountAttributes, SoleThread, lock_mounts, map_owners, own_files_as, set_mount_attributes,
+};
 use rustix::{
     fs::{CWD, FileType, PROC_SUPER_MAGIC, fstat, fstatfs},
+    io::Errno,
     mount::{
         FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
         fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount,
@@ -101,6 +105,12 @@ pub(crate) enum RootError {
          leave it out, set hostUsers to false, or let the machine switch to another root when it boots"
     )]
     CoveredRoot,
+    /// The pod's fault.
+    #[error(
+        "with the capability SYS_ADMIN a container of this image could uncover the machine's secrets, and they cannot be locked: \
+         {0}; leave SYS_ADMIN out, set hostUsers to false, or let the machine make user namespaces (user.max_user_namespaces)"
+    )]
+    Lock(io::Error),
     #[error("cannot mount {what}: {source}")]
     Kernel { what: &'static str, source: io::Error },
     #[error("cannot make device files: {0}")]
@@ -134,6 +144,7 @@ pub(crate) fn enter(
     container: &Container,
     terminal: Option<BorrowedFd<'_>>,
     users: Option<&PodUsers>,
+    sole: &SoleThread,
 ) -> Result<(), RootError> {
     let Container { dir, spec, cgroup } = container;
     let privileged = spec.confinement.privileged;
@@ -150,9 +161,11 @@ pub(crate) fn enter(
     mount_change("/", slave).map_err(|errno| RootError::Pivot(errno.into()))?;
     let volumes = with_images(of_host, container, users)?;
     let host_root = users.map_or(0, PodUsers::root);
-    let (device_binds, null) = devices::device_binds(spec, dir, terminal, host_root)?;
+    overlay::make_directories(dir).map_err(RootError::Overlay)?;
+    let place = dir.join(ROOT);
+    let (device_binds, null) = devices::device_binds(spec, &place, terminal, host_root)?;
     overlay::mount_overlay(spec, dir, users)?;
-    change_root(&dir.join(ROOT)).map_err(RootError::Pivot)?;
+    change_root(&place).map_err(RootError::Pivot)?;
     if let Some(users) = users {
         own_files(users).map_err(RootError::OwnFiles)?;
     }
@@ -175,16 +188,24 @@ pub(crate) fn enter(
     if spec.root.read_only {
         make_root_read_only(&root).map_err(RootError::ReadOnlyRoot)?;
     }
+    if !spec.root.hidden.is_empty() && may_unmount(spec) {
+        lock_mounts(sole).map_err(RootError::Lock)?;
+    }
     Ok(())
 }
 
-/// A container that may take mounts away must have nothing of the host below its root. A privileged one may have all of the
-/// host; among users of its own nobody may take away what was mounted before.
-fn check_cover(spec: &ContainerSpec) -> Result<(), RootError> {
+/// Whether a container may take away what was mounted for it, though it is not to have all of the host: a privileged one is,
+/// and among users of its own nobody may.
+fn may_unmount(spec: &ContainerSpec) -> bool {
     let confinement = &spec.confinement;
-    let may_unmount =
+    let capable =
         CapabilitySet::from_bits_retain(confinement.capabilities).contains(CapabilitySet::SYS_ADMIN);
-    if !may_unmount || confinement.privileged || spec.namespaces.users.is_some() {
+    capable && !confinement.privileged && spec.namespaces.users.is_none()
+}
+
+/// A container that may take mounts away must have nothing of the host below its root.
+fn check_cover(spec: &ContainerSpec) -> Result<(), RootError> {
+    if !may_unmount(spec) {
         return Ok(());
     }
     match change_root::covers_host() {
@@ -362,7 +383,13 @@ fn shared_proc(spec: &ContainerSpec) -> Result<Option<OwnedFd>, RootError> {
     let open = || -> io::Result<OwnedFd> {
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
         let tree = match spec.namespaces.processes {
-            PidNamespaceSource::Target(pid) => in_mounts_of(pid, || Ok(open_tree(CWD, &path, flags)?))?,
+            PidNamespaceSource::Target(pid) => in_mounts_of(pid, || {
+                match open_tree(CWD, &path, flags) {
+                    // What hides files there is locked, and comes along.
+                    Err(Errno::INVAL) => Ok(open_tree(CWD, &path, flags | OpenTreeFlags::AT_RECURSIVE)?),
+                    opened => Ok(opened?),
+                }
+            })?,
             PidNamespaceSource::Own | PidNamespaceSource::Pod(_) | PidNamespaceSource::Host => {
                 open_tree(CWD, &path, flags)?
             }

@@ -12,11 +12,12 @@ use std::{
 
 use pulselet_image::ImageStore;
 use pulselet_runtime::{
-    AttachOptions, BoxError, ContainerConfig, ContainerFilter, ContainerId, ContainerStats, ContainerStatus,
-    DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Features, ImageStorage,
-    ImageSummary, InterfaceStats, LogLimits, Operation, RegistryCredentials, Resources, Result, Runtime,
-    RuntimeCondition, RuntimeHealth, RuntimeImageError, SandboxConfig, SandboxId, SandboxState,
-    SandboxStatus, SecurityFeatures, SeparateExecOutput, SignalMasks, Version, WritableLayer, async_trait,
+    AttachOptions, BoxError, ContainerConfig, ContainerFilter, ContainerId, ContainerState, ContainerStats,
+    ContainerStatus, DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams,
+    Features, ImageStorage, ImageSummary, InterfaceStats, LogLimits, Operation, RegistryCredentials,
+    Resources, Result, Runtime, RuntimeCondition, RuntimeHealth, RuntimeImageError, SandboxConfig, SandboxId,
+    SandboxState, SandboxStatus, SecurityFeatures, SeparateExecOutput, SignalMasks, Version, WritableLayer,
+    async_trait,
 };
 use pulselet_shim::record::{self, LifeRecord};
 use pulselet_shim_client::{ContainerKind, ContainerRecord, SandboxRecord, ShimCommand, Shims, detached};
@@ -167,16 +168,33 @@ impl ContainerKind for Cgroups {
 }
 
 impl OciRuntime {
+    /// The number of the init process whose namespace a container of the sandbox is to share. Pods are apart from each
+    /// other: a container of another one is refused.
+    fn target_pid(&self, sandbox: &SandboxId, id: &ContainerId) -> Result<i32> {
+        let target = self.0.shims.container_status(id)?;
+        if target.sandbox != *sandbox {
+            return Err(Error::Invalid {
+                field: "pid_target",
+                detail: format!("container {id} is not in this pod; name one that is"),
+            });
+        }
+        match target.state {
+            ContainerState::Running { .. } => self.init_pid(id),
+            // The number of one that has ended may be that of any process by now.
+            ContainerState::Created | ContainerState::Exited(_) | ContainerState::Unknown => {
+                Err(not_running(Operation::CreateContainer, id))
+            }
+        }
+    }
+
     /// The number of a running container's init process.
     fn init_pid(&self, id: &ContainerId) -> Result<i32> {
         let dir = self.0.shims.container_dir(id)?;
         match record::read_life(&dir) {
             Ok(Some(LifeRecord::Running { pid, .. })) => Ok(pid),
-            Ok(Some(LifeRecord::Launching) | None) | Err(_) => Err(Error::WrongState {
-                operation: Operation::CreateContainer,
-                id: id.to_string(),
-                state: "not running",
-            }),
+            Ok(Some(LifeRecord::Launching) | None) | Err(_) => {
+                Err(not_running(Operation::CreateContainer, id))
+            }
         }
     }
 
@@ -231,6 +249,14 @@ impl OciRuntime {
         // Nobody has to wait for it: it changes nothing.
         tokio::spawn(async move { inner.check_adopted().await });
         Ok(runtime)
+    }
+}
+
+fn not_running(operation: Operation, id: &ContainerId) -> Error {
+    Error::WrongState {
+        operation,
+        id: id.to_string(),
+        state: "not running",
     }
 }
 
@@ -434,7 +460,7 @@ impl Runtime for OciRuntime {
         let target = config
             .pid_target
             .as_ref()
-            .map(|id| self.init_pid(id))
+            .map(|id| self.target_pid(sandbox, id))
             .transpose()?;
         let mut spec = SpecBuilder {
             target,
@@ -490,11 +516,7 @@ impl Runtime for OciRuntime {
         let path = self.0.cgroups.sandbox_path(&sandbox, &config).join(id.as_str());
         // Reads a few files that the kernel has in memory.
         let stats = self.0.cgroups.hierarchies.cgroup(&path).stats();
-        stats.ok_or(Error::WrongState {
-            operation: Operation::ContainerStats,
-            id: id.to_string(),
-            state: "not running",
-        })
+        stats.ok_or_else(|| not_running(Operation::ContainerStats, id))
     }
 
     async fn writable_layer(&self, id: &ContainerId) -> Result<Option<WritableLayer>> {

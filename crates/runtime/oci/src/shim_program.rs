@@ -2,17 +2,18 @@
 //!
 //! For a moment every process of a container is a copy of its shim, and a container that is fast enough can open the
 //! program file behind such a process. So shims are run from a read-only view of the file that exists nowhere but in a
-//! descriptor: whoever opens it through a process can read it at most.
+//! descriptor: whoever opens it through a process can read it at most. The view is mounted nowhere, not even apart: what
+//! is not among any mounts nobody can make writable again, whatever he may mount.
 
 use std::{
     io,
-    os::fd::{AsRawFd, IntoRawFd},
+    os::fd::{AsRawFd, IntoRawFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
 use pulselet_sys::{MountAttributes, set_mount_attributes};
 use rustix::{
-    fs::CWD,
+    fs::{CWD, Mode, OFlags, openat},
     mount::{OpenTreeFlags, open_tree},
 };
 
@@ -27,8 +28,15 @@ pub(crate) fn read_only_view(program: &Path) -> io::Result<PathBuf> {
         ..MountAttributes::default()
     };
     set_mount_attributes(&view, attributes)?;
-    let path = PathBuf::from(format!("/proc/self/fd/{}", view.as_raw_fd()));
+    let file = openat(CWD, path_of(&view), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    // With its first descriptor the view is unmounted; the file keeps it.
+    drop(view);
+    let path = path_of(&file);
     // Kept open for ever: a runtime lives as long as its process.
-    let _ = view.into_raw_fd();
+    let _ = file.into_raw_fd();
     Ok(path)
+}
+
+fn path_of(fd: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()))
 }

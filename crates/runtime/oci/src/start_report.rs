@@ -17,7 +17,8 @@ use std::{
 use pulselet_shim::LaunchError;
 use pulselet_sys::{Pid, exit_at_once, process_id, work_with_one_descriptor};
 use rustix::process::{
-    DumpableBehavior, Signal, WaitOptions, set_dumpable_behavior, set_parent_process_death_signal,
+    DumpableBehavior, Signal, WaitId, WaitIdOptions, WaitOptions, set_dumpable_behavior,
+    set_parent_process_death_signal, waitid,
 };
 use serde::{Deserialize, Serialize};
 
@@ -62,6 +63,7 @@ impl From<RootError> for StartFailure {
             | RootError::MapOwners { .. }
             | RootError::Attach { .. }
             | RootError::CoveredRoot
+            | RootError::Lock(_)
             | RootError::KernelTarget { .. } => Self::Container(error.to_string()),
             RootError::Overlay(_)
             | RootError::OwnFiles(_)
@@ -190,7 +192,7 @@ pub(crate) fn read_report(
         Succession::Itself => Some(child),
         Succession::Sibling => {
             wait_for(child);
-            sibling
+            sibling.filter(|pid| is_own_child(*pid))
         }
     };
     let problem = match (last, launched) {
@@ -205,6 +207,55 @@ pub(crate) fn read_report(
     Err(problem)
 }
 
+/// The process that was forked is in the container, and whoever may trace processes there writes what he likes by way of
+/// it. The process that it names is one to be killed some day: it must not be somebody else's.
+fn is_own_child(pid: Pid) -> bool {
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    waitid(WaitId::Pid(pid), look).is_ok()
+}
+
 fn wait_for(child: Pid) {
     let _ = rustix::process::waitpid(Some(child), WaitOptions::empty());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    fn read(reports: &[StartReport]) -> Result<Launched, LaunchError> {
+        let (reader, mut writer) = pipe().expect("a pipe");
+        for report in reports {
+            writer.write(report).expect("writes");
+        }
+        drop(writer);
+        let child = Command::new("true").spawn().expect("runs");
+        read_report(reader, Pid::from_child(&child), Succession::Sibling)
+    }
+
+    /// Whoever traces a command in a container could have any process of the host killed in its place.
+    #[test]
+    fn a_report_names_no_process_of_others() {
+        let user = || User {
+            uid: 0,
+            gid: 0,
+            groups: Vec::new(),
+            home: None,
+        };
+        let sibling = Command::new("true").spawn().expect("runs");
+        let own = i32::try_from(sibling.id()).expect("a number");
+        let launched =
+            read(&[StartReport::Forked(own), StartReport::Ready(user())]).expect("is the caller's own");
+        assert_eq!(launched.pid.as_raw_nonzero().get(), own);
+        for forged in [1, i32::try_from(std::process::id()).expect("a number")] {
+            let reports = [
+                StartReport::Forked(own),
+                StartReport::Forked(forged),
+                StartReport::Ready(user()),
+            ];
+            assert!(read(&reports).is_err(), "{forged}");
+        }
+        wait_for(launched.pid);
+    }
 }

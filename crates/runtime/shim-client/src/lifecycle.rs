@@ -7,6 +7,7 @@ use std::{
     collections::BTreeMap,
     fs::File,
     io,
+    num::NonZero,
     path::Path,
     process::Stdio,
     sync::{Arc, Mutex, OnceLock},
@@ -43,7 +44,9 @@ use crate::{
 /// Added to a grace or timeout that the shim keeps, before the shim is taken as broken.
 pub(crate) const KEEPING_PATIENCE: Duration = Duration::from_secs(20);
 
-/// Shims being started at once: a start is mostly waiting for the processor.
+/// Shims being started at once, for each processor and in all: a start is mostly waiting for the processor, and on a slow
+/// machine very many of them would each take longer than a start may.
+const STARTS_PER_PROCESSOR: usize = 4;
 const MAX_STARTS: usize = 16;
 
 /// A shim that has not reported its start after this is taken as broken. Usually it takes milliseconds.
@@ -84,6 +87,11 @@ pub(crate) struct Inner {
 pub(crate) struct Known {
     pub(crate) sandboxes: BTreeMap<SandboxId, SandboxRecord>,
     pub(crate) containers: BTreeMap<ContainerId, Arc<Container>>,
+}
+
+fn starts_at_once() -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    processors.saturating_mul(STARTS_PER_PROCESSOR).min(MAX_STARTS)
 }
 
 impl Drop for Inner {
@@ -138,7 +146,7 @@ impl Inner {
             events,
             shim,
             kind,
-            starts: Semaphore::new(MAX_STARTS),
+            starts: Semaphore::new(starts_at_once()),
             known: Mutex::new(known),
             log_limits: OnceLock::new(),
         })

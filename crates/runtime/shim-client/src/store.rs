@@ -21,6 +21,7 @@ use std::{
 };
 
 use jiff::Timestamp;
+use pulselet_durable::remove_tree;
 use pulselet_runtime::{
     BoxError, ContainerConfig, ContainerId, IdRange, LogLimits, SandboxConfig, SandboxId, SandboxState,
     Signal,
@@ -187,7 +188,7 @@ impl Store {
         });
         if made.is_err() {
             // On a full disk it would stay, and take room, until the next start.
-            let _ = fs::remove_dir_all(&dir);
+            let _ = remove_tree(&dir);
         }
         made
     }
@@ -209,7 +210,7 @@ impl Store {
             Ok(record::write(&dir, SANDBOX_FILE, record, durability)?)
         });
         if made.is_err() && is_new {
-            let _ = fs::remove_dir_all(&dir);
+            let _ = remove_tree(&dir);
         }
         made
     }
@@ -284,7 +285,7 @@ fn remove(dir: &Path, record: &str) -> Result<(), StoreError> {
         Ok(()) | Err(_) => Ok(()),
     };
     gone(fs::remove_file(dir.join(record)))
-        .and_then(|()| gone(fs::remove_dir_all(dir)))
+        .and_then(|()| gone(remove_tree(dir)))
         .map_err(|source| StoreError::Remove {
             path: dir.to_owned(),
             source,
@@ -307,7 +308,7 @@ fn delete_remains(parent: &Path, record: &str) -> Result<(), StoreError> {
         .iter()
         .filter(|dir| !dir.join(record).exists())
     {
-        if let Err(error) = fs::remove_dir_all(dir) {
+        if let Err(error) = remove_tree(dir) {
             // They are in nobody's way, and the next start tries again.
             tracing::warn!(dir = %dir.display(), %error, "the remains of an object cannot be deleted");
         }

@@ -23,15 +23,24 @@ const OF_MACHINE: &[&str] = &[
     "etc/shadow-",
     "etc/gshadow",
     "etc/gshadow-",
+    "etc/ipsec.secrets",
     "etc/krb5.keytab",
-    "etc/ssl/private",
     "etc/kubernetes",
-    "etc/rancher",
+    "etc/letsencrypt",
+    "etc/NetworkManager/system-connections",
+    "etc/openvpn",
     "etc/pulselet",
+    "etc/rancher",
+    "etc/ssl/private",
+    "etc/wireguard",
+    // Debian keeps a copy of the passwords there.
+    "var/backups",
     "var/lib/containerd",
     "var/lib/containers",
+    "var/lib/crio",
     "var/lib/docker",
     "var/lib/etcd",
+    "var/lib/k0s",
     "var/lib/kubelet",
     "var/lib/pulselet",
     "var/lib/rancher",
@@ -41,16 +50,29 @@ const OF_MACHINE: &[&str] = &[
 const OF_USER: &[&str] = &[
     ".aws",
     ".azure",
+    // What was typed, passwords among it.
+    ".bash_history",
+    ".cargo/credentials",
+    ".cargo/credentials.toml",
     ".config/containers",
     ".config/gcloud",
+    ".config/gh",
     ".docker",
     ".git-credentials",
     ".gnupg",
     ".kube",
+    ".local/share/containers",
     ".local/share/keyrings",
     ".local/state/pulselet",
+    ".my.cnf",
     ".netrc",
+    ".npmrc",
+    ".password-store",
+    ".pgpass",
+    ".pypirc",
     ".ssh",
+    ".vault-token",
+    ".zsh_history",
 ];
 
 /// Homes that are looked into. Where there are more, none is shown.
@@ -134,16 +156,9 @@ fn announced(directory: &Path) -> Vec<PathBuf> {
 
 fn secrets_below(root: &Path) -> BTreeSet<PathBuf> {
     let mut found: BTreeSet<PathBuf> = BTreeSet::new();
-    found.extend(
-        OF_MACHINE
-            .iter()
-            .filter_map(|path| root.join(path).canonicalize().ok()),
-    );
-    found.extend(
-        OF_USER
-            .iter()
-            .filter_map(|path| root.join("root").join(path).canonicalize().ok()),
-    );
+    found.extend(OF_MACHINE.iter().filter_map(|path| real_path(&root.join(path))));
+    let of_root = root.join("root");
+    found.extend(OF_USER.iter().filter_map(|path| real_path(&of_root.join(path))));
     let homes: Vec<PathBuf> = children(&root.join("home")).take(MAX_HOMES + 1).collect();
     if homes.len() > MAX_HOMES {
         found.extend(root.join("home").canonicalize());
@@ -159,14 +174,18 @@ fn secrets_below(root: &Path) -> BTreeSet<PathBuf> {
     found
 }
 
+/// Most of them are not there, which one look finds out.
+fn real_path(path: &Path) -> Option<PathBuf> {
+    fs::symlink_metadata(path).ok()?;
+    path.canonicalize().ok()
+}
+
 /// A user can make links in his home; one that leads out of it would hide what is not his.
 fn secrets_of_user(home: &Path) -> Vec<PathBuf> {
     let Ok(real) = home.canonicalize() else {
         return Vec::new();
     };
-    let secrets = OF_USER
-        .iter()
-        .filter_map(|path| home.join(path).canonicalize().ok());
+    let secrets = OF_USER.iter().filter_map(|path| real_path(&home.join(path)));
     secrets
         .filter(|path| path.starts_with(&real) && *path != real)
         .collect()

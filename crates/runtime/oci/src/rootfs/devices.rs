@@ -22,7 +22,7 @@ use rustix::{
         AtFlags, CWD, FileType, Gid, Mode, Uid, chmod, chown, chownat, fstat, major, makedev, minor, mknodat,
         symlinkat,
     },
-    mount::{MountFlags, OpenTreeFlags, UnmountFlags, mount, open_tree, unmount},
+    mount::{MountFlags, OpenTreeFlags, mount, open_tree},
     termios::ttyname,
 };
 
@@ -70,30 +70,31 @@ struct Node {
     owner: (u32, u32),
 }
 
-/// Makes what is mounted below /dev, and a read-only null device to hide files with. `dir` is the container's
-/// directory; for a moment, and for this process alone, the file system of the device files is mounted over it. `host_root`
-/// is the host's number of the container's root, to whom the usual devices belong.
+/// Makes what is mounted below /dev, and a read-only null device to hide files with. For this process alone the file system
+/// of the device files is mounted at `place`, where the root is mounted over it: it goes with the old root, and is not
+/// unmounted before, because every unmounting waits for all processors. `host_root` is the host's number of the
+/// container's root, to whom the usual devices belong.
 pub(super) fn device_binds(
     spec: &ContainerSpec,
-    dir: &Path,
+    place: &Path,
     terminal: Option<BorrowedFd<'_>>,
     host_root: u32,
 ) -> Result<(Vec<Bind>, OwnedFd), RootError> {
     let console = terminal.map(console_bind).transpose()?;
     let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
     let options = Some(c"mode=700,size=64k");
-    mount("tmpfs", dir, "tmpfs", flags, options).map_err(|errno| RootError::Devices(errno.into()))?;
-    let null = null_device(dir).map_err(RootError::Devices)?;
+    mount("tmpfs", place, "tmpfs", flags, options).map_err(|errno| RootError::Devices(errno.into()))?;
+    let null = null_device(place).map_err(RootError::Devices)?;
     let mut binds = Vec::new();
     if !spec.confinement.privileged {
         for (name, major, minor) in DEVICES {
             let node = Node::open_to_all(major, minor, host_root);
-            let tree = node.make(&dir.join(name)).map_err(RootError::Devices)?;
+            let tree = node.make(&place.join(name)).map_err(RootError::Devices)?;
             binds.push(device_bind(tree, Path::new("/dev").join(name), false));
         }
     }
     for (index, device) in spec.devices.iter().enumerate() {
-        let made = like_host(&device.host_path, &dir.join(format!("device{index}")));
+        let made = like_host(&device.host_path, &place.join(format!("device{index}")));
         let tree = made.map_err(|source| RootError::OpenSource {
             path: device.host_path.clone(),
             source,
@@ -101,7 +102,6 @@ pub(super) fn device_binds(
         let read_only = !device.permissions.contains('w');
         binds.push(device_bind(tree, device.container_path.clone(), read_only));
     }
-    unmount(dir, UnmountFlags::DETACH).map_err(|errno| RootError::Devices(errno.into()))?;
     binds.extend(console);
     Ok((binds, null))
 }

@@ -3,7 +3,8 @@
 //! Images and volumes bring symbolic links, and another container that shares a volume can replace any part of a path
 //! at any moment. So paths are walked here name by name, each opened from the directory before it and never again by
 //! its path; links are read and their texts are walked the same way. What always holds: what was found is below the
-//! root, and the path returned with it is the one that was walked. The kernel's own jumps (`/proc/self/root` and its
+//! root, and the path returned with it is the one that was walked. A path without links is left to the kernel, which is told
+//! to follow none. The kernel's own jumps (`/proc/self/root` and its
 //! kind) are texts like any other here and lead nowhere else.
 
 use std::{
@@ -17,7 +18,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{CWD, FileType, Mode, OFlags, fstat, mkdirat, openat, readlinkat},
+    fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, openat2, readlinkat},
     io::Errno,
 };
 
@@ -66,6 +67,47 @@ impl RootDir {
     }
 
     pub(super) fn look_up(&self, path: &Path, links: Links, missing: Missing) -> io::Result<Target> {
+        match self.look_up_plain(path) {
+            Ok(target) => return Ok(target),
+            Err(errno @ Errno::NOENT) if missing == Missing::Refuse => return Err(errno.into()),
+            Err(errno @ Errno::LOOP) if links == Links::Refuse => return Err(errno.into()),
+            // There is something to make or a link to follow, or the kernel could not decide.
+            Err(_) => {}
+        }
+        self.walk(path, links, missing)
+    }
+
+    /// Opens a path on which nothing is missing and no link is: most are like that, and it is one call where a walk is three
+    /// for each name.
+    fn look_up_plain(&self, path: &Path) -> rustix::io::Result<Target> {
+        let mut names = PathBuf::new();
+        for component in path.components() {
+            match component {
+                Component::Normal(name) => names.push(name),
+                Component::RootDir | Component::CurDir => {}
+                Component::ParentDir | Component::Prefix(_) => return Err(Errno::INVAL),
+            }
+        }
+        let name = if names.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            &names
+        };
+        let plain = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let fd = openat2(
+            &self.0,
+            name,
+            OFlags::PATH | OFlags::CLOEXEC,
+            Mode::empty(),
+            plain,
+        )?;
+        Ok(Target {
+            fd,
+            path: Path::new("/").join(names),
+        })
+    }
+
+    fn walk(&self, path: &Path, links: Links, missing: Missing) -> io::Result<Target> {
         let mut walk = Walk {
             root: self.0.as_fd(),
             found: Vec::new(),

@@ -37,6 +37,17 @@ const MIN_LAYERS: usize = 2;
 /// Bytes of mount options that the kernel takes: a page, with its zero byte.
 const MAX_OPTIONS: usize = 4095;
 
+/// Makes what the overlay needs in the container's directory. What is there already stays.
+pub(super) fn make_directories(dir: &Path) -> io::Result<()> {
+    for name in [ROOT, UPPER, WORK] {
+        match fs::create_dir(dir.join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
 /// What an overlay is made of.
 struct Overlay<'a> {
     /// The lowest first.
@@ -53,14 +64,6 @@ pub(super) fn mount_overlay(
     dir: &Path,
     users: Option<&PodUsers>,
 ) -> Result<(), RootError> {
-    for name in [ROOT, UPPER, WORK] {
-        match fs::create_dir(dir.join(name)) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(RootError::Overlay(error));
-            }
-            Ok(()) | Err(_) => {}
-        }
-    }
     if let Some(users) = users {
         // What the container writes is the pod's on disk as well.
         let (user, group) = (Uid::from_raw(users.root()), Gid::from_raw(users.root()));

@@ -355,6 +355,28 @@ async fn a_container_can_see_the_processes_of_another() {
 }
 
 #[tokio::test]
+async fn what_has_ended_or_is_of_another_pod_shows_no_processes() {
+    if !can_run() {
+        return;
+    }
+    let world = World::with(on_bridge()).await;
+    let other = world.add_sandbox("other", on_bridge()).await;
+    let elsewhere = world
+        .run_in(&other, &world.config("main", "exec sleep 1000"))
+        .await;
+    let ended = world.run_config(&world.config("ended", "true")).await;
+    world.wait_for_exit(&ended).await;
+    for (target, reason) in [(elsewhere, "not in this pod"), (ended, "not running")] {
+        let mut config = world.config("looking", "true");
+        config.pid_target = Some(target);
+        let refused = world.runtime.create_container(&world.sandbox, &config).await;
+        let error = refused.expect_err("is refused").to_string();
+        assert!(error.contains(reason), "{error}");
+    }
+    world.finish().await;
+}
+
+#[tokio::test]
 async fn the_hosts_processes_are_seen_only_if_asked_for() {
     if !can_run() {
         return;

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use pulselet_runtime::ContainerId;
+use pulselet_runtime::{AppArmor, ContainerId};
 
 use super::restricted;
 use crate::world::{World, can_run, init_pid, on_bridge, parent_of};
@@ -95,5 +95,43 @@ async fn commands_are_killed_for_want_of_memory_as_their_container_is() {
             "{name}"
         );
     }
+    world.finish().await;
+}
+
+/// CVE-2019-5736 for who may mount: the read-only view of the program is a mount as any other, if it is one.
+#[tokio::test]
+async fn who_may_mount_does_not_make_the_shims_program_writable() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let mut config = world.config("capable", "exec sleep 1000");
+    config.security.capabilities.add = vec!["SYS_ADMIN".into(), "SYS_PTRACE".into()];
+    config.security.app_armor = Some(AppArmor::Unconfined);
+    let id = world.run_config(&config).await;
+    // The parent of a command is a copy of the shim. The mode that is set is the one that the file has.
+    let script = r#"exec python3 -c '
+import ctypes, os, struct
+libc = ctypes.CDLL(None, use_errno=True)
+fd = os.open("/proc/%d/exe" % os.getppid(), os.O_PATH)
+attributes = struct.pack("QQQQ", 0, 1, 0, 0)
+print("set", libc.syscall(442, fd, b"", 0x1000, attributes, len(attributes)))
+tree = libc.syscall(428, fd, b"", 0x1001)
+print("cloned", tree)
+for one in (fd, tree):
+    try:
+        path = "/proc/self/fd/%d" % one
+        os.chmod(path, os.stat(path).st_mode & 0o7777)
+        print("changed")
+    except OSError as error:
+        print(error.strerror)
+print("tried")
+'"#;
+    let (_, output) = world.exec(&id, script).await;
+    assert!(output.contains("tried"), "{output}");
+    assert!(
+        !output.contains("changed") && !output.contains("set 0"),
+        "{output}"
+    );
     world.finish().await;
 }

@@ -423,3 +423,24 @@ async fn images_of_several_layers_belong_to_the_pods_users() {
     }
     world.finish().await;
 }
+
+/// What hides files of the kernel is locked there, and has to come along.
+#[tokio::test]
+async fn a_container_of_such_a_pod_can_see_the_processes_of_another() {
+    if !can_run() {
+        return;
+    }
+    let world = World::with(with_own_users()).await;
+    let first = world.run("echo up > /shared/up; exec sleep 4715").await;
+    world.file("up").await;
+    let script = "tr '\\0' ' ' < /proc/1/cmdline; wc -c < /proc/timer_list; \
+                  ( echo x > /proc/sys/kernel/core_pattern ) 2>/dev/null && echo written; true";
+    let mut config = world.config("second", script);
+    config.pid_target = Some(first);
+    let output = world.output_of(&config).await;
+    assert_eq!(
+        output.split_whitespace().collect::<Vec<_>>(),
+        ["sleep", "4715", "0"]
+    );
+    world.finish().await;
+}

@@ -6,6 +6,7 @@ use std::{
 };
 
 use pulselet_runtime::Runtime;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{
     escapes::{restricted, run_both_ways, start, volume},
@@ -136,5 +137,37 @@ async fn a_log_is_not_written_through_a_link() {
         "as it was\n",
         "{started:?}"
     );
+    world.finish().await;
+}
+
+/// The class of trees that are deeper than whoever removes or measures them expects: the agent ends with an overflow of its
+/// stack, has no descriptors left, or does not see what a container takes of the disk.
+#[tokio::test]
+async fn a_tree_of_any_depth_is_measured_and_goes_with_its_container() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let script = r#"mkdir /deep && cd /deep && exec python3 -c '
+import os
+for _ in range(1500):
+    os.mkdir("d" * 200)
+    os.chdir("d" * 200)
+open("large", "w").write("x" * (4 << 20))
+'"#;
+    let mut config = world.config("main", script);
+    config.security.no_new_privs = true;
+    let id = world.run_config(&config).await;
+    assert_eq!(world.wait_for_exit(&id).await.code, 0);
+    // As many as a process usually has; it is the test's own.
+    let few = Rlimit {
+        current: Some(1024),
+        ..getrlimit(Resource::Nofile)
+    };
+    setrlimit(Resource::Nofile, few).expect("sets");
+    let used = world.runtime.writable_layer(&id).await.expect("is measured");
+    assert!(used.is_some_and(|layer| layer.bytes >= 4 << 20), "{used:?}");
+    world.runtime.remove_container(&id).await.expect("is removed");
+    assert!(!world.container_dir(&id).exists());
     world.finish().await;
 }
