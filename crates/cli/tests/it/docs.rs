@@ -136,8 +136,11 @@ fn every_block_works_as_it_is_printed_or_says_why_it_is_not_run() {
 }
 
 /// Runs all blocks of a page, one after the other, and returns what they printed. In namespaces of its own the page has the
-/// machine's usual places and ports for itself.
+/// machine's usual places and ports for itself. Cgroups go by the names of places, so there is one page at a time.
 fn run_page(page: &str) -> String {
+    let turn = std::env::temp_dir().join("pulselet-test-pages.lock");
+    let turn = std::fs::File::create(turn).unwrap();
+    turn.lock().unwrap();
     let blocks = blocks_of(&Path::new(repository()).join("docs").join(page));
     let mut script = "set -eux\nmount -t tmpfs tmpfs /var/lib\nip link set lo up\n".to_owned();
     for block in blocks.iter().filter(|block| block.reason.is_none()) {

@@ -7,7 +7,7 @@
 
 mod acting;
 mod bad_input;
-mod browser;
+pub(crate) mod browser;
 mod commands;
 mod cri;
 mod dashboard;

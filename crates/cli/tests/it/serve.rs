@@ -1,6 +1,7 @@
 //! `pulselet serve`, and its parts as processes of their own, driven by the real kubectl.
 
 mod cluster;
+mod dashboard;
 mod doors;
 mod gates;
 mod joining;

@@ -95,7 +95,7 @@ fn text_shows_what_happens_in_order() {
         "0:05:25.000  app  grace period exceeded: SIGKILL",
         "0:05:25.000  app  exited with 137 (Error), 5s after the signal",
         "0:05:25.000  app  running, restart 1",
-        "0:06:40.000  app  killing: pod deleted, grace period 30s (deletion)",
+        "0:06:40.000  app  killing: pod deleted, grace period 30s (of the deletion)",
         "0:06:40.000  pod  deleted",
     ];
     let mut rest = run.stdout.as_str();

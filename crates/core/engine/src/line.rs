@@ -97,13 +97,24 @@ pub struct LineRecord<'a> {
 }
 
 /// An outcome as lines show it: what counts as a failure is one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LineOutcome {
     Success,
     Failure,
     Warning,
     Error,
+}
+
+impl LineOutcome {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::Failure => "failure",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        }
+    }
 }
 
 impl From<ProbeOutcome> for LineOutcome {
@@ -149,7 +160,7 @@ pub enum GraceFrom {
     Minimum,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum HookOutcome {
     Success,

@@ -5,6 +5,7 @@
 //! need it and tells the lines one by one.
 
 mod html;
+mod recorded;
 mod svg;
 mod text;
 pub mod wording;
@@ -19,6 +20,7 @@ use pulselet_plan::duration::format_duration;
 use pulselet_vocabulary::PodName;
 
 pub use html::html;
+pub use recorded::{RecordedBody, RecordedLine, RecordedWord};
 pub use svg::svg;
 pub use text::TextTimeline;
 

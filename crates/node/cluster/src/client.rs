@@ -162,7 +162,8 @@ impl ApiClient {
         }
     }
 
-    fn server(&self) -> String {
+    /// Where the server is, for people to read.
+    pub(crate) fn server(&self) -> String {
         let Kubeconfig { host, port, .. } = &self.shared.config;
         format!("{host}:{port}")
     }

@@ -60,6 +60,7 @@ pub struct Kubeconfig {
     authority: String,
     token: Option<Token>,
     program: Option<ExecProgram>,
+    namespace: Option<String>,
 }
 
 #[derive(Clone)]
@@ -110,6 +111,7 @@ struct ClusterEntry {
 struct ContextEntry {
     cluster: String,
     user: String,
+    namespace: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -140,7 +142,14 @@ impl Kubeconfig {
         let context = find(file.contexts, "context", &file.current_context)?;
         let cluster = find(file.clusters, "cluster", &context.cluster)?;
         let user = find(file.users, "user", &context.user)?;
-        Self::resolve(cluster, user, path)
+        let mut resolved = Self::resolve(cluster, user, path)?;
+        resolved.namespace = context.namespace.filter(|namespace| !namespace.is_empty());
+        Ok(resolved)
+    }
+
+    /// The namespace of the current context; `None` if it names none.
+    pub fn namespace(&self) -> Option<&str> {
+        self.namespace.as_deref()
     }
 
     /// The same server with the credential that the file has now. What cannot be read, or is for another server, changes
@@ -208,6 +217,7 @@ impl Kubeconfig {
             authority: String::from_utf8_lossy(&authority).into_owned(),
             token,
             program,
+            namespace: None,
         })
     }
 

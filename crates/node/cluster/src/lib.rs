@@ -2,6 +2,7 @@
 //!
 //! [`join`] begins and returns at once. From then on the Node object and its lease are kept, the pods that the API
 //! binds to the node are handed to it, what becomes of them is reported, static pods are shown as mirrors, and services are known.
+//! [`PodObserver`] is for others who only look at the pods of a namespace.
 //!
 //! What must always hold: while the API is away the node goes on as it is, and what it has to say is said when the
 //! API is back; no pod is ended because the API did not answer; a request concerns the very pod it was decided for,
@@ -21,6 +22,7 @@ mod lease;
 mod machine;
 mod mirror;
 mod objects;
+mod observer;
 mod paths;
 mod pods;
 mod registration;
@@ -43,7 +45,12 @@ pub use exec_credential::ExecCredentialError;
 pub use kubeconfig::{Kubeconfig, KubeconfigError};
 pub use machine::Machine;
 pub use objects::ApiObjects;
+pub use observer::{
+    ObservedEvent, ObservedEventMeta, ObservedEventSeries, ObservedEventSubject, ObservedLog,
+    ObservedLogLine, ObservedNamespace, PodObserver,
+};
 pub use store_memory::STORE_MEMORY;
+pub use watch::Seen;
 
 use self::events::Poster;
 use self::pods::Pods;

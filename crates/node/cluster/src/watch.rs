@@ -1,4 +1,4 @@
-//! Objects of one kind as the API has them, the pods of a node or all services: a list, then every change.
+//! Objects of one kind as the API has them, such as the pods of a node or all services: a list, then every change.
 //!
 //! What must always hold: a list comes first, and whoever reads has seen every change since the last list, in order,
 //! or gets a new list. A watch that ends in order is resumed where it was; one that breaks, or whose position the
@@ -14,10 +14,11 @@ use pulselet_model::Pod;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch as value};
 
 use crate::backoff::Backoff;
 use crate::client::{ApiClient, ApiClientError, Call};
+use crate::paths;
 use crate::store_memory::{StoreMemory, StoreMemoryError};
 
 /// Objects in one page of a list: a megabyte or two.
@@ -33,7 +34,7 @@ pub(crate) const BACKLOG: usize = 256;
 
 /// What the API says about the objects.
 #[derive(Debug)]
-pub(crate) enum Seen<T = Pod> {
+pub enum Seen<T = Pod> {
     /// All there are.
     Listed(Vec<T>),
     /// One came, or is another than before.
@@ -43,7 +44,7 @@ pub(crate) enum Seen<T = Pod> {
 }
 
 /// Which objects.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Followed {
     /// For what people read.
     what: &'static str,
@@ -52,6 +53,8 @@ pub(crate) struct Followed {
     optional: bool,
     /// Whose they are, where that matters because something ends when they are missing.
     memory: Option<StoreMemory>,
+    /// Who wants to know why they cannot be followed.
+    trouble: Option<value::Sender<Option<String>>>,
 }
 
 impl Followed {
@@ -63,6 +66,29 @@ impl Followed {
             path: format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}"),
             optional: false,
             memory: Some(memory),
+            trouble: None,
+        }
+    }
+
+    /// The pods of a namespace, for somebody who only looks.
+    pub(crate) fn pods_in(namespace: &str, trouble: value::Sender<Option<String>>) -> Self {
+        Self {
+            what: "pods",
+            path: format!("{}?", paths::pods(namespace)),
+            optional: false,
+            memory: None,
+            trouble: Some(trouble),
+        }
+    }
+
+    /// The events of a namespace.
+    pub(crate) fn events_in(namespace: &str, trouble: value::Sender<Option<String>>) -> Self {
+        Self {
+            what: "events",
+            path: format!("{}?", paths::events(namespace)),
+            optional: true,
+            memory: None,
+            trouble: Some(trouble),
         }
     }
 
@@ -73,6 +99,14 @@ impl Followed {
             path: "/api/v1/services?".to_owned(),
             optional: true,
             memory: None,
+            trouble: None,
+        }
+    }
+
+    /// Says why they cannot be followed, or that they are.
+    fn say(&self, why: Option<&WatchError>) {
+        if let Some(trouble) = &self.trouble {
+            trouble.send_replace(why.map(ToString::to_string));
         }
     }
 }
@@ -151,6 +185,10 @@ pub(crate) async fn follow<T: DeserializeOwned>(
             Ok(never) => match never {},
         };
         let mut pause = backoff.next();
+        // A list that is out of date is only asked for again.
+        if !matches!(error, WatchError::Expired(_)) {
+            followed.say(Some(&error));
+        }
         if let WatchError::Expired(_) = error {
             tracing::info!(%error, what, "listing anew");
         } else if let WatchError::Memory(_) = error {
@@ -162,7 +200,7 @@ pub(crate) async fn follow<T: DeserializeOwned>(
             }
             pause = ASK_AGAIN;
         } else {
-            tracing::warn!(%error, what, ?pause, "cannot follow them at the API; the node runs on");
+            tracing::warn!(%error, what, ?pause, "cannot follow them at the API; all stays as it is");
         }
         tokio::time::sleep(pause).await;
     }
@@ -181,6 +219,7 @@ impl<T: DeserializeOwned> Follower<'_, T> {
         }
         let (objects, mut position) = self.list().await?;
         self.send(Seen::Listed(objects)).await?;
+        self.followed.say(None);
         backoff.reset();
         loop {
             self.watch(&mut position).await?;

@@ -44,7 +44,7 @@ export class PodPage {
     const [kind, words] = stateOfPod(pod);
     this.badge.className = `badge ${kind}`;
     say(this.badge, words);
-    const facts = [["Address", pod.status?.podIP], ["Accepted", new Date(pod.acceptedAt).toLocaleString()], ["Ports", Object.values(pod.ports ?? {}).flat().join(", ")], ["Origin", originOf(pod.origin)]];
+    const facts = [["Address", pod.status?.podIP], [this.model.state.api ? "Created" : "Accepted", new Date(pod.acceptedAt).toLocaleString()], ["Ports", Object.values(pod.ports ?? {}).flat().join(", ")], ["Origin", this.model.state.api ? null : originOf(pod.origin)]];
     fill(this.facts, facts.filter(([, value]) => value).map(([term, value]) => el("div", {}, el("dt", {}, term), el("dd", {}, value))));
     this.timeline.story = story(this.name);
     const statuses = containersOf(pod);
@@ -217,6 +217,7 @@ function numbersTable(probes, caption, others) {
 
 class ManifestTab {
   constructor(page) {
+    this.page = page;
     this.root = el("div", { role: "status" }, el("p", { class: "hint" }, "…"));
     ask(`/api/pod?${new URLSearchParams({ pod: page.name })}`).then((told) => this.show(told), (error) => fill(this.root, el("p", { class: "hint alarm" }, error.message)));
   }
@@ -224,7 +225,7 @@ class ManifestTab {
   show({ yaml, probes }) {
     const advice = probes.flatMap((probe) => probe.advice.map((text) => `${probe.container}, ${probe.kind}: ${text}`));
     fill(this.root,
-      probes.length > 0 ? numbersTable(probes, "What the probes of this manifest imply, as `pulselet explain` computes it") : el("p", { class: "hint" }, "No probes: containers count as started and ready while they run."),
+      probes.length > 0 ? numbersTable(probes, `What the probes of this manifest imply, as \`pulselet explain\` computes it${this.page.model.state?.api ? " for a node with the usual settings" : ""}`) : el("p", { class: "hint" }, "No probes: containers count as started and ready while they run."),
       advice.length > 0 ? el("ul", { class: "hint" }, advice.map((text) => el("li", {}, text))) : null,
       el("pre", { class: "yaml", tabindex: "0", "aria-label": "Manifest" }, yaml));
   }
@@ -235,7 +236,7 @@ class ChangeTab {
     this.page = page;
     this.form = el("form", { onsubmit: (event) => { event.preventDefault(); this.run(); } });
     this.result = el("div", { role: "status" });
-    this.root = el("div", {}, el("p", { class: "hint" }, "Other numbers for a probe, tried on a virtual clock: the pod as it is and as it would be go through the same trouble."), this.form, this.result);
+    this.root = el("div", {}, el("p", { class: "hint" }, "Other numbers for a probe, tried on a virtual clock: the pod as it is and as it would be go through the same trouble, beside the last kill as it was."), this.form, this.result);
     ask(`/api/pod?${new URLSearchParams({ pod: page.name })}`).then(({ probes }) => this.offer(probes), (error) => fill(this.result, el("p", { class: "hint alarm" }, error.message)));
   }
 
@@ -290,15 +291,28 @@ class ChangeTab {
 
   show({ before, after }) {
     const view = { span: before.seconds * 1000, end: before.seconds * 1000 };
+    const was = this.asItWas(before.seconds * 1000);
     this.views = [[before, "As it is"], [after, "As it would be"]].map(([outcome, title]) => {
       const told = new Story();
       for (const line of outcome.lines) told.push(line, line.t * 1000);
       return new TimelineView(told, view, { now: () => before.seconds * 1000, follows: false, label: (at) => duration(at / 1000), title });
     });
+    if (was) this.views.push(was.view);
     fill(this.result,
+      was ? [el("h3", {}, "As it was"), el("p", { class: "hint" }, was.words), was.view.root] : null,
       el("h3", {}, "As it is"), el("p", { class: "hint" }, summary(before)), this.views[0].root,
       el("h3", {}, "As it would be"), el("p", { class: "hint" }, summary(after)), this.views[1].root,
       numbersTable(after.probes, "The numbers after the change", before.probes));
+  }
+
+  // The life that was killed last, as it really went, from its beginning on; null if nobody saw one.
+  asItWas(span) {
+    const { container } = this.probes[Number(this.select.value)];
+    const end = this.page.model.state?.ends?.[`${this.page.name}/${container}`];
+    if (!end?.killed || end.livedSeconds === null) return null;
+    const began = Date.parse(end.time) - end.livedSeconds * 1000;
+    const options = { now: this.page.now, follows: false, label: (at) => duration((at - began) / 1000), title: "As it was" };
+    return { view: new TimelineView(story(this.page.name), { span, end: began + span }, options), words: `${container} ${end.text}.` };
   }
 
   draw() {

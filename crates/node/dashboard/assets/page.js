@@ -47,8 +47,13 @@ function receive(state) {
 }
 
 function head() {
-  const { node, trouble } = model.state;
+  const { node, api, trouble } = model.state;
   const link = document.getElementById("link");
+  if (api) {
+    const text = [`${api.server}`, `namespace ${api.namespace}`];
+    if (api.silence) text.push(`its events cannot be read: ${api.silence}`);
+    say(document.getElementById("node"), text.join("  ·  "));
+  }
   if (node) {
     const pressure = Object.entries(model.state.pressure ?? {}).map(([name, share]) => `${name} ${share.toFixed(0)}%`);
     const text = [node.name, node.runtime, `${node.cpus} CPUs, ${bytes(node.memoryBytes)}`];
@@ -56,7 +61,7 @@ function head() {
     say(document.getElementById("node"), text.join("  ·  "));
   }
   link.className = trouble ? "lost" : "live";
-  say(link, trouble ? (node ? `not ready: ${trouble}` : "the agent does not answer") : "live");
+  say(link, trouble ? (node ? `not ready: ${trouble}` : `the ${api ? "API" : "agent"} does not answer`) : "live");
 }
 
 function follow() {
@@ -135,13 +140,14 @@ class Overview {
   }
 
   update() {
-    const { pods, trouble, node } = model.state;
+    const { pods, trouble, node, api } = model.state;
     if (trouble && !node) {
-      say(this.nothing, `${trouble}. The page goes on as soon as an agent answers.`);
-      return;
+      say(this.nothing, `${trouble}. The page goes on as soon as ${api ? "the API" : "an agent"} answers.`);
+      if (pods.length === 0) return;
     }
     say(this.title, pods.length === 1 ? "1 pod" : `${pods.length} pods`);
-    say(this.nothing, pods.length === 0 ? "No pod runs here yet: `pulselet run --detach pod.yaml` hands one to this node." : "");
+    const none = api ? `No pods in the namespace ${api.namespace}.` : "No pod runs here yet: `pulselet run --detach pod.yaml` hands one to this node.";
+    if (!trouble || node) say(this.nothing, pods.length === 0 ? none : "");
     const names = new Set(pods.map(nameOf));
     for (const [name, card] of this.cards) {
       if (!names.has(name)) {

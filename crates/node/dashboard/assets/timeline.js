@@ -125,6 +125,7 @@ export function describe(line) {
     case "phase": return `phase ${line.phase}`;
     case "warning": return line.message ?? "warning";
     case "agentRestarted": return "the agent was restarted";
+    case "event": return `${line.reason}: ${line.message}`;
     default: return line.type;
   }
 }
@@ -408,7 +409,7 @@ export class TimelineView {
       }
       pen.stroke();
       pen.lineWidth = 1;
-      this.spots.push({ x, y, h: ROW, text: `${this.moment(at)}\n${describe(line)} (${duration((line.latencyMs ?? 0) / 1000)})${line.look ? ", a look" : ""}` });
+      this.spots.push({ x, y, h: ROW, text: `${this.moment(at)}\n${describe(line)}${line.latencyMs ? ` (${duration(line.latencyMs / 1000)})` : ""}${line.look ? ", a look" : ""}` });
     }
   }
 

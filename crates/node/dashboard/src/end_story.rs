@@ -2,54 +2,13 @@
 //!
 //! A tracker reads the event lines of one container as they come and holds no more than the sentence needs.
 
-use serde::{Deserialize, Serialize};
+use pulselet_engine::line::{ExitReason, GraceFrom, KillReason, LineOutcome};
+use pulselet_engine::plan::ProbeKind;
+use pulselet_sim::timeline::{RecordedBody, RecordedLine, RecordedWord};
+use serde::Serialize;
 
 /// Characters of a probe's own words that are told.
 const MAX_DETAIL: usize = 80;
-
-/// A line, as far as an end is told from it.
-#[derive(Clone, Debug, Deserialize)]
-pub(crate) struct StoryLine {
-    t: f64,
-    #[serde(default)]
-    time: String,
-    #[serde(flatten)]
-    body: StoryBody,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]
-enum StoryBody {
-    Running {},
-    Probe {
-        kind: String,
-        outcome: String,
-        #[serde(default)]
-        detail: String,
-        counted: bool,
-    },
-    Killing {
-        reason: String,
-        grace_period_seconds: f64,
-        grace_from: String,
-    },
-    Hook {
-        hook: String,
-        outcome: String,
-        seconds: f64,
-    },
-    Signal {
-        signal: String,
-    },
-    GraceExceeded {},
-    Exited {
-        exit_code: i32,
-        reason: String,
-        seconds: Option<f64>,
-    },
-    #[serde(other)]
-    Other,
-}
 
 /// How a container ended.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -61,13 +20,16 @@ pub(crate) struct EndStory {
     pub(crate) killed: bool,
     /// How old it was when the probe that condemned it failed first; `None` if none did.
     pub(crate) failed_at_seconds: Option<f64>,
+    /// How old it was at its end; `None` if nobody saw it begin.
+    pub(crate) lived_seconds: Option<f64>,
 }
 
 /// Failures in a row of one kind of probe.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Failures {
-    kind: String,
-    count: u32,
+    kind: ProbeKind,
+    /// `None` if nobody knows how many.
+    count: Option<u32>,
     first: f64,
     last: f64,
     detail: String,
@@ -91,62 +53,77 @@ impl EndTracker {
         self.last.as_ref()
     }
 
-    pub(crate) fn push(&mut self, line: &StoryLine) {
+    pub(crate) fn push(&mut self, line: &RecordedLine) {
         match &line.body {
-            StoryBody::Running {} => {
+            RecordedBody::Running { .. } => {
                 *self = Self {
                     began: Some(line.t),
                     last: self.last.take(),
                     ..Self::default()
                 };
             }
-            StoryBody::Probe {
+            RecordedBody::Probe {
                 kind,
                 outcome,
                 detail,
+                run,
                 counted,
-            } => self.probe(line.t, kind, outcome == "failure" && *counted, detail),
-            StoryBody::Killing {
+                ..
+            } => {
+                if let Some(kind) = kind.known() {
+                    let failed = outcome.is(LineOutcome::Failure) && *counted;
+                    self.probe(line.t, kind, failed.then_some(*run), detail);
+                }
+            }
+            RecordedBody::Killing {
                 reason,
                 grace_period_seconds,
                 grace_from,
             } => self.killing(reason, *grace_period_seconds, grace_from),
-            StoryBody::Hook {
+            RecordedBody::Hook {
                 hook,
                 outcome,
                 seconds,
-            } if self.killed => self
-                .parts
-                .push(format!("{hook} hook: {outcome} after {}", duration(*seconds))),
-            StoryBody::Signal { signal } => self.parts.push(signal.clone()),
-            StoryBody::GraceExceeded {} => {
+            } => {
+                if self.killed {
+                    let (hook, outcome) = (hook.in_words(), outcome.in_words());
+                    self.parts
+                        .push(format!("{hook} hook {outcome} after {}", duration(*seconds)));
+                }
+            }
+            RecordedBody::Signal { signal } => self.parts.push(signal.clone()),
+            RecordedBody::GraceExceeded {} => {
                 if let Some(signal) = self.parts.last_mut() {
                     signal.push_str(" ignored");
                 }
                 self.parts.push("SIGKILL".to_owned());
             }
-            StoryBody::Exited {
+            RecordedBody::Exited {
                 exit_code,
                 reason,
                 seconds,
             } => self.exited(line, *exit_code, reason, *seconds),
-            StoryBody::Hook { .. } | StoryBody::Other => {}
+            RecordedBody::Created {} | RecordedBody::Backoff { .. } | RecordedBody::Other => {}
         }
     }
 
-    fn probe(&mut self, t: f64, kind: &str, failed: bool, detail: &str) {
-        if !failed {
-            return self.failures.retain(|run| run.kind != kind);
+    /// `failed` is the number of failures in a row, 0 if nobody knows it; `None` if it did not fail.
+    fn probe(&mut self, t: f64, kind: ProbeKind, failed: Option<u32>, detail: &str) {
+        let Some(run) = failed else {
+            return self.failures.retain(|failures| failures.kind != kind);
+        };
+        if run == 1 {
+            self.failures.retain(|failures| failures.kind != kind);
         }
-        let detail = brief(detail);
-        if let Some(run) = self.failures.iter_mut().find(|run| run.kind == kind) {
-            run.count += 1;
-            run.last = t;
-            run.detail = detail;
+        let (count, detail) = ((run > 0).then_some(run), brief(detail));
+        if let Some(failures) = self.failures.iter_mut().find(|failures| failures.kind == kind) {
+            failures.count = count;
+            failures.last = t;
+            failures.detail = detail;
         } else {
             self.failures.push(Failures {
-                kind: kind.to_owned(),
-                count: 1,
+                kind,
+                count,
                 first: t,
                 last: t,
                 detail,
@@ -154,52 +131,76 @@ impl EndTracker {
         }
     }
 
-    fn killing(&mut self, reason: &str, grace: f64, from: &str) {
-        let kind = reason.strip_suffix("Probe");
-        let run = self.failures.iter().find(|run| Some(run.kind.as_str()) == kind);
-        let cause = match (kind, run) {
-            (Some(kind), Some(run)) => {
-                self.failed_at = self.began.map(|began| (run.first - began).max(0.0));
-                let over = duration(run.last - run.first);
-                format!("killed by {kind}: {} × {} over {over}", run.count, run.detail)
-            }
-            (Some(kind), None) => format!("killed by {kind}"),
-            (None, _) => format!("stopped: {}", why(reason)),
-        };
+    fn killing(&mut self, reason: &RecordedWord<KillReason>, grace: f64, from: &RecordedWord<GraceFrom>) {
         // A second decision shortens the first.
         if self.killed {
             return self.parts.push(format!("grace cut to {}", duration(grace)));
         }
+        let cause = match reason.known().and_then(condemning) {
+            Some(kind) => self.condemned(kind),
+            None => format!("stopped: {}", reason.in_words()),
+        };
         self.killed = true;
-        self.parts = vec![cause, format!("grace {} {}", duration(grace), source(from))];
+        self.parts = vec![cause, format!("grace {} {}", duration(grace), from.in_words())];
     }
 
-    fn exited(&mut self, line: &StoryLine, code: i32, reason: &str, seconds: Option<f64>) {
-        let lived = self
-            .began
-            .map(|began| format!(" after {}", duration(line.t - began)));
+    /// What a probe that condemns has seen.
+    fn condemned(&mut self, kind: ProbeKind) -> String {
+        let by = format!("killed by {}", kind.as_str());
+        let Some(failures) = self.failures.iter().find(|failures| failures.kind == kind) else {
+            return by;
+        };
+        self.failed_at = self.began.map(|began| (failures.first - began).max(0.0));
+        let over = duration(failures.last - failures.first);
+        let detail = &failures.detail;
+        match failures.count {
+            Some(count) => format!("{by}: {count} × {detail} over {over}"),
+            None => format!("{by}: {detail}"),
+        }
+    }
+
+    fn exited(&mut self, line: &RecordedLine, code: i32, reason: &str, seconds: Option<f64>) {
+        let lived_seconds = self.began.map(|began| (line.t - began).max(0.0));
+        let lived = lived_seconds.map(|lived| format!(" after {}", duration(lived)));
+        let lived = lived.unwrap_or_default();
         let text = if self.killed {
             let after = seconds.map(|seconds| format!(" after {}", duration(seconds)));
-            let exit = format!("exit code {code}{}", after.unwrap_or_default());
-            self.parts.push(exit);
+            self.parts
+                .push(format!("exit code {code}{}", after.unwrap_or_default()));
             self.parts.join(", ")
-        } else if reason == "OOMKilled" {
-            format!("killed by the kernel: out of memory{}", lived.unwrap_or_default())
+        } else if reason == ExitReason::OOMKilled.as_str() {
+            format!("killed by the kernel: out of memory{lived}")
         } else if code == 0 {
-            format!("done{}, exit code 0", lived.unwrap_or_default())
+            format!("done{lived}, exit code 0")
         } else {
-            format!("left by itself{}, exit code {code}", lived.unwrap_or_default())
+            format!("left by itself{lived}, exit code {code}")
         };
-        self.last = Some(EndStory {
-            time: line.time.clone(),
-            text,
-            killed: self.killed,
-            failed_at_seconds: self.failed_at,
-        });
         *self = Self {
-            last: self.last.take(),
+            last: Some(EndStory {
+                time: line.time.clone(),
+                text,
+                killed: self.killed,
+                failed_at_seconds: self.failed_at,
+                lived_seconds,
+            }),
             ..Self::default()
         };
+    }
+}
+
+/// The kind of probe that condemned; `None` if none did.
+const fn condemning(reason: KillReason) -> Option<ProbeKind> {
+    match reason {
+        KillReason::StartupProbe => Some(ProbeKind::Startup),
+        KillReason::LivenessProbe => Some(ProbeKind::Liveness),
+        KillReason::Deleted
+        | KillReason::Evicted
+        | KillReason::Deadline
+        | KillReason::SandboxChanged
+        | KillReason::ImageChanged
+        | KillReason::Restarted
+        | KillReason::PostStartHook
+        | KillReason::Completed => None,
     }
 }
 
@@ -249,35 +250,6 @@ fn duration(seconds: f64) -> String {
     }
 }
 
-/// Reasons in words; one that this version does not know is told as it is.
-fn why(reason: &str) -> &str {
-    match reason {
-        "deleted" => "the pod was deleted",
-        "stopped" => "somebody stopped the pod",
-        "evicted" => "the pod was evicted",
-        "nodeShutdown" => "the machine went down",
-        "deadline" => "the pod was past its deadline",
-        "sandboxChanged" => "the sandbox changed",
-        "imageChanged" => "the image changed",
-        "restarted" => "somebody asked for a restart",
-        "postStartHook" => "the postStart hook failed",
-        "completed" => "the pod was complete",
-        other => other,
-    }
-}
-
-fn source(from: &str) -> &str {
-    match from {
-        "override" => "of the eviction or shutdown",
-        "deletion" => "of the deletion",
-        "probe" => "of the probe",
-        "nodeDefault" => "of the node",
-        "pod" => "of the pod",
-        "minimum" => "at the least",
-        other => other,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -296,21 +268,21 @@ mod tests {
         tracker.last().cloned()
     }
 
-    fn probe(outcome: &str, detail: &str) -> Value {
-        json!({"type": "probe", "kind": "liveness", "outcome": outcome, "detail": detail, "latencyMs": 1.0, "run": 1,
+    fn probe(outcome: &str, detail: &str, run: u32) -> Value {
+        json!({"type": "probe", "kind": "liveness", "outcome": outcome, "detail": detail, "latencyMs": 1.0, "run": run,
             "counted": true, "look": false})
     }
 
     #[test]
     fn a_kill_is_told_from_the_first_failure_to_the_exit() {
-        let failure = || probe("failure", "HTTP probe failed with statuscode: 503");
+        let failure = |run| probe("failure", "HTTP probe failed with statuscode: 503", run);
         let end = told(&[
             (1.0, json!({"type": "running", "id": "c", "restartCount": 0})),
-            (11.0, failure()),
-            (21.0, probe("success", "")),
-            (31.0, failure()),
-            (41.0, failure()),
-            (51.0, failure()),
+            (11.0, failure(1)),
+            (21.0, probe("success", "", 1)),
+            (31.0, failure(1)),
+            (41.0, failure(2)),
+            (51.0, failure(3)),
             (
                 51.0,
                 json!({"type": "killing", "reason": "livenessProbe", "gracePeriodSeconds": 60.0, "graceFrom": "probe"}),
@@ -329,6 +301,10 @@ mod tests {
              1 min 0 s"
         );
         assert_eq!((end.killed, end.failed_at_seconds), (true, Some(30.0)));
+        assert!(
+            end.lived_seconds
+                .is_some_and(|lived| (lived - 110.1).abs() < 0.01)
+        );
         assert_eq!(end.time, "at 111.1");
     }
 

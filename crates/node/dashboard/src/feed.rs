@@ -1,7 +1,8 @@
-//! What browsers are told: event lines and the state of the node, as the agent has them.
+//! What browsers are told: event lines and the state of all pods.
 //!
-//! One task follows the agent. What it learns is kept in bounded memory, so that a browser that comes, or comes again, has the
-//! history, too. Lines are numbered; a browser that says the number it has seen goes on from there.
+//! One task follows the agent or the API (`agent_source`, `api_source`). What it learns is kept in bounded memory, so that a
+//! browser that comes, or comes again, has the history, too. Lines are numbered; a browser that says the number it has seen
+//! goes on from there.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, HashSet, VecDeque};
@@ -10,13 +11,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pulselet_agent::PodView;
-use pulselet_agent::control::{ControlClient, ControlClientError, LineStream, NodeView};
+use pulselet_agent::control::NodeView;
+use pulselet_sim::timeline::RecordedLine;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior};
 
-use crate::end_story::{EndStory, EndTracker, StoryLine};
+use crate::end_story::{EndStory, EndTracker};
 
 /// Lines kept: hours of a quiet node, minutes of one with a hundred probes a second.
 const MAX_LINES: usize = 20_000;
@@ -25,14 +26,10 @@ const MAX_LINE_BYTES: usize = 16 * 1024 * 1024;
 /// Lines told at a time.
 const BATCH: usize = 1_000;
 /// How soon a change of a pod is looked at: a burst of them is one look.
-const SETTLE: Duration = Duration::from_millis(250);
-/// How often the agent is asked though nothing seems to have changed.
-const REFRESH: Duration = Duration::from_secs(3);
-/// How long to wait before an agent is looked for again that is not there.
-const RECONNECT: Duration = Duration::from_secs(1);
+pub(crate) const SETTLE: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
-pub(crate) struct NodeFeed {
+pub(crate) struct PageFeed {
     /// Tells the lines of this process from those of an earlier one.
     epoch: String,
     kept: Mutex<Kept>,
@@ -65,27 +62,39 @@ pub(crate) struct LineBatch {
 /// The state as the page gets it.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct NodeState<'a> {
-    /// Why the agent does not answer; `None` if it does.
-    trouble: Option<String>,
-    node: Option<&'a NodeView>,
-    pods: &'a [PodView],
+pub(crate) struct PageState<'a> {
+    /// Why the agent or the API does not answer; `None` if it does.
+    pub(crate) trouble: Option<String>,
+    /// The local node; `None` for an API, or while its agent does not answer.
+    pub(crate) node: Option<&'a NodeView>,
+    /// The API; `None` for the local node.
+    pub(crate) api: Option<&'a ApiView>,
+    pub(crate) pods: &'a [PodView],
     /// Per `namespace/pod/container`, how it ended last.
-    ends: BTreeMap<&'a str, &'a EndStory>,
-    usage: BTreeMap<String, Usage>,
+    pub(crate) ends: BTreeMap<String, EndStory>,
+    pub(crate) usage: BTreeMap<String, Usage>,
     /// Per resource, the share of the last ten seconds in which something waited for it, in percent.
-    pressure: BTreeMap<&'static str, f64>,
+    pub(crate) pressure: BTreeMap<&'static str, f64>,
+}
+
+/// An API and what is looked at there.
+#[derive(Debug, Serialize)]
+pub(crate) struct ApiView {
+    pub(crate) server: String,
+    pub(crate) namespace: String,
+    /// Why its events are not told; `None` if they are.
+    pub(crate) silence: Option<String>,
 }
 
 /// What a container uses.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Usage {
-    cpu_nano_cores: Option<u64>,
-    memory_bytes: Option<u64>,
+pub(crate) struct Usage {
+    pub(crate) cpu_nano_cores: Option<u64>,
+    pub(crate) memory_bytes: Option<u64>,
 }
 
-impl Default for NodeFeed {
+impl Default for PageFeed {
     fn default() -> Self {
         let now = jiff::Timestamp::now().as_nanosecond();
         Self {
@@ -96,7 +105,12 @@ impl Default for NodeFeed {
     }
 }
 
-impl NodeFeed {
+impl PageFeed {
+    /// Whether a browser listens.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.changes.receiver_count() > 0
+    }
+
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
@@ -129,53 +143,8 @@ impl NodeFeed {
         (kept.version > version).then(|| (kept.version, Arc::clone(&kept.state)))
     }
 
-    /// Follows the agent, and the one after it, for ever.
-    pub(crate) async fn follow(self: Arc<Self>, client: ControlClient) {
-        loop {
-            let Err(error) = self.follow_one(&client).await;
-            self.set_state(&NodeState {
-                trouble: Some(error.to_string()),
-                node: None,
-                pods: &[],
-                ends: BTreeMap::new(),
-                usage: BTreeMap::new(),
-                pressure: pressure(),
-            });
-            tokio::time::sleep(RECONNECT).await;
-        }
-    }
-
-    async fn follow_one(
-        &self,
-        client: &ControlClient,
-    ) -> Result<std::convert::Infallible, ControlClientError> {
-        // Listening first: nothing falls between history and what is told live.
-        let mut stream: LineStream = client.lines().await?;
-        for line in client.history(None, None).await?.lines() {
-            self.keep(line);
-        }
-        self.refresh(client).await?;
-        let mut settled = tokio::time::interval(SETTLE);
-        settled.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut changed, mut refreshed) = (false, Instant::now());
-        loop {
-            tokio::select! {
-                line = stream.next() => {
-                    let gone = || ControlClientError::Receive("the agent has ended".into());
-                    changed |= self.keep(&line?.ok_or_else(gone)?);
-                }
-                _ = settled.tick() => {
-                    if changed || refreshed.elapsed() > REFRESH {
-                        self.refresh(client).await?;
-                        (changed, refreshed) = (false, Instant::now());
-                    }
-                }
-            }
-        }
-    }
-
     /// Keeps a line; true if it may have changed the state of a pod.
-    fn keep(&self, line: &str) -> bool {
+    pub(crate) fn keep(&self, line: &str) -> bool {
         let Ok(value) = serde_json::from_str::<Value>(line) else {
             return false;
         };
@@ -186,27 +155,8 @@ impl NodeFeed {
         is_new && value["type"] != "probe"
     }
 
-    async fn refresh(&self, client: &ControlClient) -> Result<(), ControlClientError> {
-        let (pods, node) = (client.pods().await?, client.node().await?);
-        let usage = if self.changes.receiver_count() > 0 {
-            usage(&client.usage::<Value>().await?)
-        } else {
-            BTreeMap::new()
-        };
-        let ends = self.ends(&pods);
-        self.set_state(&NodeState {
-            trouble: node.trouble.clone(),
-            node: Some(&node),
-            pods: &pods,
-            ends: ends.iter().map(|(name, end)| (name.as_str(), end)).collect(),
-            usage,
-            pressure: pressure(),
-        });
-        Ok(())
-    }
-
     /// How the containers of these pods ended last.
-    fn ends(&self, pods: &[PodView]) -> BTreeMap<String, EndStory> {
+    pub(crate) fn ends(&self, pods: &[PodView]) -> BTreeMap<String, EndStory> {
         let mut kept = self.lock();
         let names: HashSet<String> = pods.iter().map(|pod| pod.pod_name().to_string()).collect();
         kept.ends
@@ -216,7 +166,7 @@ impl NodeFeed {
             .collect()
     }
 
-    fn set_state(&self, state: &NodeState<'_>) {
+    pub(crate) fn set_state(&self, state: &PageState<'_>) {
         let text = serde_json::to_string(state).expect("a state is plain data");
         let mut kept = self.lock();
         if *kept.state == *text {
@@ -247,7 +197,7 @@ impl Kept {
         }
         if let (Some(pod), Some(container)) = (value["pod"].as_str(), value["container"].as_str()) {
             let tracker = self.ends.entry(format!("{pod}/{container}")).or_default();
-            if let Ok(line) = serde_json::from_value::<StoryLine>(value.clone()) {
+            if let Ok(line) = serde_json::from_value::<RecordedLine>(value.clone()) {
                 tracker.push(&line);
             }
         }
@@ -271,49 +221,6 @@ fn hash(line: &str) -> u64 {
     hasher.finish()
 }
 
-/// Per `namespace/pod/container`, from a kubelet's summary.
-fn usage(summary: &Value) -> BTreeMap<String, Usage> {
-    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let mut all = BTreeMap::new();
-    for pod in list(&summary["pods"]) {
-        let name = |key: &str| pod["podRef"][key].as_str().unwrap_or_default().to_owned();
-        for container in list(&pod["containers"]) {
-            let key = format!(
-                "{}/{}/{}",
-                name("namespace"),
-                name("name"),
-                container["name"].as_str().unwrap_or_default()
-            );
-            let used = Usage {
-                cpu_nano_cores: container["cpu"]["usageNanoCores"].as_u64(),
-                memory_bytes: container["memory"]["workingSetBytes"].as_u64(),
-            };
-            all.insert(key, used);
-        }
-    }
-    all
-}
-
-/// What the kernel says about waiting, where it says it.
-fn pressure() -> BTreeMap<&'static str, f64> {
-    let of = |resource: &str| {
-        let text = std::fs::read_to_string(format!("/proc/pressure/{resource}")).ok()?;
-        average(&text)
-    };
-    let resources = ["cpu", "memory", "io"];
-    resources
-        .into_iter()
-        .filter_map(|resource| Some((resource, of(resource)?)))
-        .collect()
-}
-
-/// `avg10` of the line `some`.
-fn average(text: &str) -> Option<f64> {
-    let some = text.lines().find(|line| line.starts_with("some "))?;
-    let field = some.split(' ').find_map(|field| field.strip_prefix("avg10="))?;
-    field.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -324,7 +231,7 @@ mod tests {
 
     #[test]
     fn lines_are_kept_once_in_order_and_bounded() {
-        let feed = NodeFeed::default();
+        let feed = PageFeed::default();
         for number in 0..MAX_LINES + 10 {
             feed.keep(&line(number));
             feed.keep(&line(number));
@@ -341,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_browser_goes_on_where_it_was_unless_that_is_gone() {
-        let feed = NodeFeed::default();
+        let feed = PageFeed::default();
         feed.keep(&line(0));
         feed.keep(&line(1));
         let id = feed.lines_from(0).unwrap().id;
@@ -354,12 +261,5 @@ mod tests {
             feed.keep(&line(number));
         }
         assert_eq!(feed.position(&id), None);
-    }
-
-    #[test]
-    fn pressure_is_read_as_the_kernel_writes_it() {
-        let text = "some avg10=1.53 avg60=0.87 avg300=0.20 total=1\nfull avg10=0.10 avg60=0.00 avg300=0.00 total=0\n";
-        assert_eq!(average(text), Some(1.53));
-        assert_eq!(average("nonsense"), None);
     }
 }

@@ -1,6 +1,6 @@
 //! The log of a container for a browser: the end of it, then what is added, through restarts.
 //!
-//! The agent says which file it is; the file is read here. What a container wrote is made text by replacing what is none, and
+//! The agent says which file it is; the file is read here. The log of a pod at an API is asked for there (`api_logs`). What a container wrote is made text by replacing what is none, and
 //! cut where a line is too long for a page.
 
 use std::collections::VecDeque;
@@ -17,12 +17,14 @@ use thiserror::Error;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
+use crate::api_logs::ApiLogReader;
+use crate::source::DashboardSource;
 use crate::sse;
 
 /// Logs that are followed at a time; each has a thread.
 const MAX_VIEWERS: usize = 16;
 /// Lines of the past that are shown.
-const TAIL: usize = 500;
+pub(crate) const TAIL: usize = 500;
 /// Lines told at a time.
 const BATCH: usize = 200;
 /// Events that wait for a slow browser; the reader waits with them.
@@ -32,7 +34,7 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Looks between two questions whether another life has begun.
 const LOOKS_PER_QUESTION: u32 = 5;
 /// Characters of a line that are told.
-const MAX_TEXT: usize = 8 * 1024;
+pub(crate) const MAX_TEXT: usize = 8 * 1024;
 
 #[derive(Debug, Error)]
 #[error("{MAX_VIEWERS} logs are followed already; close another page")]
@@ -50,36 +52,56 @@ impl Default for LogViewers {
 
 /// One line, as the page gets it.
 #[derive(Debug, Serialize)]
-struct LogLine {
-    time: String,
-    stream: &'static str,
-    text: String,
+pub(crate) struct LogLine {
+    pub(crate) time: String,
+    pub(crate) stream: &'static str,
+    pub(crate) text: String,
     /// Which life of the container wrote it.
-    life: u32,
+    pub(crate) life: u32,
     /// It goes on in the next one.
-    partial: bool,
+    pub(crate) partial: bool,
+}
+
+/// An event for a browser that follows a log.
+pub(crate) fn event_of(name: &str, data: &(impl Serialize + ?Sized)) -> Bytes {
+    let data = serde_json::to_string(data).expect("lines are plain data");
+    sse::event(name, None, &data)
 }
 
 impl LogViewers {
     /// Begins to follow. It ends when the receiver is dropped.
     pub(crate) fn follow(
         &self,
-        client: ControlClient,
+        source: DashboardSource,
         pod: PodName,
         container: String,
     ) -> Result<mpsc::Receiver<Bytes>, TooManyViewers> {
         let slot = Arc::clone(&self.0).try_acquire_owned();
         let slot = slot.map_err(|_| TooManyViewers)?;
         let (events, receiver) = mpsc::channel(BACKLOG);
-        let reader = Reader {
-            client,
-            pod,
-            container,
-            events,
-            executor: Handle::current(),
-            _slot: slot,
-        };
-        tokio::task::spawn_blocking(move || reader.run());
+        match source {
+            DashboardSource::Agent(client) => {
+                let reader = Reader {
+                    client,
+                    pod,
+                    container,
+                    events,
+                    executor: Handle::current(),
+                    _slot: slot,
+                };
+                tokio::task::spawn_blocking(move || reader.run());
+            }
+            DashboardSource::Api(observer) => {
+                let reader = ApiLogReader {
+                    observer,
+                    pod,
+                    container,
+                    events,
+                    _slot: slot,
+                };
+                tokio::spawn(reader.run());
+            }
+        }
         Ok(receiver)
     }
 }
@@ -186,8 +208,7 @@ impl Reader {
     }
 
     fn say(&self, name: &str, data: &(impl Serialize + ?Sized)) -> Result<(), Left> {
-        let data = serde_json::to_string(data).expect("lines are plain data");
-        let sent = self.events.blocking_send(sse::event(name, None, &data));
+        let sent = self.events.blocking_send(event_of(name, data));
         sent.map_err(|_| Left)
     }
 

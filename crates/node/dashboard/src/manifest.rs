@@ -1,12 +1,13 @@
 //! A pod's manifest, and the numbers that follow from it: what `pulselet explain` computes.
 
-use pulselet_agent::control::NodeView;
 use pulselet_engine::time::Span;
-use pulselet_model::{Gate, GateSet, Pod};
+use pulselet_model::Pod;
 use pulselet_plan::{PlanError, explain};
 use serde::Serialize;
 use serde_json::Value;
 use thiserror::Error;
+
+use crate::source::NodeRules;
 
 #[derive(Debug, Error)]
 #[error("the manifest cannot be explained: {0}")]
@@ -39,20 +40,20 @@ pub(crate) struct ProbeNumbers {
     pub(crate) advice: Vec<String>,
 }
 
-pub(crate) fn explained(pod: &Pod, node: &NodeView) -> Result<Explained, ExplainError> {
+pub(crate) fn explained(pod: &Pod, rules: &NodeRules) -> Result<Explained, ExplainError> {
     let mut value = serde_json::to_value(pod).expect("a pod is plain data");
     if let Some(fields) = value.as_object_mut() {
         fields.remove("status");
     }
     Ok(Explained {
         yaml: yaml(&value),
-        probes: numbers(pod, node)?,
+        probes: numbers(pod, rules)?,
     })
 }
 
 /// The numbers of every probe, under the node's gates and settings.
-pub(crate) fn numbers(pod: &Pod, node: &NodeView) -> Result<Vec<ProbeNumbers>, ExplainError> {
-    let explanation = explain(pod, gates(node), &node.settings)?;
+pub(crate) fn numbers(pod: &Pod, rules: &NodeRules) -> Result<Vec<ProbeNumbers>, ExplainError> {
+    let explanation = explain(pod, rules.gates, &rules.settings)?;
     let mut all = Vec::new();
     for container in &explanation.containers {
         for (place, probe) in container.probes.iter().enumerate() {
@@ -78,13 +79,6 @@ pub(crate) fn numbers(pod: &Pod, node: &NodeView) -> Result<Vec<ProbeNumbers>, E
         }
     }
     Ok(all)
-}
-
-/// The node's gates; those that it does not name are on, as they are by default.
-pub(crate) fn gates(node: &NodeView) -> GateSet {
-    let is_on = |gate: Gate| node.gates.get(gate.name()).copied().unwrap_or(true);
-    let all = Gate::ALL.into_iter();
-    all.fold(GateSet::ALL, |set, gate| set.with(gate, is_on(gate)))
 }
 
 /// JSON as YAML that people read.

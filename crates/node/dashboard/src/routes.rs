@@ -12,15 +12,15 @@ use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
 use percent_encoding::percent_decode_str;
-use pulselet_agent::control::{ControlClient, ControlClientError};
 use pulselet_vocabulary::{ParsePodNameError, PodName};
 use serde::Serialize;
 
 use crate::access::{Access, Judgement};
 use crate::assets::{self, CONTENT_SECURITY_POLICY};
-use crate::feed::NodeFeed;
+use crate::feed::PageFeed;
 use crate::logs::{LogViewers, TooManyViewers};
 use crate::manifest::{self, ExplainError};
+use crate::source::{DashboardSource, PodInPlace, SourceError};
 use crate::sse;
 use crate::what_if::{self, Change, WhatIfError};
 
@@ -35,8 +35,8 @@ const MAX_CHANGE: usize = 64 * 1024;
 #[derive(Debug)]
 pub(crate) struct Routes {
     pub(crate) access: Access,
-    pub(crate) client: ControlClient,
-    pub(crate) feed: Arc<NodeFeed>,
+    pub(crate) source: DashboardSource,
+    pub(crate) feed: Arc<PageFeed>,
     pub(crate) viewers: LogViewers,
 }
 
@@ -54,7 +54,7 @@ enum RouteError {
     #[error("the request cannot be understood: {0}")]
     DecodeChange(serde_json::Error),
     #[error(transparent)]
-    Agent(#[from] ControlClientError),
+    Source(#[from] SourceError),
     #[error(transparent)]
     Explain(#[from] ExplainError),
     #[error(transparent)]
@@ -70,10 +70,10 @@ impl RouteError {
             Self::MissingParameter(_) | Self::ReadPodName(_) | Self::ReadBody(_) | Self::DecodeChange(_) => {
                 StatusCode::BAD_REQUEST
             }
-            Self::Agent(ControlClientError::Refused { status, .. }) => {
-                StatusCode::from_u16(*status).unwrap_or(StatusCode::BAD_GATEWAY)
+            Self::Source(error) => {
+                let refusal = error.refusal().and_then(|code| StatusCode::from_u16(code).ok());
+                refusal.unwrap_or(StatusCode::BAD_GATEWAY)
             }
-            Self::Agent(_) => StatusCode::BAD_GATEWAY,
             Self::Explain(_) | Self::WhatIf(_) => StatusCode::UNPROCESSABLE_ENTITY,
             Self::Viewers(_) => StatusCode::SERVICE_UNAVAILABLE,
         }
@@ -114,21 +114,19 @@ impl Routes {
             }
             (&Method::GET, "/api/logs") => {
                 let (pod, container) = (pod(parts)?, required(parts, "container")?);
-                let events = self.viewers.follow(self.client.clone(), pod, container)?;
+                let events = self.viewers.follow(self.source.clone(), pod, container)?;
                 Ok(sse::pass_on(events))
             }
             (&Method::GET, "/api/pod") => {
-                let pod = self.client.manifest(&pod(parts)?).await?;
-                let node = self.client.node().await?;
-                Ok(json(&manifest::explained(&pod, &node)?))
+                let PodInPlace { pod, rules } = self.source.pod(&pod(parts)?).await?;
+                Ok(json(&manifest::explained(&pod, &rules)?))
             }
             (&Method::POST, "/api/what-if") => {
                 let body = Limited::new(body, MAX_CHANGE).collect().await;
                 let body = body.map_err(RouteError::ReadBody)?.to_bytes();
                 let change: Change = serde_json::from_slice(&body).map_err(RouteError::DecodeChange)?;
-                let pod = self.client.manifest(&change.pod.parse()?).await?;
-                let node = self.client.node().await?;
-                Ok(json(&what_if::compare(&pod, &node, &change)?))
+                let PodInPlace { pod, rules } = self.source.pod(&change.pod.parse()?).await?;
+                Ok(json(&what_if::compare(&pod, &rules, &change)?))
             }
             (&Method::GET, path) => assets::file(path).ok_or(RouteError::NoSuchPath),
             _ => Err(RouteError::NoSuchPath),

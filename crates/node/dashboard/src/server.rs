@@ -1,4 +1,4 @@
-//! Listener and connections, and the task that follows the agent.
+//! Listener and connections, and the task that follows the agent or the API.
 
 use std::convert::Infallible;
 use std::io;
@@ -9,16 +9,16 @@ use std::time::Duration;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use pulselet_agent::control::ControlClient;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::access::Access;
-use crate::feed::NodeFeed;
+use crate::feed::PageFeed;
 use crate::logs::LogViewers;
 use crate::routes::Routes;
+use crate::source::DashboardSource;
 
 /// Connections at a time; more wait in the kernel's queue. A browser has six at most.
 const MAX_CONNECTIONS: usize = 64;
@@ -44,21 +44,21 @@ pub struct Dashboard {
 }
 
 impl Dashboard {
-    /// Serves the pods of an agent, which need not be there yet, in the background.
-    pub fn start(listener: TcpListener, client: ControlClient) -> Result<Self, DashboardStartError> {
+    /// Serves the pods of an agent or an API, which need not be there yet, in the background.
+    pub fn start(listener: TcpListener, source: DashboardSource) -> Result<Self, DashboardStartError> {
         let address = listener.local_addr().map_err(DashboardStartError::Address)?;
         if !address.ip().is_loopback() {
             return Err(DashboardStartError::NotLoopback(address));
         }
-        let feed = Arc::new(NodeFeed::default());
+        let feed = Arc::new(PageFeed::default());
         let routes = Arc::new(Routes {
             access: Access::new(address.port()),
-            client: client.clone(),
+            source: source.clone(),
             feed: Arc::clone(&feed),
             viewers: LogViewers::default(),
         });
         let mut tasks = JoinSet::new();
-        tasks.spawn(feed.follow(client));
+        tasks.spawn(source.follow(feed));
         tasks.spawn(accept(listener, Arc::clone(&routes)));
         Ok(Self {
             address,

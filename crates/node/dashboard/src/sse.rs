@@ -10,7 +10,7 @@ use futures_util::stream;
 use hyper::body::Frame;
 use tokio::sync::{mpsc, watch};
 
-use crate::feed::{LineBatch, NodeFeed};
+use crate::feed::{LineBatch, PageFeed};
 use crate::routes::{Answer, streaming};
 
 const EVENT_STREAM: &str = "text/event-stream";
@@ -27,7 +27,7 @@ pub(crate) fn event(name: &str, id: Option<&str>, data: &str) -> Bytes {
 
 /// What one browser has been told.
 struct Listener {
-    feed: Arc<NodeFeed>,
+    feed: Arc<PageFeed>,
     changes: watch::Receiver<u64>,
     /// The number of the next line; `None` if it begins with all that is kept.
     next_line: Option<u64>,
@@ -36,7 +36,7 @@ struct Listener {
 }
 
 /// Everything from where the browser was, or from the beginning of what is kept.
-pub(crate) fn follow(feed: Arc<NodeFeed>, last_event_id: Option<&str>) -> Answer {
+pub(crate) fn follow(feed: Arc<PageFeed>, last_event_id: Option<&str>) -> Answer {
     let listener = Listener {
         changes: feed.changes(),
         next_line: last_event_id.and_then(|id| feed.position(id)),

@@ -1,6 +1,5 @@
 //! What a change of a probe would mean: the pod as it is and as it would be, simulated through the same trouble.
 
-use pulselet_agent::control::NodeView;
 use pulselet_agent::pod_name_of;
 use pulselet_engine::line::LineRecord;
 use pulselet_engine::time::{Span, Time};
@@ -13,6 +12,7 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 use crate::manifest::{self, ExplainError, ProbeNumbers};
+use crate::source::NodeRules;
 
 /// Lines of one simulation that are told: an hour of probing every second, and all that is between.
 const MAX_LINES: usize = 5_000;
@@ -101,16 +101,16 @@ struct Outcome {
     probes: Vec<ProbeNumbers>,
 }
 
-pub(crate) fn compare(pod: &Pod, node: &NodeView, change: &Change) -> Result<Comparison, WhatIfError> {
+pub(crate) fn compare(pod: &Pod, rules: &NodeRules, change: &Change) -> Result<Comparison, WhatIfError> {
     let mut changed = pod.clone();
     let probe =
         probe_of(&mut changed, change).ok_or_else(|| WhatIfError::NoSuchProbe(change.container.clone()))?;
     change.fields.apply(probe);
-    let admitted = admit_local(changed, Profile::Pulselet, manifest::gates(node));
+    let admitted = admit_local(changed, Profile::Pulselet, rules.gates);
     let changed = admitted.map_err(WhatIfError::Admit)?.pod;
     Ok(Comparison {
-        before: simulate(pod, node, change)?,
-        after: simulate(&changed, node, change)?,
+        before: simulate(pod, rules, change)?,
+        after: simulate(&changed, rules, change)?,
     })
 }
 
@@ -143,11 +143,18 @@ impl ProbeFields {
     }
 }
 
-fn simulate(pod: &Pod, node: &NodeView, change: &Change) -> Result<Outcome, WhatIfError> {
-    let gates = manifest::gates(node);
+fn simulate(pod: &Pod, rules: &NodeRules, change: &Change) -> Result<Outcome, WhatIfError> {
+    let gates = rules.gates;
     let blueprint = pulselet_plan::convert(pod, gates)?;
     let scenario = Scenario::read(&change.scenario(), &blueprint.plan)?;
-    let setup = Setup::for_pod(pod, GateSkew::both(gates), &blueprint, node.settings, 0, scenario);
+    let setup = Setup::for_pod(
+        pod,
+        GateSkew::both(gates),
+        &blueprint,
+        rules.settings,
+        0,
+        scenario,
+    );
     let span = Span::from_secs(u64::from(change.trouble.seconds)).min(MAX_SPAN);
     let mut simulation = Simulation::new(setup);
     let name = pod_name_of(pod);
@@ -171,7 +178,7 @@ fn simulate(pod: &Pod, node: &NodeView, change: &Change) -> Result<Outcome, What
     Ok(Outcome {
         lines,
         seconds: span.as_secs_f64(),
-        probes: manifest::numbers(pod, node)?,
+        probes: manifest::numbers(pod, rules)?,
     })
 }
 
@@ -195,26 +202,9 @@ impl Change {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
-    use pulselet_engine::plan::Settings;
     use pulselet_model::{GateSet, admit_create};
 
     use super::*;
-
-    fn node() -> NodeView {
-        NodeView {
-            name: "here".to_owned(),
-            address: "127.0.0.1".to_owned(),
-            runtime: "fake 1".to_owned(),
-            cpus: 1,
-            memory_bytes: 1,
-            joined: false,
-            gates: BTreeMap::new(),
-            settings: Settings::default(),
-            trouble: None,
-        }
-    }
 
     fn pod() -> Pod {
         let probe = json!({"httpGet": {"port": 80}, "periodSeconds": 10, "failureThreshold": 3});
@@ -241,7 +231,7 @@ mod tests {
     fn a_faster_probe_kills_sooner_in_the_same_trouble() {
         let faster =
             change(&json!({"periodSeconds": 2, "failureThreshold": 2, "terminationGracePeriodSeconds": 5}));
-        let Comparison { before, after } = compare(&pod(), &node(), &faster).unwrap();
+        let Comparison { before, after } = compare(&pod(), &NodeRules::usual(), &faster).unwrap();
         let (slow, fast) = (
             first(&before, "killing").unwrap(),
             first(&after, "killing").unwrap(),
@@ -257,13 +247,18 @@ mod tests {
 
     #[test]
     fn a_change_that_would_be_refused_says_why() {
-        let refused = compare(&pod(), &node(), &change(&json!({"periodSeconds": -1}))).unwrap_err();
+        let refused = compare(
+            &pod(),
+            &NodeRules::usual(),
+            &change(&json!({"periodSeconds": -1})),
+        )
+        .unwrap_err();
         assert!(
             refused.to_string().contains("livenessProbe.periodSeconds"),
             "{refused}"
         );
         let mut elsewhere = change(&json!({}));
         elsewhere.container = "other".to_owned();
-        assert!(compare(&pod(), &node(), &elsewhere).is_err());
+        assert!(compare(&pod(), &NodeRules::usual(), &elsewhere).is_err());
     }
 }

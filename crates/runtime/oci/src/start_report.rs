@@ -224,6 +224,10 @@ mod tests {
 
     use super::*;
 
+    #[expect(
+        clippy::zombie_processes,
+        reason = "the child is waited for by what is tested"
+    )]
     fn read(reports: &[StartReport]) -> Result<Launched, LaunchError> {
         let (reader, mut writer) = pipe().expect("a pipe");
         for report in reports {
@@ -236,6 +240,7 @@ mod tests {
 
     /// Whoever traces a command in a container could have any process of the host killed in its place.
     #[test]
+    #[expect(clippy::zombie_processes, reason = "it is waited for by its id")]
     fn a_report_names_no_process_of_others() {
         let user = || User {
             uid: 0,

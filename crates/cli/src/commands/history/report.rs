@@ -4,74 +4,25 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use pulselet_engine::line::LineOutcome;
 use pulselet_engine::time::Span;
 use pulselet_sim::timeline::wording::clock;
-use serde::Deserialize;
+use pulselet_sim::timeline::{RecordedBody as Body, RecordedLine};
 
 use super::super::run::printable;
 use crate::output::{BOLD, DIM, GREEN, RED, RESET, YELLOW};
 
-/// A line of a kill, as the agent writes it.
-#[derive(Clone, Debug, Deserialize)]
-struct HistoryLine {
-    t: f64,
-    time: String,
-    pod: String,
-    container: String,
-    #[serde(flatten)]
-    body: Body,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]
-enum Body {
-    Probe {
-        kind: String,
-        outcome: String,
-        detail: String,
-        latency_ms: f64,
-        run: u32,
-        counted: bool,
-    },
-    Killing {
-        reason: String,
-        grace_period_seconds: f64,
-        grace_from: String,
-    },
-    Hook {
-        hook: String,
-        outcome: String,
-        seconds: f64,
-    },
-    Signal {
-        signal: String,
-    },
-    GraceExceeded {},
-    Exited {
-        exit_code: i32,
-        reason: String,
-        seconds: Option<f64>,
-    },
-    Backoff {
-        seconds: f64,
-    },
-    Created {},
-    Running {
-        restart_count: u32,
-    },
-    #[serde(other)]
-    Other,
-}
-
 /// Prints a report for each end of a container, in order of the decisions and exits.
 pub(super) fn print(out: &mut impl Write, lines: &str) -> io::Result<()> {
-    let mut containers: BTreeMap<(String, String), Vec<HistoryLine>> = BTreeMap::new();
+    let mut containers: BTreeMap<(String, String), Vec<RecordedLine>> = BTreeMap::new();
     let line = lines
         .lines()
-        .filter_map(|line| serde_json::from_str::<HistoryLine>(line).ok());
+        .filter_map(|line| serde_json::from_str::<RecordedLine>(line).ok());
     for line in line {
-        let container = (line.pod.clone(), line.container.clone());
-        containers.entry(container).or_default().push(line);
+        if let Some(container) = &line.container {
+            let container = (line.pod.clone(), container.clone());
+            containers.entry(container).or_default().push(line);
+        }
     }
     let mut ends: Vec<_> = containers.values().flat_map(|lines| ends(lines)).collect();
     ends.retain(|end| cause(end).is_some());
@@ -86,7 +37,7 @@ pub(super) fn print(out: &mut impl Write, lines: &str) -> io::Result<()> {
 }
 
 /// Cuts the lines of a container into its ends: attempts and the decision where it was killed, the exit, what followed.
-fn ends(lines: &[HistoryLine]) -> Vec<&[HistoryLine]> {
+fn ends(lines: &[RecordedLine]) -> Vec<&[RecordedLine]> {
     let mut ends = Vec::new();
     let mut from = 0;
     for (index, line) in lines.iter().enumerate() {
@@ -114,22 +65,23 @@ fn ends(lines: &[HistoryLine]) -> Vec<&[HistoryLine]> {
 }
 
 /// The decision to kill, or the exit where there was none.
-fn cause(end: &[HistoryLine]) -> Option<&HistoryLine> {
+fn cause(end: &[RecordedLine]) -> Option<&RecordedLine> {
     end.iter()
         .find(|line| matches!(line.body, Body::Killing { .. } | Body::Exited { .. }))
 }
 
-fn report(out: &mut impl Write, end: &[HistoryLine]) -> io::Result<()> {
+fn report(out: &mut impl Write, end: &[RecordedLine]) -> io::Result<()> {
     let Some(cause) = cause(end) else {
         return Ok(());
     };
-    let HistoryLine {
+    let RecordedLine {
         pod,
         container,
         time,
         t,
         ..
     } = cause;
+    let container = container.as_deref().unwrap_or_default();
     let how = if matches!(cause.body, Body::Killing { .. }) {
         "killed"
     } else {
@@ -162,7 +114,7 @@ fn report(out: &mut impl Write, end: &[HistoryLine]) -> io::Result<()> {
     Ok(())
 }
 
-fn fact(out: &mut impl Write, line: &HistoryLine) -> io::Result<()> {
+fn fact(out: &mut impl Write, line: &RecordedLine) -> io::Result<()> {
     let (name, text) = match &line.body {
         Body::Killing {
             reason,
@@ -172,15 +124,18 @@ fn fact(out: &mut impl Write, line: &HistoryLine) -> io::Result<()> {
             "reason",
             format!(
                 "{RED}{}{RESET}, grace period {grace_period_seconds}s ({})",
-                why(reason),
-                source(grace_from)
+                reason.in_words(),
+                grace_from.in_words()
             ),
         ),
         Body::Hook {
             hook,
             outcome,
             seconds,
-        } => ("hook", format!("{hook} {outcome} after {seconds:.3}s")),
+        } => (
+            "hook",
+            format!("{} {} after {seconds:.3}s", hook.in_words(), outcome.in_words()),
+        ),
         Body::Signal { signal } => ("signal", signal.clone()),
         Body::GraceExceeded {} => (
             "forced",
@@ -209,12 +164,12 @@ fn fact(out: &mut impl Write, line: &HistoryLine) -> io::Result<()> {
 /// Equal attempts in a row, printed once.
 #[derive(Debug, Default)]
 struct Attempts {
-    folds: Vec<(HistoryLine, HistoryLine, usize)>,
+    folds: Vec<(RecordedLine, RecordedLine, usize)>,
 }
 
 impl Attempts {
-    fn push(&mut self, line: &HistoryLine) {
-        let same = |other: &HistoryLine| match (&line.body, &other.body) {
+    fn push(&mut self, line: &RecordedLine) {
+        let same = |other: &RecordedLine| match (&line.body, &other.body) {
             (
                 Body::Probe {
                     outcome,
@@ -228,7 +183,11 @@ impl Attempts {
                     counted: was_counted,
                     ..
                 },
-            ) => outcome == before && counted == was_counted && (detail == said || outcome == "success"),
+            ) => {
+                outcome == before
+                    && counted == was_counted
+                    && (detail == said || outcome.is(LineOutcome::Success))
+            }
             _ => false,
         };
         match self.folds.last_mut().filter(|(_, last, _)| same(last)) {
@@ -252,7 +211,7 @@ impl Attempts {
 }
 
 /// The last of `count` equal attempts.
-fn describe(last: &HistoryLine, count: usize) -> Option<String> {
+fn describe(last: &RecordedLine, count: usize) -> Option<String> {
     let Body::Probe {
         kind,
         outcome,
@@ -264,11 +223,14 @@ fn describe(last: &HistoryLine, count: usize) -> Option<String> {
     else {
         return None;
     };
-    let (style, meaning) = match (outcome.as_str(), *counted) {
-        ("success", _) => (GREEN, String::new()),
-        ("failure", true) => (RED, format!(", {run} in a row: {}", printable(detail))),
-        (_, _) => (YELLOW, format!(", does not count: {}", printable(detail))),
+    let (style, meaning) = match (outcome.known(), *counted) {
+        (Some(LineOutcome::Success), _) => (GREEN, String::new()),
+        (Some(LineOutcome::Failure), true) => (RED, format!(", {run} in a row: {}", printable(detail))),
+        (Some(LineOutcome::Failure | LineOutcome::Warning | LineOutcome::Error) | None, _) => {
+            (YELLOW, format!(", does not count: {}", printable(detail)))
+        }
     };
+    let (kind, outcome) = (kind.in_words(), outcome.in_words());
     let times = if count > 1 {
         format!(" x{count}, the last at {}", clock(span(last.t)).trim_start())
     } else {
@@ -283,34 +245,6 @@ fn span(seconds: f64) -> Span {
     std::time::Duration::try_from_secs_f64(seconds)
         .unwrap_or_default()
         .into()
-}
-
-/// Reasons of kills in words; one this version does not know is shown as it is.
-fn why(reason: &str) -> &str {
-    match reason {
-        "startupProbe" => "startup probe failed",
-        "livenessProbe" => "liveness probe failed",
-        "deleted" => "pod deleted",
-        "evicted" => "pod evicted",
-        "deadline" => "pod past its deadline",
-        "sandboxChanged" => "sandbox changed",
-        "imageChanged" => "image changed",
-        "restarted" => "restart asked for",
-        "postStartHook" => "postStart hook failed",
-        "completed" => "pod completed",
-        other => other,
-    }
-}
-
-fn source(from: &str) -> &str {
-    match from {
-        "override" => "from an eviction or a shutdown",
-        "deletion" => "from the deletion",
-        "probe" => "the probe's own",
-        "pod" => "the pod's",
-        "minimum" => "the minimum",
-        other => other,
-    }
 }
 
 #[cfg(test)]
@@ -339,7 +273,7 @@ mod tests {
         default/web  container app  killed at 2026-01-02T03:04:32.000000Z, 0:00:32.000 after the pod was accepted
           probe    0:00:30.000  liveness success (1.5 ms)
           probe    0:00:31.000  liveness failure x2, the last at 0:00:32.000, 2 in a row: timeout (1000.0 ms)
-          reason   liveness probe failed, grace period 5s (the probe's own)
+          reason   liveness probe failed, grace period 5s (of the probe)
           signal   SIGTERM
           forced   SIGKILL: it was still running when the grace period was over
           exit     code 137 (Error), 5.100s after the signal

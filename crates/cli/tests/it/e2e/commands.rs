@@ -111,7 +111,7 @@ e2e!(an_agent_is_asked_over_its_socket, [Process, Oci], |world| {
         "container app",
         "liveness failure",
         "statuscode: 503",
-        "grace period 5s (the probe's own)",
+        "grace period 5s (of the probe)",
         "SIGTERM",
         "code 0",
         "number 1",

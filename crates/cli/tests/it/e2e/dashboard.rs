@@ -126,6 +126,9 @@ e2e!(
         browser.evaluate("document.querySelector('form button').click()");
         browser.until("As it would be");
         browser.until("Killed at");
+        browser.until("As it was");
+        can_be_used_by_keyboard_and_ear(&browser);
+        fits_a_phone_and_the_dark(&browser);
         // An agent that ends and one that comes are both noticed.
         drop(node);
         browser.until("the agent does not answer");
@@ -141,6 +144,91 @@ e2e!(
         drop(node);
     }
 );
+
+/// Everything that is done with a pointer can be done with keys, and a screen reader has words for what is drawn.
+fn can_be_used_by_keyboard_and_ear(browser: &Browser) {
+    let press = |key: &str| {
+        for kind in ["keyDown", "keyUp"] {
+            let text = if key.len() == 1 && kind == "keyDown" {
+                key
+            } else {
+                ""
+            };
+            browser.ask(
+                "Input.dispatchKeyEvent",
+                &json!({"type": kind, "key": key, "text": text}),
+            );
+        }
+    };
+    let is_live =
+        "[...document.querySelectorAll('button')].find((it) => it.textContent === 'Live').ariaPressed";
+    browser.evaluate("location.hash = '#/pod/default/hung'");
+    browser.until("What happened");
+    browser.evaluate("document.querySelector('canvas').focus()");
+    assert_eq!(browser.evaluate(is_live), "true");
+    press("ArrowLeft");
+    assert_eq!(
+        browser.evaluate(is_live),
+        "false",
+        "an arrow moves the timeline into the past"
+    );
+    press("0");
+    assert_eq!(browser.evaluate(is_live), "true");
+    browser.evaluate("document.getElementById('tab-logs').focus()");
+    press("ArrowRight");
+    let chosen = "document.querySelector('[role=tab][aria-selected=true]').textContent";
+    assert_eq!(browser.evaluate(chosen), "What happened");
+    assert_eq!(browser.evaluate("document.activeElement.id"), "tab-happened");
+    let tree = browser.ask("Accessibility.getFullAXTree", &json!({}));
+    let nodes = tree["nodes"].as_array().unwrap();
+    let has = |role: &str, words: &str| {
+        nodes.iter().any(|node| {
+            let name = node["name"]["value"].as_str().unwrap_or_default();
+            node["role"]["value"] == role && name.contains(words)
+        })
+    };
+    for (role, words) in [
+        ("image", "Timeline of default/hung"),
+        ("tablist", "Details"),
+        ("tab", "Manifest and numbers"),
+        ("columnheader", "Restarts"),
+        ("link", "All pods"),
+        ("status", ""),
+    ] {
+        assert!(has(role, words), "no {role} {words:?}: {tree}");
+    }
+    press("Escape");
+    eventually("all pods", || {
+        (browser.evaluate("location.hash") == "#/").then_some(())
+    });
+}
+
+fn fits_a_phone_and_the_dark(browser: &Browser) {
+    let ground = "getComputedStyle(document.body).backgroundColor";
+    browser.picture(390, 844, false);
+    let light = browser.evaluate(ground);
+    for page in [
+        "#/",
+        "#/pod/default/hung",
+        "#/pod/default/hung/manifest",
+        "#/pod/default/hung/change",
+    ] {
+        browser.evaluate(&format!("location.hash = '{page}'"));
+        browser.until("hung");
+        let overflow = browser.evaluate("document.documentElement.scrollWidth - innerWidth");
+        assert!(
+            overflow.as_i64().is_some_and(|pixels| pixels <= 0),
+            "{page} is {overflow} too wide"
+        );
+    }
+    browser.picture(1280, 800, true);
+    assert_ne!(
+        browser.evaluate(ground),
+        light,
+        "the dark has a ground of its own"
+    );
+    browser.picture(1280, 800, false);
+}
 
 /// The pictures of docs/pictures, where somebody asks for them.
 fn take_pictures(browser: &Browser, directory: &std::path::Path) {

@@ -196,3 +196,50 @@ e2e!(files_of_others_stay, [Process], |world| {
     );
     assert!(world.data().join("mine.txt").exists());
 });
+
+e2e!(every_kind_of_file_goes, [Process], |world| {
+    // Objects that were handed over, which may be secrets.
+    std::fs::create_dir(world.path("manifests")).unwrap();
+    let node = Node::start(world);
+    eventually("agent", || world.pods());
+    let objects = world.path("objects.json");
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"},
+        "spec": {"containers": [world.container("app", &["sleep", "1000000"])]}});
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "key"}, "stringData": {"key": "k"}});
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": [secret, pod]});
+    std::fs::write(&objects, list.to_string()).unwrap();
+    let handed = world
+        .command("run")
+        .arg("--detach")
+        .arg(&objects)
+        .output()
+        .unwrap();
+    assert!(handed.status.success(), "{handed:?}");
+    drop(node);
+    assert!(world.data().join("objects.json").exists());
+    // An API, and another in its place; the store of the first is put aside.
+    for flags in [&[][..], &["--new-store"]] {
+        let mut serve = world.command("serve");
+        serve
+            .args(["--listen", "127.0.0.1:0", "--node-listen", "127.0.0.1:0"])
+            .args(flags);
+        serve.args(["--metrics", "127.0.0.1:0", "--runtime", "process"]);
+        let mut serve = serve.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        eventually("server", || world.pods());
+        serve.kill().unwrap();
+        serve.wait().unwrap();
+    }
+    // What joining with a bootstrap kubeconfig leaves, and what the package keeps to be purged.
+    for name in [
+        "node-client.pem",
+        "node-serving.pem",
+        "node.kubeconfig",
+        "reset-program",
+    ] {
+        std::fs::write(world.data().join(name), "").unwrap();
+    }
+    let done = reset(world, &["--yes"]);
+    assert_eq!(done.status.code(), Some(0), "{done:?}");
+    let text = String::from_utf8_lossy(&done.stdout);
+    assert!(!world.data().exists(), "{text}");
+});

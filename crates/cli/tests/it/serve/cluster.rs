@@ -124,12 +124,17 @@ impl Cluster {
         self.directory.path().join(name)
     }
 
+    /// The administrator's.
+    pub(crate) fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
     /// Where the agent keeps its data.
     pub(crate) fn data(&self) -> PathBuf {
         self.path("data")
     }
 
-    fn command(&self, name: &str) -> Command {
+    pub(crate) fn command(&self, name: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pulselet"));
         command
             .arg(name)

@@ -1,4 +1,4 @@
-//! Event lines in words: one wording for `simulate`, `run` and `history`.
+//! Event lines in words: one wording for `simulate`, `run`, `history` and the dashboard.
 
 use std::fmt::Write as _;
 
@@ -115,16 +115,8 @@ pub fn describe(body: &LineBody) -> String {
             outcome,
             seconds,
         } => {
-            let hook = match hook {
-                Hook::PostStart => "postStart",
-                Hook::PreStop => "preStop",
-            };
-            let outcome = match outcome {
-                HookOutcome::Success => "done",
-                HookOutcome::Failure => "failed",
-                HookOutcome::Timeout => "cut off",
-            };
-            format!("{hook} hook {outcome} after {}", measured(*seconds))
+            let (name, came) = (self::hook(*hook), hook_outcome(*outcome));
+            format!("{name} hook {came} after {}", measured(*seconds))
         }
         LineBody::Signal { signal } => format!("signal {signal}"),
         LineBody::GraceExceeded { signal } => format!("grace period exceeded: {signal}"),
@@ -159,6 +151,23 @@ fn measured(span: Span) -> String {
     format_duration(Span::from_micros(rounded))
 }
 
+/// Which hook.
+pub const fn hook(hook: Hook) -> &'static str {
+    match hook {
+        Hook::PostStart => "postStart",
+        Hook::PreStop => "preStop",
+    }
+}
+
+/// What became of a hook.
+pub const fn hook_outcome(outcome: HookOutcome) -> &'static str {
+    match outcome {
+        HookOutcome::Success => "done",
+        HookOutcome::Failure => "failed",
+        HookOutcome::Timeout => "cut off",
+    }
+}
+
 /// Why a container is stopped.
 pub const fn reason(reason: KillReason) -> &'static str {
     match reason {
@@ -178,11 +187,11 @@ pub const fn reason(reason: KillReason) -> &'static str {
 /// Where its grace period comes from.
 pub const fn grace_source(from: GraceFrom) -> &'static str {
     match from {
-        GraceFrom::Override => "eviction or shutdown",
-        GraceFrom::Deletion => "deletion",
+        GraceFrom::Override => "of the eviction or shutdown",
+        GraceFrom::Deletion => "of the deletion",
         GraceFrom::Probe => "of the probe",
         GraceFrom::NodeDefault => "of the node's settings",
         GraceFrom::Pod => "of the pod",
-        GraceFrom::Minimum => "minimum",
+        GraceFrom::Minimum => "the minimum",
     }
 }

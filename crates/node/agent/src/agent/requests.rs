@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
+use super::ports;
 use crate::pod::identity::Origin;
 
 /// Requests that wait for the agent.
@@ -247,6 +248,24 @@ impl From<EffectiveProbe> for ProbeView {
 }
 
 impl PodView {
+    /// A pod at an API, as its object says it is.
+    pub fn of_object(pod: &Pod) -> Self {
+        let accepted = pod.metadata.creation_timestamp.as_ref();
+        Self {
+            namespace: pod.namespace().to_owned(),
+            name: pod.name().to_owned(),
+            uid: pod.metadata.uid.clone().unwrap_or_default(),
+            origin: Origin::Api,
+            accepted_at: accepted.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+            deleting: pod.metadata.deletion_timestamp.is_some(),
+            stopped: false,
+            ports: ports(pod),
+            status: pod.status.clone(),
+            probes: Vec::new(),
+            stop_signals: BTreeMap::new(),
+        }
+    }
+
     pub fn pod_name(&self) -> PodName {
         PodName::new(&*self.namespace, &*self.name)
     }

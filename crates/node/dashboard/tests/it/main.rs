@@ -97,7 +97,7 @@ async fn a_browser_that_comes_again_goes_on_where_it_was() {
     let text = lost.until(FIRST_LINE).await;
     assert!(text.contains("event: reset"), "{text}");
     let state = again.until("killed\":true").await;
-    assert!(state.contains("stopped: somebody asked for a restart"), "{state}");
+    assert!(state.contains("stopped: restart asked for"), "{state}");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pulselet_agent::control::ControlClient;
 use pulselet_agent::{DataDir, Layout, Node, NodeHandle, NodeOptions, Origin};
-use pulselet_dashboard::Dashboard;
+use pulselet_dashboard::{Dashboard, DashboardSource};
 use pulselet_model::{GateSet, Profile, admit_create};
 use pulselet_runtime_fake::{FakeRuntime, RuntimeFaults};
 use pulselet_vocabulary::PodName;
@@ -50,7 +50,7 @@ impl World {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let client = ControlClient::new(Layout::new(data).socket());
-        let dashboard = Dashboard::start(listener, client).unwrap();
+        let dashboard = Dashboard::start(listener, DashboardSource::Agent(client)).unwrap();
         Self {
             _directory: directory,
             node,
