@@ -89,8 +89,13 @@ impl JobContext {
             for job in &images {
                 let own = self.get_image(job, &job.image, job.policy, None).await;
                 let mounted = self.get_mounted_images(job).await;
-                failure = own.err().map(|(_, message)| message);
-                failure = failure.or(mounted.err().map(|(_, message)| message));
+                let own = own.err().map(|(_, message)| {
+                    format!(
+                        "the image {:?} of container {} cannot be had: {message}",
+                        job.image, job.name
+                    )
+                });
+                failure = own.or(mounted.err().map(|(_, message)| message));
                 if failure.is_some() {
                     break;
                 }
