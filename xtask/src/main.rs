@@ -18,7 +18,7 @@ cargo xtask TIER [ARGUMENTS]
   e2e          the tests of the command as users run it, on every runtime (root)
   docs         documentation without warnings, and its examples
   deny         licences, bans and sources of dependencies (needs cargo-deny)
-  faults       a server under faults drawn at random, for a minute; seed and counts are printed (root, after a build)
+  faults       servers under faults drawn at random, for six minutes; seed and counts are printed (root, after a build)
   vm           the built-in runtime on cgroup version 2 and AppArmor, in an emulated machine (root, qemu)
   bench        the measurements of docs/BENCHMARKS.md
   all          everything but the measurements and the emulated machine, as scripts/test runs it

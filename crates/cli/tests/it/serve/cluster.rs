@@ -15,6 +15,8 @@ use tempfile::TempDir;
 const PATIENCE: Duration = Duration::from_mins(2);
 /// How often a condition is looked at.
 const LOOK: Duration = Duration::from_millis(100);
+/// A node's settings with which it looks at no disk.
+pub(crate) const NO_EVICTION: &str = "evictionHard: {memory.available: 1Mi}\n";
 const NODE: &str = "node-under-test";
 
 /// The parts that run.
@@ -163,7 +165,13 @@ impl Cluster {
         }
     }
 
+    /// A node evicts pods from a machine whose disk is nearly full, as a kubelet does: that is not what tests of others see.
     fn with_node_flags(&self, command: &mut Command) {
+        if !command.get_args().any(|argument| argument == "--config") {
+            let config = self.path("settings.yaml");
+            std::fs::write(&config, NO_EVICTION).expect("a configuration");
+            command.arg("--config").arg(config);
+        }
         command
             .args([
                 "--runtime",

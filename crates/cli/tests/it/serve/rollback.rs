@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 
-use super::cluster::{Cluster, pod};
+use super::cluster::{Cluster, NO_EVICTION, pod};
 
 /// The part whose gate is turned off.
 #[derive(Clone, Copy)]
@@ -27,7 +27,7 @@ impl Bench {
         let cluster = Cluster::apart(&[], &[])?;
         std::fs::write(
             cluster.path("node.yaml"),
-            "crashLoopBackOff: {initial: 1s, max: 1s}\n",
+            format!("crashLoopBackOff: {{initial: 1s, max: 1s}}\n{NO_EVICTION}"),
         )
         .expect("a file");
         let mut bench = Self { cluster, gate, part };
