@@ -147,6 +147,24 @@ pub enum KillReason {
     Completed,
 }
 
+impl KillReason {
+    /// The kind of probe that condemned the container; `None` if none did.
+    pub const fn probe(self) -> Option<ProbeKind> {
+        match self {
+            Self::StartupProbe => Some(ProbeKind::Startup),
+            Self::LivenessProbe => Some(ProbeKind::Liveness),
+            Self::Deleted
+            | Self::Evicted
+            | Self::Deadline
+            | Self::SandboxChanged
+            | Self::ImageChanged
+            | Self::Restarted
+            | Self::PostStartHook
+            | Self::Completed => None,
+        }
+    }
+}
+
 /// Where a grace period came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]

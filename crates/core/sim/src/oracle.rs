@@ -336,17 +336,8 @@ impl Oracles {
     /// Enough failures in a row, and for a probe that has never succeeded the whole budget.
     fn no_kill_before_the_threshold(&self, ix: usize, reason: KillReason) -> Verdict {
         let rule = "never a kill before the threshold that the manifest gives";
-        let kind = match reason {
-            KillReason::StartupProbe => ProbeKind::Startup,
-            KillReason::LivenessProbe => ProbeKind::Liveness,
-            KillReason::Deleted
-            | KillReason::Evicted
-            | KillReason::Deadline
-            | KillReason::SandboxChanged
-            | KillReason::ImageChanged
-            | KillReason::Restarted
-            | KillReason::PostStartHook
-            | KillReason::Completed => return Ok(()),
+        let Some(kind) = reason.probe() else {
+            return Ok(());
         };
         let record = &self.containers[ix];
         let name = &record.plan.name;

@@ -363,17 +363,8 @@ impl Lane {
     /// What led to a kill, in the fewest words.
     fn why(&self, reason: KillReason, grace: Span) -> String {
         let grace = format_duration(grace);
-        let kind = match reason {
-            KillReason::StartupProbe => ProbeKind::Startup,
-            KillReason::LivenessProbe => ProbeKind::Liveness,
-            KillReason::Deleted
-            | KillReason::Evicted
-            | KillReason::Deadline
-            | KillReason::SandboxChanged
-            | KillReason::ImageChanged
-            | KillReason::Restarted
-            | KillReason::PostStartHook
-            | KillReason::Completed => return format!("kill: {}, grace {grace}", wording::reason(reason)),
+        let Some(kind) = reason.probe() else {
+            return format!("kill: {}, grace {grace}", wording::reason(reason));
         };
         let failed = self.probes.iter().rev().find(|run| run.kind == kind);
         match failed {

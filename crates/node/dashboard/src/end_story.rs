@@ -136,7 +136,7 @@ impl EndTracker {
         if self.killed {
             return self.parts.push(format!("grace cut to {}", duration(grace)));
         }
-        let cause = match reason.known().and_then(condemning) {
+        let cause = match reason.known().and_then(KillReason::probe) {
             Some(kind) => self.condemned(kind),
             None => format!("stopped: {}", reason.in_words()),
         };
@@ -185,22 +185,6 @@ impl EndTracker {
             }),
             ..Self::default()
         };
-    }
-}
-
-/// The kind of probe that condemned; `None` if none did.
-const fn condemning(reason: KillReason) -> Option<ProbeKind> {
-    match reason {
-        KillReason::StartupProbe => Some(ProbeKind::Startup),
-        KillReason::LivenessProbe => Some(ProbeKind::Liveness),
-        KillReason::Deleted
-        | KillReason::Evicted
-        | KillReason::Deadline
-        | KillReason::SandboxChanged
-        | KillReason::ImageChanged
-        | KillReason::Restarted
-        | KillReason::PostStartHook
-        | KillReason::Completed => None,
     }
 }
 

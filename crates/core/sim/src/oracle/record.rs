@@ -172,18 +172,7 @@ impl Record {
     fn condemn(&mut self, now: Time, reason: KillReason, grace: Span) {
         let deadline = now + grace;
         let earlier = self.kill.as_ref().map(|kill| kill.deadline);
-        let by = match reason {
-            KillReason::StartupProbe => Some(ProbeKind::Startup),
-            KillReason::LivenessProbe => Some(ProbeKind::Liveness),
-            KillReason::Deleted
-            | KillReason::Evicted
-            | KillReason::Deadline
-            | KillReason::SandboxChanged
-            | KillReason::ImageChanged
-            | KillReason::Restarted
-            | KillReason::PostStartHook
-            | KillReason::Completed => None,
-        };
+        let by = reason.probe();
         self.kill = Some(Kill {
             deadline: earlier.map_or(deadline, |earlier| earlier.min(deadline)),
             at_once: grace.is_zero() && !self.stop_asked,

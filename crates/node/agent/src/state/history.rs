@@ -237,18 +237,7 @@ impl History {
         line: &Line,
         to_json: ToJson<'_>,
     ) -> KillRecord {
-        let kind = match reason {
-            KillReason::StartupProbe => Some(ProbeKind::Startup),
-            KillReason::LivenessProbe => Some(ProbeKind::Liveness),
-            KillReason::Deleted
-            | KillReason::Evicted
-            | KillReason::Deadline
-            | KillReason::SandboxChanged
-            | KillReason::ImageChanged
-            | KillReason::Restarted
-            | KillReason::PostStartHook
-            | KillReason::Completed => None,
-        };
+        let kind = reason.probe();
         let attempt = self.newest_life(container);
         let same = |open: &&mut KillRecord| open.container == *container && open.attempt == attempt;
         if let Some(open) = self.open.iter_mut().find(same) {
