@@ -5,6 +5,7 @@
 mod builder;
 mod layers;
 mod load;
+mod mirrors;
 mod protocol;
 mod pull;
 mod redirects;
