@@ -98,9 +98,8 @@ impl PullError {
         matches!(self, Self::Registry(RegistryError::NotFound { .. }))
     }
 
-    /// Whether another server may have the image as it should be: this one does not answer, or what it has is missing or
-    /// broken. Of what the machine itself cannot do no other server makes it capable.
-    fn is_the_servers(&self) -> bool {
+    /// Whether another place may have the image as it should be.
+    const fn is_of_the_place(&self) -> bool {
         match self {
             Self::Registry(_)
             | Self::Document(_)
@@ -131,7 +130,7 @@ impl ImageStore {
         for mirror in self.mirrors.iter().filter(|mirror| mirror.is_of(registry)) {
             let mirrored = Registry::at(mirror.url().clone(), reference, Auth::Anonymous)?;
             match self.pull_from(mirrored, reference, Arc::clone(&progress)).await {
-                Err(error) if error.is_the_servers() => {
+                Err(error) if error.is_of_the_place() => {
                     tracing::info!(image = %reference, %error, "a mirror cannot give the image, the next is asked");
                 }
                 ended => return ended,

@@ -223,11 +223,7 @@ impl OciRuntime {
         let runtime = Self(Arc::new(Inner {
             images: Images::new(
                 options.images,
-                HostImage {
-                    allowed: options.host_image,
-                    data_dir: options.data_dir,
-                    program: options.program,
-                },
+                HostImage::new(options.host_image, options.data_dir, options.program),
             ),
             shim,
             shims,

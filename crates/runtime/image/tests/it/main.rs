@@ -8,6 +8,7 @@ mod load;
 mod mirrors;
 mod protocol;
 mod pull;
+mod recorded;
 mod redirects;
 mod registry;
 mod store;

@@ -1,119 +1,114 @@
-//! Pulling by way of mirrors: real registries, of which one is away, wrong or broken, and one that would like credentials.
+//! Pulling from mirrors: which place is asked, what is taken from it, and who sees credentials.
 
-use std::fs;
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use pulselet_image::{Auth, Digest, Image, PullError, Reference};
+use pulselet_image::{Auth, Image, PullError, Reference, RegistryMirror};
 use serde_json::json;
 
-use crate::builder::{Fixture, Layer, config, gzip, root};
-use crate::registry::{Script, Server, answer, reference};
+use crate::builder::{Fixture, Layer, config, root};
+use crate::recorded::Recorded;
+use crate::registry::{Server, answer, reference};
 
-/// A registry whose name leads nowhere.
-const NOWHERE: &str = "registry.invalid";
+/// A registry that nobody can reach: names below `.invalid` are nobody's.
+const AWAY: &str = "registry.invalid";
 
-/// Puts an image with one file into a registry; the descriptor of its layer.
-async fn push(server: &Server) -> serde_json::Value {
-    let layer = Layer::new().file("a", "1").finish();
-    let packed = gzip(&layer);
-    let descriptor = json!({"digest": Digest::of(&packed)});
-    let config = config(&[layer], &json!({}));
-    server.push_image("1", &config, vec![packed]).await;
-    descriptor
+fn mirror(registry: &str, address: impl std::fmt::Display) -> RegistryMirror {
+    format!("{registry}=http://{address}")
+        .parse()
+        .expect("is a mirror")
 }
 
-/// Pulls by way of one mirror.
-async fn pull(reference: &Reference, mirror: SocketAddr, auth: Auth) -> Result<Image, PullError> {
+async fn push(server: &Server, text: &str) -> serde_json::Value {
+    let layers = [Layer::new().file("from", text).finish()];
+    let config = config(&layers, &json!({}));
+    server.push_image("1", &config, layers.to_vec()).await
+}
+
+async fn pull(mirrors: Vec<RegistryMirror>, name: &Reference, auth: Auth) -> Result<String, PullError> {
     let fixture = Fixture::new();
-    let mirror = format!("{}=http://{mirror}", reference.registry());
-    let store = fixture
-        .store
-        .clone()
-        .with_mirrors(vec![mirror.parse().expect("a mirror")]);
-    let image = store.pull(reference, auth, Arc::new(|_| {})).await?;
-    assert_eq!(fs::read_to_string(image.layers[0].join("a")).unwrap(), "1");
-    Ok(image)
+    let store = fixture.store.clone().with_mirrors(mirrors);
+    let image = store.pull(name, auth, Arc::new(|_| {})).await?;
+    assert_eq!(image.references, std::slice::from_ref(name), "it keeps its name");
+    Ok(came_from(&image))
 }
 
-fn secret() -> Auth {
-    Auth::Basic {
+fn came_from(image: &Image) -> String {
+    std::fs::read_to_string(image.layers[0].join("from")).expect("has the file")
+}
+
+#[tokio::test]
+async fn a_mirror_stands_for_a_registry_that_is_away() {
+    let Some(server) = Server::start(false).filter(|_| root()) else {
+        return;
+    };
+    push(&server, "mirror").await;
+    let name: Reference = format!("{AWAY}/test:1").parse().expect("is a name");
+    let given = pull(vec![mirror(AWAY, server.address)], &name, Auth::Anonymous).await;
+    assert_eq!(given.expect("the mirror has it"), "mirror");
+    let of_another = vec![mirror("other.invalid", server.address)];
+    assert!(pull(of_another, &name, Auth::Anonymous).await.is_err());
+}
+
+/// Mirrors that are away, have nothing, answer with a page of theirs, or have a blob that is damaged.
+#[tokio::test]
+async fn what_a_mirror_cannot_give_comes_from_the_next_place() {
+    let servers = (Server::start(false), Server::start(false), Server::start(false));
+    let ((Some(origin), Some(empty), Some(damaged)), true) = (servers, root()) else {
+        return;
+    };
+    push(&origin, "origin").await;
+    let layers = [Layer::new().file("from", "mirror").finish()];
+    let layer = damaged.push_blob(layers[0].clone()).await;
+    push(&damaged, "mirror").await;
+    std::fs::write(damaged.blob_file(&layer), "damaged").expect("writes");
+    let page = Recorded::start(|_| answer("200 OK", "content-type: text/html\r\n", b"<p>Welcome</p>")).await;
+    let name = reference(origin.address, ":1");
+    let registry = origin.address.to_string();
+    let places = [
+        "127.0.0.1:1".to_owned(),
+        empty.address.to_string(),
+        page.script.address.to_string(),
+        damaged.address.to_string(),
+    ];
+    let mirrors = places.iter().map(|place| mirror(&registry, place)).collect();
+    let given = pull(mirrors, &name, Auth::Anonymous).await;
+    assert_eq!(given.expect("the registry has it"), "origin");
+    assert!(!page.heads().is_empty(), "it was asked");
+}
+
+#[tokio::test]
+async fn mirrors_see_no_credentials() {
+    let Some(origin) = Server::start(true).filter(|_| root()) else {
+        return;
+    };
+    push(&origin, "origin").await;
+    let thief =
+        Recorded::start(|_| answer("401 Unauthorized", "www-authenticate: Basic realm=\"x\"\r\n", b"")).await;
+    let name = reference(origin.address, ":1");
+    let mirrors = vec![mirror(&origin.address.to_string(), thief.script.address)];
+    let auth = Auth::Basic {
         username: "user".to_owned(),
         password: "secret".to_owned(),
-    }
+    };
+    let given = pull(mirrors, &name, auth).await;
+    assert_eq!(given.expect("the registry knows the user"), "origin");
+    assert!(!thief.heads().is_empty(), "it was asked");
+    assert!(!thief.saw_credentials(), "{:?}", thief.heads());
 }
 
+/// A download goes on where an earlier one has ended, also where that was of another place.
 #[tokio::test]
-async fn a_mirror_answers_for_a_registry_that_does_not() {
-    let Some(mirror) = Server::start(false).filter(|_| root()) else {
+async fn what_a_broken_mirror_has_left_of_a_layer_does_not_spoil_it() {
+    let ((Some(origin), Some(broken)), true) = ((Server::start(false), Server::start(false)), root()) else {
         return;
     };
-    push(&mirror).await;
-    let name: Reference = format!("{NOWHERE}/test:1").parse().unwrap();
-    let image = pull(&name, mirror.address, secret()).await.unwrap();
-    assert_eq!(
-        image.references,
-        [name],
-        "it has the name that it has in the registry"
-    );
-}
-
-#[tokio::test]
-async fn a_registry_gives_what_its_mirror_does_not() {
-    let Some(registry) = Server::start(true).filter(|_| root()) else {
-        return;
-    };
-    push(&registry).await;
-    let name = reference(registry.address, ":1");
-    // Nobody listens there.
-    let away = SocketAddr::from(([127, 0, 0, 1], 1));
-    pull(&name, away, secret()).await.unwrap();
-    let Some(empty) = Server::start(false) else { return };
-    pull(&name, empty.address, secret()).await.unwrap();
-    for broken in [None, Some(&b"nonsense"[..])] {
-        let Some(mirror) = Server::start(false) else {
-            return;
-        };
-        let layer = push(&mirror).await;
-        let file = mirror.blob_file(&layer);
-        match broken {
-            None => fs::remove_file(file).unwrap(),
-            Some(bytes) => fs::write(file, bytes).unwrap(),
-        }
-        pull(&name, mirror.address, secret()).await.unwrap();
-    }
-    let wrong = Script::start(|_| answer("200 OK", "content-type: text/html\r\n", b"<p>Welcome</p>")).await;
-    pull(&name, wrong.address, secret()).await.unwrap();
-}
-
-#[tokio::test]
-async fn a_mirror_never_sees_credentials() {
-    let Some(registry) = Server::start(true).filter(|_| root()) else {
-        return;
-    };
-    push(&registry).await;
-    let name = reference(registry.address, ":1");
-    for wanted in ["Basic realm=\"x\"", "Bearer realm=\"http://HERE/token\""] {
-        let heads = Arc::new(Mutex::new(Vec::new()));
-        let seen = Arc::clone(&heads);
-        let thief = Script::start(move |head| {
-            let head = head.to_ascii_lowercase();
-            let host = head.lines().find_map(|line| line.strip_prefix("host: "));
-            let wanted = wanted.replace("HERE", host.unwrap_or_default());
-            let header = format!("www-authenticate: {wanted}\r\n");
-            seen.lock().unwrap().push(head);
-            answer("401 Unauthorized", &header, b"")
-        })
-        .await;
-        pull(&name, thief.address, secret()).await.unwrap();
-        let heads = heads.lock().unwrap();
-        assert!(!heads.is_empty(), "it was asked");
-        assert!(
-            !heads.iter().any(|head| head.contains("authorization")),
-            "{heads:?}"
-        );
-    }
-    // Nor does the registry get by without them.
-    let away = SocketAddr::from(([127, 0, 0, 1], 1));
-    assert!(pull(&name, away, Auth::Anonymous).await.unwrap_err().is_denied());
+    let layer = Layer::new().file("from", "the same").finish();
+    push(&origin, "the same").await;
+    push(&broken, "the same").await;
+    let descriptor = broken.push_blob(layer).await;
+    std::fs::write(broken.blob_file(&descriptor), "nonsense").expect("writes");
+    let name = reference(origin.address, ":1");
+    let mirrors = vec![mirror(&origin.address.to_string(), broken.address)];
+    let given = pull(mirrors, &name, Auth::Anonymous).await;
+    assert_eq!(given.expect("the registry has it"), "the same");
 }
