@@ -98,6 +98,20 @@ impl PullError {
         matches!(self, Self::Registry(RegistryError::NotFound { .. }))
     }
 
+    /// Whether another place may have the image as it should be.
+    const fn is_of_the_place(&self) -> bool {
+        match self {
+            Self::Registry(_)
+            | Self::Document(_)
+            | Self::NoPlatform { .. }
+            | Self::WrongPlatform { .. }
+            | Self::ConfigTooLarge { .. }
+            | Self::Download(_)
+            | Self::Layer(_) => true,
+            Self::Store(_) | Self::Interrupted => false,
+        }
+    }
+
     /// Whether other credentials may help.
     pub fn is_denied(&self) -> bool {
         matches!(self, Self::Registry(RegistryError::Denied { .. }))
@@ -116,7 +130,7 @@ impl ImageStore {
         for mirror in self.mirrors.iter().filter(|mirror| mirror.is_of(registry)) {
             let mirrored = Registry::at(mirror.url().clone(), reference, Auth::Anonymous)?;
             match self.pull_from(mirrored, reference, Arc::clone(&progress)).await {
-                Err(PullError::Registry(error)) => {
+                Err(error) if error.is_of_the_place() => {
                     tracing::info!(image = %reference, %error, "a mirror cannot give the image, the next is asked");
                 }
                 ended => return ended,

@@ -321,7 +321,7 @@ fn enter_rootfs(
     unshare_namespaces(UnshareFlags::NEWNS | UnshareFlags::NEWCGROUP)
         .map_err(StartFailure::machine("make namespaces"))?;
     let console = process.streams.terminal.then(rustix::stdio::stdin);
-    rootfs::enter(container, console, users, process.sole)?;
+    rootfs::enter(container, console, users)?;
     let user =
         user::look_up(&container.spec.user).map_err(|error| StartFailure::Container(error.to_string()))?;
     let spec = &container.spec;

@@ -1,12 +1,16 @@
 //! The built-in image: the machine's own root file system under a throw-away layer, for machines without a registry.
 //!
 //! Its containers can read what the root file system has, but for what is known to be secret: data directories of
-//! agents, keys and passwords, and sockets of the machine's services. What is hidden is looked up anew for every
-//! container, by its real path. It has to be allowed: whoever may run pods could read the machine's files otherwise.
+//! agents, keys and passwords, and sockets of the machine's services. What is hidden is looked up anew for
+//! containers, by its real path, at most once a second. It has to be allowed: whoever may run pods could read the machine's files otherwise.
 
 mod secrets;
 
-use std::path::PathBuf;
+use std::{
+    path::PathBuf,
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
 use pulselet_runtime::{ImageErrorKind, ImageSummary, Mount, Propagation, RuntimeImageError};
 
@@ -19,16 +23,37 @@ pub const HOST_IMAGE: &str = "pulselet.local/host";
 /// Where its containers find the program itself.
 const PROGRAM_PATH: &str = "/usr/local/bin/pulselet";
 
+/// How long what was found to be secret is taken for all that is. Many containers often start at once, and none that
+/// runs notices a new secret either.
+const FRESH: Duration = Duration::from_secs(1);
+
 #[derive(Debug)]
 pub(crate) struct HostImage {
-    pub(crate) allowed: bool,
+    allowed: bool,
     /// The agent's own data, of which nothing is shown.
-    pub(crate) data_dir: PathBuf,
+    data_dir: PathBuf,
     /// The program that it has.
-    pub(crate) program: PathBuf,
+    program: PathBuf,
+    hidden: Mutex<Option<HiddenPaths>>,
+}
+
+/// What was found to be secret, and when.
+#[derive(Debug)]
+struct HiddenPaths {
+    found_at: Instant,
+    paths: Vec<PathBuf>,
 }
 
 impl HostImage {
+    pub(crate) const fn new(allowed: bool, data_dir: PathBuf, program: PathBuf) -> Self {
+        Self {
+            allowed,
+            data_dir,
+            program,
+            hidden: Mutex::new(None),
+        }
+    }
+
     pub(crate) fn is(reference: &str) -> bool {
         reference.strip_suffix(":latest").unwrap_or(reference) == HOST_IMAGE
     }
@@ -39,7 +64,7 @@ impl HostImage {
         }
         Ok(Template {
             layers: vec![PathBuf::from("/")],
-            hidden: secrets::hidden_paths(&self.data_dir),
+            hidden: self.hidden_paths(),
             mounts: vec![Mount {
                 volume: String::new(),
                 container_path: PROGRAM_PATH.into(),
@@ -52,6 +77,20 @@ impl HostImage {
             }],
             ..Template::default()
         })
+    }
+
+    fn hidden_paths(&self) -> Vec<PathBuf> {
+        let mut hidden = self.hidden.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = hidden.as_ref().filter(|known| known.found_at.elapsed() < FRESH) {
+            return known.paths.clone();
+        }
+        let found_at = Instant::now();
+        let paths = secrets::hidden_paths(&self.data_dir);
+        *hidden = Some(HiddenPaths {
+            found_at,
+            paths: paths.clone(),
+        });
+        paths
     }
 
     /// As runtimes list images; `None` if it must not be used.

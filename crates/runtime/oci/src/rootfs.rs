@@ -8,13 +8,14 @@
 //! - Nothing is mounted by a path of the container: targets are looked up by [`lookup`], and a mount is attached to
 //!   what was found. No link of an image or a volume, and nobody who changes one meanwhile, leads it elsewhere.
 //! - What hides a file is a device file made here for that, never something of the container's own /dev.
-//! - What hides the machine's secrets in the built-in image stays, also for who may unmount.
+//! - The machine's secrets are not in the root of the built-in image, also for who may mount: see [`hiding_layer`].
 //! - No volume takes the place of the kernel's own files below /proc, but for those that [`check_volume_target`] names.
 //! - Unless the container is privileged no mount it can write to lets device files be used; those it may use are mounts
 //!   of their own. So a container that makes a device file gains nothing by it.
 
 mod change_root;
 mod devices;
+mod hiding_layer;
 mod lookup;
 mod overlay;
 
@@ -26,9 +27,7 @@ use std::{
 };
 
 use pulselet_runtime::{MASKED_PATHS, Mount, Propagation, READ_ONLY_PATHS, VolumeRoot};
-use pulselet_sys::{
-    MountAttributes, SoleThread, lock_mounts, map_owners, own_files_as, set_mount_attributes,
-};
+use pulselet_sys::{MountAttributes, map_owners, own_files_as, set_mount_attributes};
 use rustix::{
     fs::{CWD, FileType, PROC_SUPER_MAGIC, fstat, fstatfs},
     io::Errno,
@@ -105,16 +104,12 @@ pub(crate) enum RootError {
          leave it out, set hostUsers to false, or let the machine switch to another root when it boots"
     )]
     CoveredRoot,
-    /// The pod's fault.
-    #[error(
-        "with the capability SYS_ADMIN a container of this image could uncover the machine's secrets, and they cannot be locked: \
-         {0}; leave SYS_ADMIN out, set hostUsers to false, or let the machine make user namespaces (user.max_user_namespaces)"
-    )]
-    Lock(io::Error),
     #[error("cannot mount {what}: {source}")]
     Kernel { what: &'static str, source: io::Error },
     #[error("cannot make device files: {0}")]
     Devices(io::Error),
+    #[error("cannot take the machine's secrets out of its image: {0}")]
+    HidingLayer(io::Error),
     #[error("cannot hide {path}: {source}", path = path.display())]
     Hide { path: PathBuf, source: io::Error },
     #[error("cannot make the root read-only: {0}")]
@@ -144,7 +139,6 @@ pub(crate) fn enter(
     container: &Container,
     terminal: Option<BorrowedFd<'_>>,
     users: Option<&PodUsers>,
-    sole: &SoleThread,
 ) -> Result<(), RootError> {
     let Container { dir, spec, cgroup } = container;
     let privileged = spec.confinement.privileged;
@@ -187,9 +181,6 @@ pub(crate) fn enter(
     protect_kernel_files(&root, spec, null)?;
     if spec.root.read_only {
         make_root_read_only(&root).map_err(RootError::ReadOnlyRoot)?;
-    }
-    if !spec.root.hidden.is_empty() && may_unmount(spec) {
-        lock_mounts(sole).map_err(RootError::Lock)?;
     }
     Ok(())
 }
@@ -638,13 +629,9 @@ fn keep_writable(root: &RootDir, path: &Path) -> Result<(), RootError> {
 fn protect_kernel_files(root: &RootDir, spec: &ContainerSpec, null: OwnedFd) -> Result<(), RootError> {
     let mut mask = Mask {
         root,
-        null,
-        attached: false,
+        file: Cover::new(null),
+        directory: None,
     };
-    // These are the image's, links and all.
-    for path in &spec.root.hidden {
-        mask.hide(path, Links::Follow)?;
-    }
     if !spec.confinement.privileged && !spec.confinement.unmasked {
         let Confinement {
             masked_paths,
@@ -677,12 +664,36 @@ fn links_at(path: &Path) -> Links {
     }
 }
 
-/// What is put over files and directories.
+/// Something empty that is put over others. Once it is mounted somewhere it can be cloned.
+struct Cover {
+    tree: OwnedFd,
+    attached: bool,
+}
+
+impl Cover {
+    const fn new(tree: OwnedFd) -> Self {
+        Self {
+            tree,
+            attached: false,
+        }
+    }
+
+    fn put_over(&mut self, target: &Target) -> io::Result<()> {
+        if self.attached {
+            return attach_to(&clone_opened(&self.tree, OpenTreeFlags::empty())?, target);
+        }
+        attach_to(&self.tree, target)?;
+        self.attached = true;
+        Ok(())
+    }
+}
+
+/// What hides files and directories.
 struct Mask<'a> {
     root: &'a RootDir,
-    null: OwnedFd,
-    /// Whether `null` is mounted somewhere; from then on it can be cloned.
-    attached: bool,
+    file: Cover,
+    /// Made when it is needed.
+    directory: Option<Cover>,
 }
 
 impl Mask<'_> {
@@ -690,15 +701,14 @@ impl Mask<'_> {
     fn hide(&mut self, path: &Path, links: Links) -> Result<(), RootError> {
         let mut hidden = || -> io::Result<()> {
             let target = self.root.look_up(path, links, Missing::Refuse)?;
-            if FileType::from_raw_mode(fstat(&target.fd)?.st_mode) == FileType::Directory {
-                return attach_to(&empty_directory()?, &target);
+            if FileType::from_raw_mode(fstat(&target.fd)?.st_mode) != FileType::Directory {
+                return self.file.put_over(&target);
             }
-            if self.attached {
-                return attach_to(&clone_opened(&self.null, OpenTreeFlags::empty())?, &target);
-            }
-            attach_to(&self.null, &target)?;
-            self.attached = true;
-            Ok(())
+            let directory = match &mut self.directory {
+                Some(directory) => directory,
+                none => none.insert(Cover::new(empty_directory()?)),
+            };
+            directory.put_over(&target)
         };
         unless_missing(path, hidden())
     }

@@ -229,11 +229,7 @@ impl OciRuntime {
         let runtime = Self(Arc::new(Inner {
             images: Images::new(
                 options.images,
-                HostImage {
-                    allowed: options.host_image,
-                    data_dir: options.data_dir,
-                    program: options.program,
-                },
+                HostImage::new(options.host_image, options.data_dir, options.program),
             ),
             shim,
             shims,
@@ -514,6 +510,10 @@ impl Runtime for OciRuntime {
 
     async fn signal_masks(&self, id: &ContainerId) -> Result<Option<SignalMasks>> {
         self.0.shims.signal_masks(id)
+    }
+
+    async fn init_process(&self, id: &ContainerId) -> Result<Option<i32>> {
+        self.0.shims.init_process(id)
     }
 
     async fn container_stats(&self, id: &ContainerId) -> Result<ContainerStats> {

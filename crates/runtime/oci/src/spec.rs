@@ -55,7 +55,7 @@ pub(crate) struct UserSpec {
 pub(crate) struct RootfsSpec {
     /// Directories, the lowest first.
     pub(crate) layers: Vec<PathBuf>,
-    /// Directories of the image that its containers must not see.
+    /// Files and directories of the topmost layer that containers must not see.
     pub(crate) hidden: Vec<PathBuf>,
     /// Directories that the image has as volumes: they are made if they are missing, and stay writable in a read-only
     /// root. What is written there goes with the container.

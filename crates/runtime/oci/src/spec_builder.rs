@@ -71,7 +71,7 @@ impl SpecBuilder<'_> {
             user: self.user(),
             root: RootfsSpec {
                 layers: self.image.layers.clone(),
-                hidden: self.hidden(),
+                hidden: self.image.hidden.clone(),
                 volumes: self.image_volumes(),
                 read_only: security.read_only_root,
             },
@@ -218,16 +218,6 @@ impl SpecBuilder<'_> {
             .filter(|path| path.is_absolute() && !given(path))
             .take(MAX_IMAGE_VOLUMES)
             .collect()
-    }
-
-    /// What the image hides, but for places that a mount of the pod covers: what is there is the pod's.
-    fn hidden(&self) -> Vec<PathBuf> {
-        let covered = |path: &Path| {
-            let mut mounts = self.config.mounts.iter();
-            mounts.any(|mount| path.starts_with(&mount.container_path))
-        };
-        let paths = self.image.hidden.iter();
-        paths.filter(|path| !covered(path)).cloned().collect()
     }
 
     fn namespaces(&self) -> Result<NamespaceSpec> {

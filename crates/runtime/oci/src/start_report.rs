@@ -63,13 +63,13 @@ impl From<RootError> for StartFailure {
             | RootError::MapOwners { .. }
             | RootError::Attach { .. }
             | RootError::CoveredRoot
-            | RootError::Lock(_)
             | RootError::KernelTarget { .. } => Self::Container(error.to_string()),
             RootError::Overlay(_)
             | RootError::OwnFiles(_)
             | RootError::Devices(_)
             | RootError::Pivot(_)
             | RootError::Kernel { .. }
+            | RootError::HidingLayer(_)
             | RootError::Hide { .. }
             | RootError::ReadOnlyRoot(_) => Self::Machine(error.to_string()),
         }

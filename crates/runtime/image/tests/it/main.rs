@@ -5,8 +5,10 @@
 mod builder;
 mod layers;
 mod load;
+mod mirrors;
 mod protocol;
 mod pull;
+mod recorded;
 mod redirects;
 mod registry;
 mod store;

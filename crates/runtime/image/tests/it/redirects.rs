@@ -1,38 +1,12 @@
 //! Where credentials go when a registry or its token service sends us elsewhere.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use pulselet_image::{Auth, PullError, RegistryError};
 
 use crate::builder::{Documents, Fixture, root};
+use crate::recorded::Recorded;
 use crate::registry::{Script, answer, reference};
-
-/// A server that writes down the head of every request.
-struct Recorded {
-    script: Script,
-    heads: Arc<Mutex<Vec<String>>>,
-}
-
-impl Recorded {
-    async fn start(answer: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static) -> Self {
-        let heads = Arc::new(Mutex::new(Vec::new()));
-        let list = Arc::clone(&heads);
-        let script = Script::start(move |head| {
-            list.lock().unwrap().push(head.to_ascii_lowercase());
-            answer(head)
-        })
-        .await;
-        Self { script, heads }
-    }
-
-    fn heads(&self) -> Vec<String> {
-        self.heads.lock().unwrap().clone()
-    }
-
-    fn saw_credentials(&self) -> bool {
-        self.heads().iter().any(|head| head.contains("authorization"))
-    }
-}
 
 fn moved(status: &str, location: &str) -> Vec<u8> {
     answer(status, &format!("location: {location}\r\n"), b"")

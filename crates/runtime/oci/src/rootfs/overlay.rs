@@ -19,7 +19,7 @@ use rustix::{
     process::chdir,
 };
 
-use super::{ROOT, RootError};
+use super::{ROOT, RootError, hiding_layer::mount_hiding_layer};
 use crate::{confinement::PodUsers, spec::ContainerSpec};
 
 /// What the container writes, and what the kernel needs beside it.
@@ -69,10 +69,19 @@ pub(super) fn mount_overlay(
         let (user, group) = (Uid::from_raw(users.root()), Gid::from_raw(users.root()));
         chown(dir.join(UPPER), Some(user), Some(group)).map_err(|errno| RootError::Overlay(errno.into()))?;
     }
+    let target = dir.join(ROOT);
+    let mut layers = spec.root.layers.clone();
+    if let Some(image) = spec.root.layers.last()
+        && !spec.root.hidden.is_empty()
+    {
+        // The overlay itself comes over it, when it has become a part of that.
+        mount_hiding_layer(image, &spec.root.hidden, &target).map_err(RootError::HidingLayer)?;
+        layers.push(target.clone());
+    }
     let overlay = Overlay {
-        layers: &layers_for(users, &spec.root.layers, &dir.join(LAYERS))?,
+        layers: &layers_for(users, &layers, &dir.join(LAYERS))?,
         written: Some(dir),
-        target: &dir.join(ROOT),
+        target: &target,
         no_dev: !spec.confinement.privileged,
     };
     overlay.mount().map_err(RootError::Overlay)

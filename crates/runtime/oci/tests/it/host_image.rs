@@ -1,14 +1,21 @@
 //! What containers of the built-in image see of the machine.
 
-use std::{fs, os::unix::fs::symlink};
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink},
+};
 
 use pulselet_runtime::{AppArmor, Runtime};
 use pulselet_runtime_oci::{HOST_IMAGE, OciRuntime};
+use rustix::fs::{XattrFlags, setxattr};
 
 use crate::{
     escapes::{SECRET, hide_secret, run_both_ways},
     world::{World, can_run, options},
 };
+
+/// A group that owns nothing of the machine.
+const GROUP: u32 = 4242;
 
 /// What a container sees of files, each of which is a line of its output if it can be read.
 async fn seen(world: &World, files: &[String]) -> String {
@@ -136,5 +143,79 @@ async fn what_hides_secrets_stays_also_for_who_may_mount() {
             "{output}"
         );
     }
+    world.finish().await;
+}
+
+#[tokio::test]
+async fn what_is_hidden_is_not_there_and_a_volume_may_take_its_place() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let secret = hide_secret(&world);
+    let home = world.home.path().display();
+    let script = format!(
+        "ls -d {home} /etc/shadow 2>/dev/null; stat -c '%n %a %u %g' /etc /root /tmp
+         mkdir {home} && ls -A {home}; ls /etc/ssl/private; cat {secret} 2>/dev/null; true"
+    );
+    let mut config = world.config("main", &script);
+    let mut volume = config.mounts[0].clone();
+    volume.container_path = "/etc/ssl/private".into();
+    config.mounts.push(volume);
+    fs::write(world.shared("of-the-pod"), "").expect("writes");
+    let models = ["/etc", "/root", "/tmp"].map(|path| {
+        let found = fs::metadata(path).expect("is there");
+        format!(
+            "{path} {:o} {} {}",
+            found.mode() & 0o7777,
+            found.uid(),
+            found.gid()
+        )
+    });
+    let seen = world.output_of(&config).await;
+    assert_eq!(seen, format!("{}\nof-the-pod", models.join("\n")));
+    world.finish().await;
+}
+
+/// A list of who may do what says less than the mode of a directory where that shows the most that anyone may.
+#[tokio::test]
+async fn directories_around_what_is_hidden_open_to_nobody_else() {
+    if !can_run() {
+        return;
+    }
+    let mut world = World::without_sandbox().await;
+    let outer = tempfile::tempdir().expect("a directory");
+    let hidden = outer.path().join("data");
+    fs::create_dir(&hidden).expect("makes");
+    fs::write(outer.path().join("letter"), SECRET).expect("writes");
+    fs::set_permissions(outer.path(), fs::Permissions::from_mode(0o770)).expect("changes");
+    chown(outer.path(), None, Some(GROUP)).expect("changes");
+    // Version 2. Then the owner: all; the group: nothing; the most that it could have: all; others: nothing.
+    let entries: [(u16, u16); 4] = [(0x01, 7), (0x04, 0), (0x10, 7), (0x20, 0)];
+    let mut list = 2_u32.to_le_bytes().to_vec();
+    for (tag, rights) in entries {
+        list.extend(tag.to_le_bytes());
+        list.extend(rights.to_le_bytes());
+        list.extend(u32::MAX.to_le_bytes());
+    }
+    setxattr(
+        outer.path(),
+        "system.posix_acl_access",
+        &list,
+        XattrFlags::empty(),
+    )
+    .expect("takes a list");
+    let mut options = options(world.home.path());
+    options.data_dir = hidden;
+    world.runtime = OciRuntime::open(options).await.expect("opens");
+    world.sandbox = world.add_sandbox("pod", crate::world::on_host_network()).await;
+    let script = format!("cat {}/letter; true", outer.path().display());
+    let as_root = world.output_of(&world.config("main", &script)).await;
+    assert_eq!(as_root, SECRET, "root may read it");
+    let mut config = world.config("other", &script);
+    config.security.run_as_user = Some(1000);
+    config.security.run_as_group = Some(GROUP);
+    let as_member = world.output_of(&config).await;
+    assert!(as_member.contains("Permission denied"), "{as_member}");
     world.finish().await;
 }

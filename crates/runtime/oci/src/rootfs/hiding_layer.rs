@@ -1,0 +1,159 @@
+//! The layer that takes the machine's secrets out of the built-in image.
+//!
+//! An overlay has nothing where one of its layers says so, and no process inside reaches the layers themselves. So what is
+//! hidden is not there, also for who may mount and unmount: there is nothing that could be taken away. The layer lives in
+//! memory, is this process's alone until it is part of the overlay, and goes with the container.
+
+use std::{
+    collections::{BTreeSet, HashSet},
+    fs, io,
+    os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{
+        AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, XattrFlags, chmodat, chownat,
+        fgetxattr, fsetxattr, mkdirat, mknodat, openat, openat2, statat,
+    },
+    io::Errno,
+    mount::{MountAttrFlags, MoveMountFlags, OpenTreeFlags, move_mount, open_tree},
+};
+
+use super::KernelMount;
+
+/// Who else may do what with a directory, beside its mode.
+const ACCESS_LIST: &str = "system.posix_acl_access";
+/// The kernel keeps no longer one.
+const MAX_ACCESS_LIST: usize = 64 * 1024;
+/// The device number of a file that stands for nothing.
+const NOTHING: u64 = 0;
+
+/// Mounts the layer at a place. What of `hidden` is not below `root`, or only in what is mounted there, needs no hiding: an
+/// overlay shows no mounts.
+pub(super) fn mount_hiding_layer(root: &Path, hidden: &[PathBuf], place: &Path) -> io::Result<()> {
+    let layer = HidingLayer {
+        root: open_tree(
+            CWD,
+            root,
+            OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC,
+        )?,
+        tree: KernelMount {
+            kind: "tmpfs",
+            target: "",
+            attributes: MountAttrFlags::empty(),
+            options: &[("mode", "755")],
+        }
+        .detached()?,
+        made: HashSet::new(),
+    };
+    let tree = layer.fill(hidden)?;
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    Ok(move_mount(tree.as_fd(), "", CWD, place, flags)?)
+}
+
+struct HidingLayer {
+    /// The image's files, without what is mounted among them.
+    root: OwnedFd,
+    /// The layer, detached.
+    tree: OwnedFd,
+    /// Directories that the layer has.
+    made: HashSet<PathBuf>,
+}
+
+impl HidingLayer {
+    fn fill(mut self, hidden: &[PathBuf]) -> io::Result<OwnedFd> {
+        let mut found = BTreeSet::new();
+        for path in hidden {
+            found.extend(self.find(path)?);
+        }
+        let outermost = found
+            .iter()
+            .filter(|path| !path.ancestors().skip(1).any(|above| found.contains(above)));
+        for path in outermost {
+            if let Some(parent) = path.parent() {
+                self.make_directories(parent)?;
+            }
+            mknodat(
+                &self.tree,
+                path,
+                FileType::CharacterDevice,
+                Mode::empty(),
+                NOTHING,
+            )?;
+        }
+        Ok(self.tree)
+    }
+
+    /// Where something is among the image's files, from their root; `None` if it is not there.
+    fn find(&self, path: &Path) -> io::Result<Option<PathBuf>> {
+        let path = path.strip_prefix("/").unwrap_or(path);
+        let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let open = |resolve| {
+            openat2(
+                &self.root,
+                path,
+                OFlags::PATH | OFlags::CLOEXEC,
+                Mode::empty(),
+                resolve,
+            )
+        };
+        match open(inside | ResolveFlags::NO_SYMLINKS) {
+            Ok(_) => return Ok(Some(path.to_owned())),
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            Err(Errno::LOOP) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        // Paths have no links as the machine sees them; below a mount there may be some.
+        match open(inside) {
+            Ok(file) => {
+                let real = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+                Ok(real.strip_prefix("/").ok().map(Path::to_owned))
+            }
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Makes a directory of the layer, with its parents. Programs see the topmost one, so it is like the image's.
+    fn make_directories(&mut self, path: &Path) -> io::Result<()> {
+        if path == Path::new("") || self.made.contains(path) {
+            return Ok(());
+        }
+        if let Some(parent) = path.parent() {
+            self.make_directories(parent)?;
+        }
+        let model = statat(&self.root, path, AtFlags::SYMLINK_NOFOLLOW)?;
+        mkdirat(&self.tree, path, Mode::RWXU)?;
+        let (user, group) = (Uid::from_raw(model.st_uid), Gid::from_raw(model.st_gid));
+        chownat(&self.tree, path, Some(user), Some(group), AtFlags::empty())?;
+        chmodat(
+            &self.tree,
+            path,
+            Mode::from_raw_mode(model.st_mode),
+            AtFlags::empty(),
+        )?;
+        self.copy_access_list(path)?;
+        self.made.insert(path.to_owned());
+        Ok(())
+    }
+
+    fn copy_access_list(&self, path: &Path) -> io::Result<()> {
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let model = openat(&self.root, path, flags, Mode::empty())?;
+        let mut list = vec![0; MAX_ACCESS_LIST];
+        match fgetxattr(&model, ACCESS_LIST, &mut list[..]) {
+            Ok(length) => {
+                let own = openat(&self.tree, path, flags, Mode::empty())?;
+                Ok(fsetxattr(
+                    &own,
+                    ACCESS_LIST,
+                    &list[..length],
+                    XattrFlags::empty(),
+                )?)
+            }
+            Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
