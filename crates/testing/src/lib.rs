@@ -5,13 +5,15 @@
 //! - [`containers`]: small ways to look at containers that have a shim;
 //! - [`containerd`]: a containerd of a test's own;
 //! - [`file_trace`]: what a process has written, and what of it a power cut would leave;
-//! - [`image_archive`]: an image to run offline, made of Debian's static busybox.
+//! - [`image_archive`]: an image to run offline, made of Debian's static busybox;
+//! - [`image_registry`]: a registry that has one image and writes down who asks.
 
 pub mod busy_cpu;
 pub mod containerd;
 pub mod containers;
 pub mod file_trace;
 pub mod image_archive;
+pub mod image_registry;
 pub mod requirement;
 
 pub use requirement::{is_root, requires};

@@ -29,27 +29,45 @@ const TRAPS: &str =
 /// A `pulselet cri` of a test's own, in a directory that goes with it.
 pub(crate) struct CriProcess {
     directory: tempfile::TempDir,
+    flags: Vec<String>,
     server: Option<Child>,
 }
 
 impl CriProcess {
     /// Starts one that has an image, and waits until it listens.
     pub(crate) fn start(archive: &[u8]) -> Self {
-        let directory = tempfile::Builder::new()
-            .prefix("pulselet-cri-")
-            .tempdir()
-            .unwrap();
-        let mut process = Self {
-            directory,
-            server: None,
-        };
+        let mut process = Self::prepare(&[]);
         process.load(archive);
         process.resume();
         process
     }
 
+    /// The same without images, and with further flags.
+    pub(crate) fn start_with(flags: &[&str]) -> Self {
+        let mut process = Self::prepare(flags);
+        process.resume();
+        process
+    }
+
+    fn prepare(flags: &[&str]) -> Self {
+        let directory = tempfile::Builder::new()
+            .prefix("pulselet-cri-")
+            .tempdir()
+            .unwrap();
+        Self {
+            directory,
+            flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+            server: None,
+        }
+    }
+
     pub(crate) fn directory(&self) -> &Path {
         self.directory.path()
+    }
+
+    /// Where the server keeps its data.
+    pub(crate) fn data(&self) -> PathBuf {
+        self.path("data")
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -68,7 +86,7 @@ impl CriProcess {
 
     fn command(&self, verb: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pulselet"));
-        command.args(verb).arg("--data-dir").arg(self.path("data"));
+        command.args(verb).arg("--data-dir").arg(self.data());
         command
     }
 
@@ -79,7 +97,8 @@ impl CriProcess {
         assert!(child.wait().unwrap().success());
     }
 
-    fn resume(&mut self) {
+    /// Starts the server, and waits until it listens.
+    pub(crate) fn resume(&mut self) {
         let log = std::fs::File::options()
             .create(true)
             .append(true)
@@ -87,6 +106,7 @@ impl CriProcess {
         let listen = format!("unix://{}", self.socket().display());
         let mut server = self.command(&["cri", "--bridge", "--listen", &listen]);
         let server = server
+            .args(&self.flags)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log.unwrap());
@@ -99,7 +119,7 @@ impl CriProcess {
     }
 
     /// Ends the server without a chance to do anything.
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         let mut server = self.server.take().unwrap();
         server.kill().unwrap();
         server.wait().unwrap();
@@ -107,6 +127,18 @@ impl CriProcess {
 
     fn log(&self) -> String {
         std::fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
+    /// A client, once the server answers.
+    pub(crate) async fn open(&self) -> CriRuntime {
+        let options = || CriOptions {
+            socket: self.socket(),
+            root: self.path("client"),
+        };
+        eventually("answer of the server", async || {
+            CriRuntime::open(options()).await.ok()
+        })
+        .await
     }
 }
 
@@ -154,16 +186,8 @@ impl World {
         self.0.path(name)
     }
 
-    /// A client, once the server answers.
     async fn open(&self) -> CriRuntime {
-        let options = || CriOptions {
-            socket: self.0.socket(),
-            root: self.path("client"),
-        };
-        eventually("answer of the server", async || {
-            CriRuntime::open(options()).await.ok()
-        })
-        .await
+        self.0.open().await
     }
 
     fn sandbox(&self) -> SandboxConfig {

@@ -13,5 +13,6 @@ mod floors;
 mod image;
 mod package;
 mod recorded;
+mod registry_mirrors;
 mod serve;
 mod simulate;

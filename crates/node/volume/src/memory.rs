@@ -11,6 +11,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use pulselet_durable::remove_tree;
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
@@ -54,15 +55,45 @@ fn is_mount_point(path: &Path) -> io::Result<bool> {
     Ok(own != fs::symlink_metadata(parent)?.dev())
 }
 
-/// Unmounts everything below a directory, then removes it. What is gone already is no error.
+/// Unmounts everything below a directory and removes it. What is gone already is no error.
+///
+/// The kernel's list has lines for every pod of the machine, so it is read only where something is mounted: a mount point can
+/// be neither removed nor renamed, and what is on it is not looked into before that was tried.
 pub fn discard(directory: &Path) -> io::Result<()> {
     let directory = match directory.canonicalize() {
         Ok(path) => path,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     };
+    if may_be_mount_point(&directory) {
+        unmount_below(&directory)?;
+    }
+    let removed = match remove_tree(&directory) {
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+            unmount_below(&directory)?;
+            remove_tree(&directory)
+        }
+        removed => removed,
+    };
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Whether something is mounted at a directory. What the kernel does not say may be.
+fn may_be_mount_point(directory: &Path) -> bool {
+    let found = statx(CWD, directory, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::empty());
+    found.is_ok_and(|found| {
+        let says = found.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT);
+        !says || found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)
+    })
+}
+
+/// Unmounts a directory and everything below it.
+fn unmount_below(directory: &Path) -> io::Result<()> {
     let mut below: Vec<_> = mount_points(&fs::read(MOUNTS)?)
-        .filter(|point| point.starts_with(&directory))
+        .filter(|point| point.starts_with(directory))
         .collect();
     // What is mounted on a mount comes later in the list.
     below.reverse();
@@ -72,10 +103,7 @@ pub fn discard(directory: &Path) -> io::Result<()> {
             Err(error) => return Err(error.into()),
         }
     }
-    match remove_tree(&directory) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
+    Ok(())
 }
 
 /// The fifth field of each line.
@@ -131,6 +159,23 @@ mod tests {
         let shown = secrets.join("shown");
         fs::create_dir(&shown).unwrap();
         mount(&precious, &shown, "", MountFlags::BIND, None).unwrap();
+        // Of the same file system, so that no device number gives it away; a file; and the directory itself.
+        for name in ["directory", "file"] {
+            let (from, to) = (precious.join(name), pod.join(name));
+            if name == "file" {
+                fs::write(&to, "").unwrap();
+            } else {
+                fs::create_dir(&from).unwrap();
+                fs::write(from.join("file"), "x").unwrap();
+                fs::create_dir_all(to.join("below")).unwrap();
+                fs::write(to.join("below/own"), "").unwrap();
+            }
+            mount(&from, &to, "", MountFlags::BIND, None).unwrap();
+        }
+        discard(&pod).unwrap();
+        assert!(precious.join("directory/file").exists());
+        fs::create_dir(&pod).unwrap();
+        mount(&precious, &pod, "", MountFlags::BIND, None).unwrap();
         discard(&pod).unwrap();
         assert!(!pod.exists());
         assert!(precious.join("file").exists());

@@ -24,6 +24,7 @@ mod image;
 pub mod log;
 mod sandbox;
 mod signal_masks;
+pub mod user_ids;
 mod volume_root;
 
 use std::{fmt, time::Duration};
@@ -106,6 +107,11 @@ pub trait Runtime: fmt::Debug + Send + Sync {
 
     /// What the main process of a running container does about signals; `None` if it does not run or cannot be seen.
     async fn signal_masks(&self, id: &ContainerId) -> Result<Option<SignalMasks>>;
+
+    /// The number of a running container's init process on the host; `None` if it does not run or the runtime does not know.
+    async fn init_process(&self, _id: &ContainerId) -> Result<Option<i32>> {
+        Ok(None)
+    }
 
     /// What a container has written to its own layer; `None` if the runtime does not know.
     async fn writable_layer(&self, _id: &ContainerId) -> Result<Option<WritableLayer>> {

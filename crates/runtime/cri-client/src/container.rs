@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use pulselet_runtime::{
     AppArmor, ContainerConfig, ContainerExit, ContainerId, ContainerState, ContainerStatus, ContainerUser,
-    Error, ExitCause, ImageSummary, MASKED_PATHS, Mount, Namespaces, PidNamespace, Propagation,
+    Error, ExitCause, IdRange, ImageSummary, MASKED_PATHS, Mount, Namespaces, PidNamespace, Propagation,
     READ_ONLY_PATHS, Resources, Result, SandboxConfig, SandboxId, SecurityContext, Signal,
 };
 
 use crate::labels;
-use crate::sandbox::{groups_policy, namespaces, seccomp};
+use crate::sandbox::{groups_policy, id_mapping, namespaces, seccomp};
 use crate::signal;
 use crate::wire::v1;
 
@@ -43,7 +43,11 @@ pub(crate) fn to_wire(
         args: config.args.clone(),
         working_dir: config.working_dir.clone().unwrap_or_default(),
         envs: envs(config),
-        mounts: config.mounts.iter().map(mount).collect(),
+        mounts: config
+            .mounts
+            .iter()
+            .map(|it| mount(it, sandbox.namespaces.user_ids))
+            .collect(),
         devices: devices(config),
         labels: container_labels(config, owner),
         annotations: annotations(config),
@@ -75,7 +79,8 @@ fn envs(config: &ContainerConfig) -> Vec<v1::KeyValue> {
         .collect()
 }
 
-fn mount(mount: &Mount) -> v1::Mount {
+/// `users` are the pod's own: files of the host belong to the same numbers inside.
+fn mount(mount: &Mount, users: Option<IdRange>) -> v1::Mount {
     let propagation = match mount.propagation {
         Propagation::Private => v1::MountPropagation::PropagationPrivate,
         Propagation::HostToContainer => v1::MountPropagation::PropagationHostToContainer,
@@ -83,6 +88,11 @@ fn mount(mount: &Mount) -> v1::Mount {
     };
     let image = mount.image.as_ref();
     let sub_path = image.and(mount.sub_path.as_ref());
+    let owners: Vec<_> = users
+        .filter(|_| image.is_none())
+        .map(id_mapping)
+        .into_iter()
+        .collect();
     v1::Mount {
         image: image.map(|image| v1::ImageSpec {
             image: image.id.clone(),
@@ -97,6 +107,8 @@ fn mount(mount: &Mount) -> v1::Mount {
         readonly: mount.read_only,
         propagation: propagation.into(),
         recursive_read_only: mount.read_only && mount.recursive_read_only,
+        uid_mappings: owners.clone(),
+        gid_mappings: owners,
         ..v1::Mount::default()
     }
 }

@@ -381,6 +381,10 @@ impl Runtime for CriRuntime {
         Ok(pid.and_then(SignalMasks::of_process))
     }
 
+    async fn init_process(&self, id: &ContainerId) -> Result<Option<i32>> {
+        self.0.table.main_process(id).await
+    }
+
     async fn container_stats(&self, id: &ContainerId) -> Result<ContainerStats> {
         let request = v1::ContainerStatsRequest {
             container_id: id.to_string(),

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use pulselet_runtime::{
-    Dns, Error, Namespaces, Operation, PidNamespace, PodIdentity, PortMapping, Protocol, Result,
+    Dns, Error, IdRange, Namespaces, Operation, PidNamespace, PodIdentity, PortMapping, Protocol, Result,
     SandboxConfig, SandboxId, SandboxState, SandboxStatus, Seccomp,
 };
 use thiserror::Error;
@@ -127,8 +127,29 @@ pub(crate) fn namespaces(namespaces: &Namespaces) -> v1::NamespaceOption {
         network: shared(namespaces.host_network).into(),
         pid: pid.into(),
         ipc: shared(namespaces.host_ipc).into(),
+        userns_options: namespaces.user_ids.map(|range| v1::UserNamespace {
+            mode: v1::NamespaceMode::Pod.into(),
+            uids: vec![id_mapping(range)],
+            gids: vec![id_mapping(range)],
+        }),
         ..v1::NamespaceOption::default()
     }
+}
+
+/// How the users or groups of a pod are numbered on the host.
+pub(crate) fn id_mapping(range: IdRange) -> v1::IdMapping {
+    v1::IdMapping {
+        host_id: range.first,
+        container_id: 0,
+        length: range.count,
+    }
+}
+
+/// The host's numbers that a sandbox of ours, or of another agent of this kind, stands on.
+pub(crate) fn user_ids(item: &v1::PodSandbox) -> Option<IdRange> {
+    let text = item.annotations.get(labels::SANDBOX)?;
+    let config = serde_json::from_str::<SandboxConfig>(text).ok()?;
+    config.namespaces.user_ids
 }
 
 pub(crate) fn seccomp(profile: &Seccomp) -> v1::SecurityProfile {
@@ -290,6 +311,36 @@ mod tests {
             (port.protocol(), port.host_ip.as_str()),
             (v1::Protocol::Udp, "::1")
         );
+    }
+
+    #[test]
+    fn users_of_a_pods_own_are_one_range_and_are_found_again() {
+        let mut config = config();
+        config.namespaces.own_users = true;
+        config.namespaces.user_ids = Some(IdRange {
+            first: 1 << 30,
+            count: 65_536,
+        });
+        let wire = to_wire(&config, "me");
+        let item = v1::PodSandbox {
+            annotations: wire.annotations,
+            ..v1::PodSandbox::default()
+        };
+        assert_eq!(user_ids(&item), config.namespaces.user_ids);
+        let namespaces = wire.linux.and_then(|linux| linux.security_context);
+        let namespaces = namespaces.and_then(|security| security.namespace_options);
+        let users = namespaces
+            .and_then(|options| options.userns_options)
+            .expect("set");
+        let whole = v1::IdMapping {
+            host_id: 1 << 30,
+            container_id: 0,
+            length: 65_536,
+        };
+        assert_eq!(users.mode(), v1::NamespaceMode::Pod);
+        assert_eq!((users.uids, users.gids), (vec![whole], vec![whole]));
+        let foreign = v1::PodSandbox::default();
+        assert_eq!(user_ids(&foreign), None);
     }
 
     #[test]

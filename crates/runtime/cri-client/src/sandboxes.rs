@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pulselet_runtime::{
-    Error, ObjectKind, Operation, Result, SandboxConfig, SandboxId, SandboxState, SandboxStatus,
+    Error, IdRange, ObjectKind, Operation, Result, SandboxConfig, SandboxId, SandboxState, SandboxStatus,
+    user_ids,
 };
 
 use crate::call::{ASK, CHANGE, CallError, RUN_SANDBOX, call};
@@ -23,6 +24,8 @@ pub(crate) struct Sandboxes {
     connection: Connection,
     owner: String,
     sub_paths: SubPaths,
+    /// Held while a sandbox that has users of its own is made.
+    giving_users: tokio::sync::Mutex<()>,
     /// Of sandboxes that are ready. They do not change, and a listing does not have them.
     addresses: Mutex<HashMap<SandboxId, Vec<IpAddr>>>,
 }
@@ -33,6 +36,7 @@ impl Sandboxes {
             connection,
             owner,
             sub_paths,
+            giving_users: tokio::sync::Mutex::default(),
             addresses: Mutex::default(),
         }
     }
@@ -41,6 +45,20 @@ impl Sandboxes {
         let operation = Operation::RunSandbox;
         let made = tokio::fs::create_dir_all(&config.log_directory).await;
         made.map_err(|error| Error::failed(operation, error))?;
+        let id = if config.namespaces.own_users && config.namespaces.user_ids.is_none() {
+            // Until the sandbox is listed nobody else knows which users it has.
+            let _one_at_a_time = self.giving_users.lock().await;
+            let mut config = config.clone();
+            config.namespaces.user_ids = Some(self.free_users().await?);
+            self.run_in_its_place(&config).await?
+        } else {
+            self.run_in_its_place(config).await?
+        };
+        self.remove_older(config).await;
+        Ok(id)
+    }
+
+    async fn run_in_its_place(&self, config: &SandboxConfig) -> Result<SandboxId> {
         let id = match self.ask_to_run(config).await {
             Err(error) if is_name_taken(&error) => {
                 self.make_room(config, error).await?;
@@ -48,9 +66,19 @@ impl Sandboxes {
             }
             result => result,
         };
-        let id = id.map_err(|error| error.of(operation))?;
-        self.remove_older(config).await;
-        Ok(id)
+        id.map_err(|error| error.of(Operation::RunSandbox))
+    }
+
+    /// Users that no sandbox of the server has, and nobody else on this machine. CRI leaves it to us to choose them.
+    async fn free_users(&self) -> Result<IdRange> {
+        let items = self.items(labels::Map::new()).await?;
+        let mut taken = blocking(user_ids::of_machine).await;
+        taken.extend(items.iter().filter_map(sandbox::user_ids));
+        let seed = self.owner.bytes().fold(0, |seed: u64, byte| {
+            seed.wrapping_mul(31).wrapping_add(u64::from(byte))
+        });
+        let full = "all ranges of users for pods with hostUsers false are taken; remove one of those pods";
+        user_ids::free_range(&taken, seed).ok_or_else(|| Error::failed(Operation::RunSandbox, full))
     }
 
     async fn ask_to_run(&self, config: &SandboxConfig) -> std::result::Result<SandboxId, CallError> {

@@ -41,6 +41,7 @@ fn said(status: &v1::StatusResponse, app_armor: bool) -> SecurityFeatures {
         app_armor,
         strict_groups: status.features.unwrap_or_default().supplemental_groups_policy,
         recursive_read_only: handler.recursive_read_only_mounts,
+        user_namespaces: handler.user_namespaces,
         ..SECURITY
     }
 }
@@ -51,26 +52,22 @@ mod tests {
 
     #[test]
     fn the_default_handler_and_the_server_say_what_they_have() {
-        let handler = |name: &str, recursive_read_only_mounts| v1::RuntimeHandler {
+        let handler = |name: &str, is_able| v1::RuntimeHandler {
             name: name.into(),
             features: Some(v1::RuntimeHandlerFeatures {
-                recursive_read_only_mounts,
-                ..v1::RuntimeHandlerFeatures::default()
+                recursive_read_only_mounts: is_able,
+                user_namespaces: is_able,
             }),
         };
         let mut status = v1::StatusResponse::default();
         assert_eq!(said(&status, false), SECURITY);
         status.runtime_handlers = vec![handler("odd", true), handler("", false)];
-        assert!(!said(&status, false).recursive_read_only);
+        assert_eq!(said(&status, false), SECURITY);
         status.runtime_handlers = vec![handler("odd", false), handler("", true)];
         assert!(said(&status, false).recursive_read_only && !said(&status, false).strict_groups);
         status.features = Some(v1::RuntimeFeatures {
             supplemental_groups_policy: true,
         });
-        let all = SecurityFeatures {
-            user_namespaces: false,
-            ..SecurityFeatures::ALL
-        };
-        assert_eq!(said(&status, true), all);
+        assert_eq!(said(&status, true), SecurityFeatures::ALL);
     }
 }

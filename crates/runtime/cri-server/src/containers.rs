@@ -125,7 +125,8 @@ impl Service {
         Ok(v1::ContainerStatusResponse {
             status: Some(answer::container_status(&container, resources.as_ref())),
             info: if request.verbose {
-                [("info".to_owned(), info(&container))].into()
+                let process = self.runtime().init_process(&container.status.id).await;
+                [("info".to_owned(), info(&container, process.map_err(refused)?))].into()
             } else {
                 std::collections::BTreeMap::new()
             },
@@ -196,9 +197,10 @@ async fn make_missing(paths: Vec<PathBuf>) -> Result<(), Status> {
     Ok(made?)
 }
 
-/// What people see who ask for more.
-fn info(container: &Container) -> String {
+/// What people see who ask for more. By the number clients find out what the init process does about signals.
+fn info(container: &Container, process: Option<i32>) -> String {
     json!({
+        "pid": process.unwrap_or(0),
         "sandboxID": container.status.sandbox.as_str(),
         "imageID": container.status.image_id,
         "logPath": container.status.log_path,

@@ -9,10 +9,15 @@ use crate::answer;
 use crate::refusal::{RequestError, refused};
 use crate::service::Service;
 
+/// Where an image is whose name has no registry, and the other names that credentials have for it.
+const USUAL_REGISTRY: &str = "docker.io";
+const USUAL_REGISTRY_NAMES: [&str; 2] = ["index.docker.io", "registry-1.docker.io"];
+
 impl Service {
     pub(crate) async fn pull_image(&self, request: v1::PullImageRequest) -> Result<String, Status> {
         let name = image_name(request.image.as_ref())?;
-        let credentials = request.auth.as_ref().map(credentials).transpose()?.flatten();
+        let auth = request.auth.as_ref().filter(|auth| is_for(auth, &name));
+        let credentials = auth.map(credentials).transpose()?.flatten();
         let pulled = self.runtime().pull_image(&name, credentials.as_ref()).await;
         Ok(pulled.map_err(refused)?.id)
     }
@@ -110,6 +115,33 @@ fn image_name(spec: Option<&v1::ImageSpec>) -> Result<String, RequestError> {
     Ok(name)
 }
 
+/// Whether the credentials are for the registry that the image is in. Those of another are given to nobody.
+fn is_for(auth: &v1::AuthConfig, image: &str) -> bool {
+    if auth.server_address.is_empty() {
+        return true;
+    }
+    let address = &auth.server_address;
+    let address = address
+        .split_once("://")
+        .map_or(address.as_str(), |(_, rest)| rest);
+    let server = address.split('/').next().unwrap_or_default();
+    // The first part of a name is a registry if it could not be a directory of the usual one.
+    let first = image.split_once('/').map_or("", |(first, _)| first);
+    let registry = if first == "localhost" || first.contains(['.', ':']) {
+        first
+    } else {
+        USUAL_REGISTRY
+    };
+    let same = |name: &str| {
+        if USUAL_REGISTRY_NAMES.contains(&name) {
+            USUAL_REGISTRY.to_owned()
+        } else {
+            name.to_ascii_lowercase()
+        }
+    };
+    same(server) == same(registry)
+}
+
 /// Returns `None` if the client gives none.
 fn credentials(auth: &v1::AuthConfig) -> Result<Option<RegistryCredentials>, RequestError> {
     if !auth.identity_token.is_empty() {
@@ -150,7 +182,7 @@ fn decode_basic(text: &str) -> Option<(String, String)> {
 }
 
 pub(crate) fn fuzz_auth(auth: Option<&v1::AuthConfig>) {
-    let _ = auth.map(credentials);
+    let _ = auth.map(|auth| (is_for(auth, &auth.username), credentials(auth)));
 }
 
 /// What people see who ask for more; clients read the stop signal here.
@@ -165,6 +197,29 @@ fn info(image: &ImageSummary) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn credentials_of_another_registry_are_given_to_nobody() {
+        for (address, image, expected) in [
+            ("", "example.com/a", true),
+            ("https://example.com", "example.com/a:1", true),
+            ("Example.com:5000/v2/", "example.com:5000/a/b@sha256:0", true),
+            ("https://index.docker.io/v1/", "busybox", true),
+            ("docker.io", "docker.io/library/busybox", true),
+            ("https://index.docker.io/v1/", "library/busybox:1", true),
+            ("https://example.com", "example.org/a", false),
+            ("https://example.com", "example.com:5000/a", false),
+            ("https://example.com", "busybox", false),
+            ("https://index.docker.io/v1/", "localhost/busybox", false),
+            ("https://example.com.evil.test", "example.com/a", false),
+        ] {
+            let auth = v1::AuthConfig {
+                server_address: address.into(),
+                ..v1::AuthConfig::default()
+            };
+            assert_eq!(is_for(&auth, image), expected, "{address} for {image}");
+        }
+    }
 
     #[test]
     fn credentials_come_in_four_forms() {

@@ -51,6 +51,7 @@ mod shim_program;
 mod spec;
 mod spec_builder;
 mod start_report;
+mod terminal;
 mod user;
 mod user_ids;
 

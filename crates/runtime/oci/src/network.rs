@@ -254,6 +254,9 @@ impl Network {
         let index = host.0.link(&link).map_err(NetworkError::Pair)?;
         let index = index.ok_or_else(|| NetworkError::Pair(io::ErrorKind::NotFound.into()))?;
         self.guard_source(&host.0, index, addresses);
+        if self.ipv6 {
+            host.0.leave_without_address(index).map_err(NetworkError::Pair)?;
+        }
         host.0.set_up(index).map_err(NetworkError::Pair)?;
         link_settings::protect_pod(POD_LINK)?;
         configure_pod(self.subnet, addresses)?;

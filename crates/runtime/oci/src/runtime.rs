@@ -506,6 +506,10 @@ impl Runtime for OciRuntime {
         self.0.shims.signal_masks(id)
     }
 
+    async fn init_process(&self, id: &ContainerId) -> Result<Option<i32>> {
+        self.0.shims.init_process(id)
+    }
+
     async fn container_stats(&self, id: &ContainerId) -> Result<ContainerStats> {
         let sandbox = self.0.shims.container_status(id)?.sandbox;
         let config = self.0.shims.sandbox(&sandbox)?.config;

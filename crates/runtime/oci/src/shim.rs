@@ -6,6 +6,7 @@
 use std::{
     ffi::{CStr, OsString},
     io,
+    os::fd::OwnedFd,
     path::PathBuf,
     process::ExitCode,
     time::Duration,
@@ -31,6 +32,7 @@ use crate::{
     init_process::{self, InitProcess},
     oom_score, pause_process,
     spec::{Confinement, ContainerSpec, PidNamespaceSource},
+    terminal,
 };
 
 /// The name of a shim in lists of processes.
@@ -169,6 +171,12 @@ impl Launcher for ContainerLauncher {
             return Err(LaunchError::Spawn(io::Error::other("the container does not run")));
         };
         exec_process::start(&self.container, init, command, streams)
+    }
+
+    fn open_multiplexer(&self) -> Option<OwnedFd> {
+        let init = self.init.as_ref()?;
+        // A container that has taken its terminals away gets one of the host's, without a name in there.
+        terminal::open_multiplexer(&init.pidfd).ok()
     }
 
     /// The end of its init process is the end of a process namespace. Where the container has none of its own, the

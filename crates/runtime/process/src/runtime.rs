@@ -163,6 +163,10 @@ impl Runtime for ProcessRuntime {
         self.0.signal_masks(id)
     }
 
+    async fn init_process(&self, id: &ContainerId) -> Result<Option<i32>> {
+        self.0.init_process(id)
+    }
+
     async fn container_stats(&self, _id: &ContainerId) -> Result<ContainerStats> {
         Err(Error::Unsupported {
             operation: Operation::ContainerStats,

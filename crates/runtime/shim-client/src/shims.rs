@@ -164,12 +164,15 @@ impl Shims {
 
     /// What the container's main process does about signals; `None` if it does not run.
     pub fn signal_masks(&self, id: &ContainerId) -> Result<Option<SignalMasks>> {
+        Ok(self.init_process(id)?.and_then(SignalMasks::of_process))
+    }
+
+    /// The number of the container's init process; `None` if it does not run.
+    pub fn init_process(&self, id: &ContainerId) -> Result<Option<i32>> {
         let container = self.0.container(id)?;
         let life = record::read_life(&container.dir);
         Ok(match (container.state(), life) {
-            (ContainerState::Running { .. }, Ok(Some(LifeRecord::Running { pid, .. }))) => {
-                SignalMasks::of_process(pid)
-            }
+            (ContainerState::Running { .. }, Ok(Some(LifeRecord::Running { pid, .. }))) => Some(pid),
             (
                 ContainerState::Created
                 | ContainerState::Running { .. }

@@ -101,10 +101,12 @@ pub(crate) struct InteractiveStreams {
 }
 
 impl InteractiveStreams {
-    pub(crate) fn open(call: &StreamCall) -> io::Result<(Self, ChildStreams)> {
+    /// A terminal is made with the multiplexer, or is one of the host's.
+    pub(crate) fn open(call: &StreamCall, multiplexer: Option<OwnedFd>) -> io::Result<(Self, ChildStreams)> {
         let options = StreamOptions {
             stdin: call.stdin,
             tty: call.tty,
+            multiplexer,
         };
         let (ends, child) = process_streams::open(options)?;
         let streams = Self {

@@ -133,7 +133,8 @@ fn run_stream<L: Launcher>(
     connection: &mut Connection,
     call: &StreamCall,
 ) -> Result<(), LaunchError> {
-    let (mut streams, child_streams) = InteractiveStreams::open(call)?;
+    let multiplexer = call.tty.then(|| launcher.open_multiplexer()).flatten();
+    let (mut streams, child_streams) = InteractiveStreams::open(call, multiplexer)?;
     let exec = launcher.start_exec(&call.command, child_streams)?;
     connection.send(&Reply::Streaming);
     loop {

@@ -43,13 +43,14 @@ struct LogSource {
 impl InitStreams {
     /// Makes both ends.
     pub(crate) fn open(options: StreamOptions, log: LogFile) -> io::Result<(Self, ChildStreams)> {
+        let terminal = options.tty;
         let (ends, child) = process_streams::open(options)?;
         let streams = Self {
             log,
             stdout: Some(LogSource::new(ends.stdout, LogStream::Stdout)),
             stderr: ends.stderr.map(|fd| LogSource::new(fd, LogStream::Stderr)),
             stdin: StdinQueue::new(ends.stdin),
-            terminal: options.tty,
+            terminal,
         };
         Ok((streams, child))
     }

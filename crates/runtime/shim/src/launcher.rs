@@ -23,6 +23,11 @@ pub trait Launcher {
     /// Starts an exec process, with the same surroundings as the init process, as a child of the caller.
     fn start_exec(&mut self, command: &[String], streams: ChildStreams) -> Result<Pid, LaunchError>;
 
+    /// Opens what new terminals of the container are made with, so that they have names in there; `None` if the host's will do.
+    fn open_multiplexer(&self) -> Option<OwnedFd> {
+        None
+    }
+
     /// Sends SIGKILL to everything in the container, as far as this kind of container can do that at one stroke. The
     /// shim follows up on all descendants by itself, so doing nothing is right where there is no such means.
     fn kill_all(&mut self);

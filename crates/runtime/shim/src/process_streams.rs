@@ -7,12 +7,14 @@ use rustix::io::ioctl_fionbio;
 use crate::{launcher::ChildStreams, terminal};
 
 /// What a process gets besides a stdout and a stderr.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct StreamOptions {
     /// A stdin that somebody can type into; without it stdin is /dev/null.
     pub(crate) stdin: bool,
     /// A terminal in place of pipes.
     pub(crate) tty: bool,
+    /// What the terminal is made with; `None` if it is to be one of the host's.
+    pub(crate) multiplexer: Option<OwnedFd>,
 }
 
 /// The shim's ends of a process's streams. Reading and writing them never blocks.
@@ -28,14 +30,14 @@ pub(crate) struct StreamEnds {
 /// Makes both ends.
 pub(crate) fn open(options: StreamOptions) -> io::Result<(StreamEnds, ChildStreams)> {
     if options.tty {
-        open_terminal(options.stdin)
+        open_terminal(options.stdin, options.multiplexer)
     } else {
         open_pipes(options.stdin)
     }
 }
 
-fn open_terminal(stdin: bool) -> io::Result<(StreamEnds, ChildStreams)> {
-    let (ours, theirs) = terminal::open()?;
+fn open_terminal(stdin: bool, multiplexer: Option<OwnedFd>) -> io::Result<(StreamEnds, ChildStreams)> {
+    let (ours, theirs) = terminal::open(multiplexer)?;
     let ours = nonblocking(ours)?;
     let ends = StreamEnds {
         stdin: stdin.then(|| ours.try_clone()).transpose()?,

@@ -2,13 +2,15 @@
 //!
 //! A process can leave its group and session and lose its parent, but it stays a descendant of the nearest subreaper.
 //! While they are being listed processes may fork; so they are stopped first, until no new one turns up, and killed
-//! then. All processes are read from /proc, because the lists of children there are an option of the kernel.
+//! then. The kernel lists the children of a thread; that is an option of it, and where it is missing all processes of the
+//! machine are read instead, which takes the longer the more there are.
 
 use std::{
     collections::{HashMap, HashSet},
     fs::{self, File},
     io::{self, Read as _},
     os::fd::OwnedFd,
+    path::Path,
 };
 
 use pulselet_sys::{Pid, process_id};
@@ -81,23 +83,47 @@ fn open_child(pid: Pid, parent: Pid) -> Option<OwnedFd> {
     (now == parent).then_some(handle)
 }
 
-/// Living processes below `root`, each with its parent.
+/// Processes below `root`, each with its parent. Some of them may have ended already.
 fn descendants(root: Pid) -> Vec<(Pid, Pid)> {
-    let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();
-    for pid in all_processes() {
-        if let Some(parent) = living_parent(pid) {
-            children.entry(parent).or_default().push(pid);
+    let lists_children = Path::new("/proc/thread-self/children").exists();
+    if lists_children {
+        below(root, listed_children)
+    } else {
+        let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();
+        for pid in all_processes() {
+            if let Some(parent) = living_parent(pid) {
+                children.entry(parent).or_default().push(pid);
+            }
         }
+        below(root, |parent| children.remove(&parent).unwrap_or_default())
     }
+}
+
+fn below(root: Pid, mut children_of: impl FnMut(Pid) -> Vec<Pid>) -> Vec<(Pid, Pid)> {
     let mut found = Vec::new();
     let mut pending = vec![root];
     while let Some(parent) = pending.pop() {
-        for child in children.remove(&parent).unwrap_or_default() {
+        for child in children_of(parent) {
             found.push((child, parent));
             pending.push(child);
         }
     }
     found
+}
+
+/// The children of all threads of a process. One that ends while the kernel writes the list may take others out of it; they are
+/// found in the next round.
+fn listed_children(parent: Pid) -> Vec<Pid> {
+    let threads = format!("/proc/{}/task", parent.as_raw_nonzero());
+    let threads = fs::read_dir(threads).into_iter().flatten().flatten();
+    let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    lists
+        .flat_map(|list| {
+            let numbers = list.split_ascii_whitespace();
+            let pids = numbers.filter_map(|number| process_id(number.parse().ok()?));
+            pids.collect::<Vec<_>>()
+        })
+        .collect()
 }
 
 fn all_processes() -> impl Iterator<Item = Pid> {
@@ -126,6 +152,30 @@ fn parse_parent(stat: &[u8]) -> Option<Pid> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A machine with many pods has thousands of processes that are none of one container's business.
+    #[test]
+    fn children_of_every_thread_are_found_without_reading_all_processes() {
+        let child = std::thread::spawn(|| {
+            let child = std::process::Command::new("sleep").arg("1000").spawn();
+            child.expect("runs")
+        });
+        let mut child = child.join().expect("does not panic");
+        let wanted = Pid::from_child(&child);
+        let own = rustix::process::getpid();
+        let listed = listed_children(own);
+        let found = descendants(own);
+        let scanned: Vec<Pid> = all_processes()
+            .filter(|pid| living_parent(*pid) == Some(own))
+            .collect();
+        child.kill().expect("is ours");
+        child.wait().expect("has ended");
+        if Path::new("/proc/thread-self/children").exists() {
+            assert!(listed.contains(&wanted), "{listed:?}");
+        }
+        assert!(found.contains(&(wanted, own)), "{found:?}");
+        assert!(scanned.contains(&wanted), "{scanned:?}");
+    }
 
     #[test]
     fn names_with_parentheses_do_not_confuse() {

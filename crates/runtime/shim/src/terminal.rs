@@ -9,9 +9,12 @@ use rustix::{
     termios::{Winsize, tcsetwinsize},
 };
 
-/// Our side and the process's side of a new terminal.
-pub(crate) fn open() -> io::Result<(OwnedFd, OwnedFd)> {
-    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+/// Our side and the process's side of a new terminal. It is one of the host's if there is no multiplexer.
+pub(crate) fn open(multiplexer: Option<OwnedFd>) -> io::Result<(OwnedFd, OwnedFd)> {
+    let ours = match multiplexer {
+        Some(opened) => opened,
+        None => openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?,
+    };
     unlockpt(&ours)?;
     let theirs = ioctl_tiocgptpeer(
         &ours,

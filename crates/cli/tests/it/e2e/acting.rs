@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 
 use super::harness::eventually;
-use super::world::{Node, Runtime, World, e2e, with};
+use super::world::{Node, World, e2e, with};
 
 fn write(world: &World, container: &Value) {
     let _ = std::fs::create_dir(world.path("manifests"));
@@ -74,7 +74,7 @@ e2e!(a_container_is_restarted_in_its_pod, |world| {
 
 e2e!(
     a_stopped_pod_stays_known_and_stopped_until_it_is_started,
-    [Process, Oci],
+    [Process, Oci, OwnCri],
     |world| {
         write(world, &world.ready_demo("app", &[]));
         let node = Node::start(world);
@@ -115,7 +115,7 @@ e2e!(
 
 e2e!(
     addresses_ports_images_and_messages_are_listed,
-    [Process, Oci],
+    [Process, Oci, OwnCri],
     |world| {
         let ports = json!({"ports": [{"containerPort": 8080}, {"containerPort": 53, "protocol": "UDP"}]});
         write(
@@ -127,7 +127,7 @@ e2e!(
             app(pod)["lastState"]["terminated"].is_object()
         });
         let wide = said(world, "ps", &["-o", "wide"]);
-        for part in ["ADDRESS", "8080/TCP,53/UDP", "pulselet.local/host", "exit"] {
+        for part in ["ADDRESS", "8080/TCP,53/UDP", world.image(), "exit"] {
             assert!(wide.contains(part), "no {part:?} in {wide}");
         }
         said(world, "stop", &["web"]);
@@ -137,7 +137,7 @@ e2e!(
 
 e2e!(
     effective_probes_and_stop_signals_are_where_an_operator_looks,
-    [Process, Oci],
+    [Process, Oci, OwnCri],
     |world| {
         let often = json!({"periodSeconds": 1, "periodMilliseconds": -500, "timeoutSeconds": 3});
         let app = world.server("app", &[], |http| {
@@ -187,7 +187,7 @@ e2e!(
     }
 );
 
-e2e!(what_containers_use_is_shown, [Oci], |world| {
+e2e!(what_containers_use_is_shown, [Oci, OwnCri], |world| {
     write(world, &world.ready_demo("app", &[]));
     let node = Node::start(world);
     wait_for(world, "pod", is_ready);
@@ -204,7 +204,6 @@ e2e!(what_containers_use_is_shown, [Oci], |world| {
     );
     let nobody = out(world.command("top").arg("nobody"));
     assert_eq!(nobody.status.code(), Some(1), "{nobody:?}");
-    assert_eq!(world.runtime, Runtime::Oci);
     said(world, "stop", &["web"]);
     drop(node);
 });

@@ -125,7 +125,7 @@ fn check(world: &World, bad: &Bad) {
 
 e2e!(
     what_cannot_run_waits_with_its_reason_and_troubles_nobody,
-    [Oci],
+    [Oci, OwnCri],
     |world| {
         let taken = TcpListener::bind(("0.0.0.0", 0)).unwrap();
         let bad = all(taken.local_addr().unwrap().port());

@@ -24,21 +24,25 @@ fn plain_run(world: &World, spec: &Value, flags: &[&str]) -> Output {
         .args(flags))
 }
 
-e2e!(waiting_for_ready_is_a_smoke_test, [Process, Oci], |world| {
-    let port = port();
-    let app = with(
-        world.demo("app", &["--port", &port.to_string()]),
-        json!({"readinessProbe": http(port, json!({"periodSeconds": 1}))}),
-    );
-    let run = plain_run(world, &json!({"containers": [app]}), &["--wait", "ready"]);
-    assert_eq!(run.status.code(), Some(0), "{run:?}");
-    let transcript = text(&run);
-    assert!(
-        transcript.contains("pod  ready") && transcript.contains("pod  deleted"),
-        "{transcript}"
-    );
-    assert!(world.processes().is_empty());
-});
+e2e!(
+    waiting_for_ready_is_a_smoke_test,
+    [Process, Oci, OwnCri],
+    |world| {
+        let port = port();
+        let app = with(
+            world.demo("app", &["--port", &port.to_string()]),
+            json!({"readinessProbe": http(port, json!({"periodSeconds": 1}))}),
+        );
+        let run = plain_run(world, &json!({"containers": [app]}), &["--wait", "ready"]);
+        assert_eq!(run.status.code(), Some(0), "{run:?}");
+        let transcript = text(&run);
+        assert!(
+            transcript.contains("pod  ready") && transcript.contains("pod  deleted"),
+            "{transcript}"
+        );
+        assert!(world.processes().is_empty());
+    }
+);
 
 e2e!(waiting_in_vain_says_what_is_missing, [Process], |world| {
     let app = with(
@@ -78,57 +82,61 @@ e2e!(waiting_for_a_pod_that_ends_is_over_at_once, [Process], |world| {
     );
 });
 
-e2e!(an_agent_is_asked_over_its_socket, [Process, Oci], |world| {
-    let port = port();
-    let app = with(
-        world.demo("app", &["--port", &port.to_string(), "--fail-at", "2s"]),
-        json!({
-            "readinessProbe": http(port, json!({"periodSeconds": 1})),
-            "livenessProbe": http(port, json!({"periodSeconds": 1, "failureThreshold": 1, "terminationGracePeriodSeconds": 5})),
-        }),
-    );
-    let mut agent = world.run(&json!({"containers": [app]}));
-    agent.until_is("app", "running:1");
-    agent.until_is("", "ready");
-    let ps = text(&out(&mut world.command("ps")));
-    let rows: Vec<Vec<&str>> = ps.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(
-        rows[0],
-        ["POD", "CONTAINER", "STATE", "STARTED", "READY", "RESTARTS", "AGE"]
-    );
-    assert_eq!(
-        rows[1][..6],
-        ["default/web", "app", "Running", "yes", "yes", "1"],
-        "{ps}"
-    );
-    let logs = |flags: &[&str]| text(&out(world.command("logs").arg("web").args(flags)));
-    assert_eq!(logs(&["--previous"]), "start\nup\ndown\ngot SIGTERM\nbye\n");
-    assert!(logs(&[]).starts_with("start\n"));
-    assert_eq!(logs(&["--previous", "--tail", "1", "-c", "app"]), "bye\n");
-    assert!(logs(&["--timestamps"]).starts_with("20"));
-    let history = text(&out(world.command("history").arg("web")));
-    for part in [
-        "container app",
-        "liveness failure",
-        "statuscode: 503",
-        "grace period 5s (of the probe)",
-        "SIGTERM",
-        "code 0",
-        "number 1",
-    ] {
-        assert!(history.contains(part), "no {part:?} in {history}");
+e2e!(
+    an_agent_is_asked_over_its_socket,
+    [Process, Oci, OwnCri],
+    |world| {
+        let port = port();
+        let app = with(
+            world.demo("app", &["--port", &port.to_string(), "--fail-at", "2s"]),
+            json!({
+                "readinessProbe": http(port, json!({"periodSeconds": 1})),
+                "livenessProbe": http(port, json!({"periodSeconds": 1, "failureThreshold": 1, "terminationGracePeriodSeconds": 5})),
+            }),
+        );
+        let mut agent = world.run(&json!({"containers": [app]}));
+        agent.until_is("app", "running:1");
+        agent.until_is("", "ready");
+        let ps = text(&out(&mut world.command("ps")));
+        let rows: Vec<Vec<&str>> = ps.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(
+            rows[0],
+            ["POD", "CONTAINER", "STATE", "STARTED", "READY", "RESTARTS", "AGE"]
+        );
+        assert_eq!(
+            rows[1][..6],
+            ["default/web", "app", "Running", "yes", "yes", "1"],
+            "{ps}"
+        );
+        let logs = |flags: &[&str]| text(&out(world.command("logs").arg("web").args(flags)));
+        assert_eq!(logs(&["--previous"]), "start\nup\ndown\ngot SIGTERM\nbye\n");
+        assert!(logs(&[]).starts_with("start\n"));
+        assert_eq!(logs(&["--previous", "--tail", "1", "-c", "app"]), "bye\n");
+        assert!(logs(&["--timestamps"]).starts_with("20"));
+        let history = text(&out(world.command("history").arg("web")));
+        for part in [
+            "container app",
+            "liveness failure",
+            "statuscode: 503",
+            "grace period 5s (of the probe)",
+            "SIGTERM",
+            "code 0",
+            "number 1",
+        ] {
+            assert!(history.contains(part), "no {part:?} in {history}");
+        }
+        let stop = out(world.command("stop").arg("web"));
+        assert_eq!(stop.status.code(), Some(0), "{stop:?}");
+        assert_eq!(text(&stop), "pod default/web stopped\n");
+        let ended = agent.finish();
+        assert_eq!(ended.code, Some(0), "a run ends with its last pod");
+        in_order(&ended.seen, &[("app", "killing:deleted"), ("", "deleted")]);
+        // The history is kept, agent or not.
+        let lines = text(&out(world.command("history").args(["-o", "json"])));
+        let kills = lines.lines().filter(|line| line.contains("\"type\":\"killing\""));
+        assert_eq!(kills.count(), 2, "{lines}");
     }
-    let stop = out(world.command("stop").arg("web"));
-    assert_eq!(stop.status.code(), Some(0), "{stop:?}");
-    assert_eq!(text(&stop), "pod default/web stopped\n");
-    let ended = agent.finish();
-    assert_eq!(ended.code, Some(0), "a run ends with its last pod");
-    in_order(&ended.seen, &[("app", "killing:deleted"), ("", "deleted")]);
-    // The history is kept, agent or not.
-    let lines = text(&out(world.command("history").args(["-o", "json"])));
-    let kills = lines.lines().filter(|line| line.contains("\"type\":\"killing\""));
-    assert_eq!(kills.count(), 2, "{lines}");
-});
+);
 
 e2e!(a_log_is_followed_until_its_container_ends, [Process], |world| {
     let app = world.demo("app", &["--start-after", "500ms", "--exit-at", "2s"]);

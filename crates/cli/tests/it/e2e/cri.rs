@@ -6,8 +6,8 @@ use super::harness::of;
 use super::world::{e2e, probe, with};
 
 e2e!(
-    a_killed_containerd_is_not_noticed_by_pods,
-    [Containerd],
+    a_killed_server_is_not_noticed_by_pods,
+    [Containerd, OwnCri],
     |world| {
         let exec = probe(
             json!({"exec": {"command": ["true"]}}),
@@ -17,11 +17,11 @@ e2e!(
         let mut agent = world.run(&json!({"containers": [app]}));
         agent.until_is("", "ready");
         agent.until_is("app", "probe:liveness:success");
-        world.containerd().kill();
+        world.kill_server();
         // It cannot be asked to run a command: that says nothing about the container.
         agent.until_is("app", "probe:liveness:error");
         agent.until_is("app", "probe:readiness:success");
-        world.containerd().resume();
+        world.resume_server();
         agent.until_is("app", "probe:liveness:success");
         for kind in ["unready", "killing", "exited"] {
             assert_eq!(of(&agent.seen, "app", kind).count(), 0, "{}", agent.transcript());
@@ -38,8 +38,8 @@ e2e!(
 );
 
 e2e!(
-    a_container_condemned_while_containerd_is_away_is_replaced_when_it_is_back,
-    [Containerd],
+    a_container_condemned_while_its_server_is_away_is_replaced_when_it_is_back,
+    [Containerd, OwnCri],
     |world| {
         let app = world.server("app", &["--fail-at", "3s"], |http| {
             json!({
@@ -49,7 +49,7 @@ e2e!(
         });
         let mut agent = world.run(&json!({"containers": [app]}));
         agent.until_is("", "ready");
-        world.containerd().kill();
+        world.kill_server();
         agent.until_is("app", "killing:livenessProbe");
         // The grace period is over, and nobody could be notified.
         agent.until_is("app", "graceExceeded");
@@ -59,7 +59,7 @@ e2e!(
             "{}",
             agent.transcript()
         );
-        world.containerd().resume();
+        world.resume_server();
         agent.until_is("app", "exited:137");
         agent.until_is("app", "running:1");
         agent.until_is("", "ready");

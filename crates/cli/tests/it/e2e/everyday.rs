@@ -175,7 +175,7 @@ e2e!(
 
 e2e!(
     objects_of_a_manifest_directory_follow_their_file,
-    [Process, Oci],
+    [Process, Oci, OwnCri],
     |world| {
         let manifests = world.path("manifests");
         std::fs::create_dir(&manifests).unwrap();
@@ -251,7 +251,7 @@ fn a_bad_config_map_is_explained() {
 
 e2e!(
     history_tells_exits_and_the_wait_after_them,
-    [Process, Oci],
+    [Process, Oci, OwnCri],
     |world| {
         let app = world.container("app", &["sh", "-c", "exit 3"]);
         let mut agent = world.run(&json!({"containers": [app]}));
@@ -275,7 +275,7 @@ e2e!(
     }
 );
 
-e2e!(an_early_exit_is_not_ready, [Process, Oci], |world| {
+e2e!(an_early_exit_is_not_ready, [Process, Oci, OwnCri], |world| {
     let app = world.container("app", &["sh", "-c", "echo 'no database'; exit 7"]);
     let verdict = run(
         world,
@@ -290,7 +290,7 @@ e2e!(an_early_exit_is_not_ready, [Process, Oci], |world| {
     assert!(!said.contains("again"), "nobody pressed Ctrl-C: {said}");
 });
 
-e2e!(what_a_pod_waits_for_is_said, [Process, Oci], |world| {
+e2e!(what_a_pod_waits_for_is_said, [Process, Oci, OwnCri], |world| {
     let mut app = world.container("app", &["sleep", "100"]);
     app["envFrom"] = json!([{"configMapRef": {"name": "settings"}}]);
     let spec = json!({"containers": [app]});
@@ -362,32 +362,36 @@ e2e!(who_lacks_the_right_is_told_of_sudo, [Process], |world| {
     agent.interrupt();
 });
 
-e2e!(a_log_is_followed_through_restarts, [Process, Oci], |world| {
-    let script = "echo one life; sleep 0.3; exit 1";
-    let quiet = world.container("quiet", &["sh", "-c", "echo init"]);
-    let app = world.container("app", &["sh", "-c", script]);
-    let spec = json!({"initContainers": [quiet], "containers": [app]});
-    let mut agent = world.run(&spec);
-    agent.until_is("app", "running:0");
-    let mut follower = world.command("logs");
-    follower.args(["web", "-f"]).stdout(std::process::Stdio::piped());
-    let mut follower = follower.spawn().unwrap();
-    agent.until_is("app", "running:1");
-    let lines = std::io::BufRead::lines(std::io::BufReader::new(follower.stdout.take().unwrap()));
-    let two: Vec<String> = lines.take(2).map(Result::unwrap).collect();
-    assert_eq!(two, ["one life", "one life"]);
-    follower.kill().unwrap();
-    follower.wait().unwrap();
-    let all = out(world.command("logs").args(["web", "--all-containers"]));
-    let all = stdout(&all);
-    assert!(
-        all.contains("quiet | init\n") && all.contains("app | one life\n"),
-        "{all}"
-    );
-    let none = out(world.command("logs").args(["web", "--since", "0s"]));
-    assert_eq!(stdout(&none), "");
-    agent.interrupt();
-});
+e2e!(
+    a_log_is_followed_through_restarts,
+    [Process, Oci, OwnCri],
+    |world| {
+        let script = "echo one life; sleep 0.3; exit 1";
+        let quiet = world.container("quiet", &["sh", "-c", "echo init"]);
+        let app = world.container("app", &["sh", "-c", script]);
+        let spec = json!({"initContainers": [quiet], "containers": [app]});
+        let mut agent = world.run(&spec);
+        agent.until_is("app", "running:0");
+        let mut follower = world.command("logs");
+        follower.args(["web", "-f"]).stdout(std::process::Stdio::piped());
+        let mut follower = follower.spawn().unwrap();
+        agent.until_is("app", "running:1");
+        let lines = std::io::BufRead::lines(std::io::BufReader::new(follower.stdout.take().unwrap()));
+        let two: Vec<String> = lines.take(2).map(Result::unwrap).collect();
+        assert_eq!(two, ["one life", "one life"]);
+        follower.kill().unwrap();
+        follower.wait().unwrap();
+        let all = out(world.command("logs").args(["web", "--all-containers"]));
+        let all = stdout(&all);
+        assert!(
+            all.contains("quiet | init\n") && all.contains("app | one life\n"),
+            "{all}"
+        );
+        let none = out(world.command("logs").args(["web", "--since", "0s"]));
+        assert_eq!(stdout(&none), "");
+        agent.interrupt();
+    }
+);
 
 /// The first thing people run: its own period must not make it look slow.
 #[test]

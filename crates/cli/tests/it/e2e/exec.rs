@@ -118,7 +118,7 @@ e2e!(one_of_several_containers_must_be_named, [Process], |world| {
 // A containerd does not end a command whose client has left.
 e2e!(
     a_client_that_is_interrupted_takes_its_command_along,
-    [Process, Oci],
+    [Process, Oci, OwnCri],
     |world| {
         let node = start(world, &["app"]);
         // A length that no other process on this machine sleeps.
@@ -210,7 +210,7 @@ impl Terminal {
 
 e2e!(
     a_shell_has_a_terminal_with_this_ones_size,
-    [Process, Oci],
+    [Process, Oci, OwnCri],
     |world| {
         let node = start(world, &["app"]);
         let mut terminal = Terminal::open(111);

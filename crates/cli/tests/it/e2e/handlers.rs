@@ -173,7 +173,7 @@ e2e!(the_agents_own_proxy_is_not_used, [Process], |world| {
 // containerd kills the command alone; what that had started goes with the container.
 e2e!(
     an_exec_probe_that_takes_too_long_is_killed_with_all_its_children,
-    [Process, Oci],
+    [Process, Oci, OwnCri],
     |world| {
         let mark = format!("31{}", port());
         let script = format!("sleep {mark} & sleep {mark} & wait");

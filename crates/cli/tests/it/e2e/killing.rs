@@ -265,19 +265,19 @@ e2e!(a_pod_past_its_deadline_fails, |world| {
 // The volume of a process is where a variable says.
 e2e!(
     an_evicted_pod_has_the_grace_of_its_eviction,
-    [Process, Oci],
+    [Process, Oci, OwnCri],
     |world| {
         let script = "dd if=/dev/zero of=${PULSELET_VOLUME_DATA:-/data}/big bs=1M count=3; exec \"$@\"";
         let mut app = world.demo("app", &["--ignore", "SIGTERM"]);
         let mut command = vec![json!("sh"), json!("-c"), json!(script), json!("sh")];
         command.extend(app["command"].as_array().cloned().expect("a command"));
         app["command"] = json!(command);
-        app["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
-        let spec = json!({
-            "containers": [app],
-            "volumes": [{"name": "data", "emptyDir": {"sizeLimit": "1Mi"}}],
-            "terminationGracePeriodSeconds": 3600,
-        });
+        let mounts = app["volumeMounts"].as_array_mut().expect("a list");
+        mounts.push(json!({"name": "data", "mountPath": "/data"}));
+        let mut spec =
+            world.with_volumes(&json!({"containers": [app], "terminationGracePeriodSeconds": 3600}));
+        let volumes = spec["volumes"].as_array_mut().expect("a list");
+        volumes.push(json!({"name": "data", "emptyDir": {"sizeLimit": "1Mi"}}));
         let ended = world.run(&spec).finish();
         assert_eq!(ended.code, Some(137));
         in_order(

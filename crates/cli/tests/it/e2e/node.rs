@@ -143,7 +143,7 @@ e2e!(static_pods_follow_their_files, [Process], |world| {
 
 e2e!(
     containers_outlive_the_agent_and_are_adopted,
-    [Process, Oci, Containerd],
+    [Process, Oci, Containerd, OwnCri],
     |world| {
         let port = port();
         std::fs::create_dir_all(world.path("manifests")).unwrap();
@@ -165,71 +165,79 @@ e2e!(
     }
 );
 
-e2e!(a_pod_runs_on_until_the_next_image_is_there, [Oci], |world| {
-    let node = Node::start(world);
-    wait_for(world, "answer", <[Value]>::is_empty);
-    let app = world.demo("app", &[]);
-    write(world, "web", &json!({"containers": [app.clone()]}));
-    let before = wait_for(world, "pod", |pods| pods.len() == 1 && is_ready(&pods[0]));
-    // Nobody has this image.
-    let next = with(
-        app,
-        json!({"image": "127.0.0.1:1/none:2", "imagePullPolicy": "IfNotPresent"}),
-    );
-    write(world, "web", &json!({"containers": [next]}));
-    let why = world.event("ReplacementWaits");
-    assert!(
-        why.contains("this pod runs on") && why.contains("127.0.0.1:1/none"),
-        "{why}"
-    );
-    let after = world.pods().unwrap();
-    assert!(after.len() == 1 && is_ready(&after[0]), "{after:#?}");
-    assert_eq!(container_id(&after[0]), container_id(&before[0]));
-    stop_all(world);
-    node.terminate();
-});
-
-e2e!(the_program_is_replaced_while_pods_run, [Process, Oci], |world| {
-    std::fs::create_dir_all(world.path("manifests")).unwrap();
-    let (program, next) = (world.path("pulselet"), world.path("pulselet-new"));
-    for copy in [&program, &next] {
-        std::fs::copy(env!("CARGO_BIN_EXE_pulselet"), copy).unwrap();
+e2e!(
+    a_pod_runs_on_until_the_next_image_is_there,
+    [Oci, OwnCri],
+    |world| {
+        let node = Node::start(world);
+        wait_for(world, "answer", <[Value]>::is_empty);
+        let app = world.demo("app", &[]);
+        write(world, "web", &json!({"containers": [app.clone()]}));
+        let before = wait_for(world, "pod", |pods| pods.len() == 1 && is_ready(&pods[0]));
+        // Nobody has this image.
+        let next = with(
+            app,
+            json!({"image": "127.0.0.1:1/none:2", "imagePullPolicy": "IfNotPresent"}),
+        );
+        write(world, "web", &json!({"containers": [next]}));
+        let why = world.event("ReplacementWaits");
+        assert!(
+            why.contains("this pod runs on") && why.contains("127.0.0.1:1/none"),
+            "{why}"
+        );
+        let after = world.pods().unwrap();
+        assert!(after.len() == 1 && is_ready(&after[0]), "{after:#?}");
+        assert_eq!(container_id(&after[0]), container_id(&before[0]));
+        stop_all(world);
+        node.terminate();
     }
-    let start = || {
-        let mut command = Command::new(&program);
-        command.args(["node", "--manifests"]).arg(world.path("manifests"));
-        command.arg("--data-dir").arg(world.data());
-        command.args([
-            "--config",
-            &world.config("hostImage: true\n"),
-            "--metrics",
-            "127.0.0.1:0",
-        ]);
-        command
-            .args(["--runtime", &world.runtime_flag()])
-            .stderr(Stdio::null());
-        let child = command.spawn().expect("pulselet starts");
-        Node { child, metrics: 0 }
-    };
-    write(world, "web", &json!({"containers": [world.demo("app", &[])]}));
-    let node = start();
-    let before = wait_for(world, "pod", |pods| pods.len() == 1 && is_ready(&pods[0]));
-    // As `install` and package managers do it; what runs goes on with the old one.
-    std::fs::rename(&next, &program).unwrap();
-    node.terminate();
-    let node = start();
-    let after = wait_for(world, "pod", |pods| pods.len() == 1);
-    assert!(is_ready(&after[0]), "ready from the first moment on: {after:#?}");
-    assert_eq!(container_id(&after[0]), container_id(&before[0]));
-    // The next life is the new one's.
-    let restarted = world.command("restart").arg("web").status().unwrap();
-    assert!(restarted.success());
-    wait_for(world, "another life", |pods| {
-        is_ready(&pods[0]) && container_id(&pods[0]) != container_id(&before[0])
-    });
-    stop_all(world);
-    node.terminate();
-});
+);
+
+e2e!(
+    the_program_is_replaced_while_pods_run,
+    [Process, Oci, OwnCri],
+    |world| {
+        std::fs::create_dir_all(world.path("manifests")).unwrap();
+        let (program, next) = (world.path("pulselet"), world.path("pulselet-new"));
+        for copy in [&program, &next] {
+            std::fs::copy(env!("CARGO_BIN_EXE_pulselet"), copy).unwrap();
+        }
+        let start = || {
+            let mut command = Command::new(&program);
+            command.args(["node", "--manifests"]).arg(world.path("manifests"));
+            command.arg("--data-dir").arg(world.data());
+            command.args([
+                "--config",
+                &world.config("hostImage: true\n"),
+                "--metrics",
+                "127.0.0.1:0",
+            ]);
+            command
+                .args(["--runtime", &world.runtime_flag()])
+                .stderr(Stdio::null());
+            let child = command.spawn().expect("pulselet starts");
+            Node { child, metrics: 0 }
+        };
+        write(world, "web", &json!({"containers": [world.demo("app", &[])]}));
+        let node = start();
+        let before = wait_for(world, "pod", |pods| pods.len() == 1 && is_ready(&pods[0]));
+        // As `install` and package managers do it; what runs goes on with the old one.
+        std::fs::rename(&next, &program).unwrap();
+        node.terminate();
+        let node = start();
+        let after = wait_for(world, "pod", |pods| pods.len() == 1);
+        assert!(is_ready(&after[0]), "ready from the first moment on: {after:#?}");
+        assert_eq!(container_id(&after[0]), container_id(&before[0]));
+        // The next life is the new one's.
+        let restarted = world.command("restart").arg("web").status().unwrap();
+        assert!(restarted.success());
+        wait_for(world, "another life", |pods| {
+            is_ready(&pods[0]) && container_id(&pods[0]) != container_id(&before[0])
+        });
+        stop_all(world);
+        node.terminate();
+    }
+);
 
 e2e!(health_and_metrics_are_served, [Process], |world| {
     let port = port();

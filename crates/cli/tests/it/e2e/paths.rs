@@ -136,16 +136,20 @@ fn run_ask_stop(world: &World, container: &Value, places: [Place<'_>; 2]) {
     assert!(world.processes().is_empty());
 }
 
-e2e!(a_run_with_a_relative_data_directory, [Process, Oci], |world| {
-    let (here, absolute) = (world.directory.path(), world.data());
-    run_ask_stop(world, &greeter(world), [at(here, "./data"), elsewhere(&absolute)]);
-    // The other way round, in the same directory.
-    run_ask_stop(world, &greeter(world), [elsewhere(&absolute), at(here, "data")]);
-});
+e2e!(
+    a_run_with_a_relative_data_directory,
+    [Process, Oci, OwnCri],
+    |world| {
+        let (here, absolute) = (world.directory.path(), world.data());
+        run_ask_stop(world, &greeter(world), [at(here, "./data"), elsewhere(&absolute)]);
+        // The other way round, in the same directory.
+        run_ask_stop(world, &greeter(world), [elsewhere(&absolute), at(here, "data")]);
+    }
+);
 
 e2e!(
     the_next_agent_may_name_the_same_paths_otherwise,
-    [Process, Oci],
+    [Process, Oci, OwnCri],
     |world| {
         static_pod(world);
         let node = |place: Place<'_>, manifests: &Path| {
@@ -172,7 +176,7 @@ e2e!(
     }
 );
 
-e2e!(a_server_with_relative_paths, [Process, Oci], |world| {
+e2e!(a_server_with_relative_paths, [Process, Oci, OwnCri], |world| {
     static_pod(world);
     let (here, absolute) = (world.directory.path(), world.data());
     let place = at(here, "./data");
@@ -197,7 +201,7 @@ e2e!(a_server_with_relative_paths, [Process, Oci], |world| {
     assert!(world.processes().is_empty());
 });
 
-e2e!(a_data_directory_behind_a_link, [Process, Oci], |world| {
+e2e!(a_data_directory_behind_a_link, [Process, Oci, OwnCri], |world| {
     let (here, real) = (world.directory.path(), world.path("real"));
     std::fs::create_dir(&real).unwrap();
     symlink("real", world.data()).unwrap();
@@ -209,7 +213,7 @@ e2e!(a_data_directory_behind_a_link, [Process, Oci], |world| {
     run_ask_stop(world, &app, [at(here, "data"), elsewhere(&real)]);
 });
 
-e2e!(a_path_too_long_for_a_socket, [Process, Oci], |world| {
+e2e!(a_path_too_long_for_a_socket, [Process, Oci, OwnCri], |world| {
     let (here, long) = (world.directory.path(), "l".repeat(LONG));
     let absolute = here.join(&long);
     run_ask_stop(world, &greeter(world), [at(here, &long), elsewhere(&absolute)]);

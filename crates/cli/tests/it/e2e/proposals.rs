@@ -156,7 +156,7 @@ e2e!(a_waiting_request_is_asked_for_twice_a_second, |world| {
 // Debian's containerd does not know stop signals.
 e2e!(
     nginx_is_drained_by_the_signal_its_manifest_names,
-    [Process, Oci],
+    [Process, Oci, OwnCri],
     |world| {
         let mut agent = run(world, hastened(example("nginx-stop-signal")));
         agent.until_is("", "ready");

@@ -81,7 +81,7 @@ impl Traces {
 
 fn reset(world: &World, flags: &[&str]) -> Output {
     let mut command = world.command("reset");
-    if world.runtime == Runtime::Containerd {
+    if matches!(world.runtime, Runtime::Containerd | Runtime::OwnCri) {
         command.args(["--runtime", &world.runtime_flag()]);
     }
     command.args(flags).stdin(Stdio::null()).output().unwrap()
@@ -91,7 +91,7 @@ fn reset(world: &World, flags: &[&str]) -> Output {
 fn write_pod(world: &World) {
     std::fs::create_dir(world.path("manifests")).unwrap();
     let mut app = world.ready_demo("app", &[]);
-    if world.runtime == Runtime::Oci {
+    if matches!(world.runtime, Runtime::Oci | Runtime::OwnCri) {
         app = with(app, json!({"ports": [{"containerPort": 80, "hostPort": port()}]}));
         let memory = json!({"name": "memory", "mountPath": "/memory"});
         app["volumeMounts"].as_array_mut().unwrap().push(memory);
@@ -112,7 +112,7 @@ fn until_ready(world: &World) {
 
 e2e!(
     nothing_is_left_after_a_killed_agent,
-    [Process, Oci, Containerd],
+    [Process, Oci, Containerd, OwnCri],
     |world| {
         write_pod(world);
         let node = Node::start(world);

@@ -4,7 +4,6 @@ use serde_json::{Value, json};
 
 use super::harness::in_order;
 use super::world::{World, e2e, probe, with};
-use crate::command::load_shell_image as load;
 
 /// Exits with the number of the signal it gets, and is ready when it can.
 fn trapping(world: &World) -> Value {
@@ -48,7 +47,7 @@ fn ends_by(world: &World, container: &Value, signal: &str, exit_code: i32) -> Ve
 
 e2e!(
     a_stop_signal_nobody_handles_is_told_before_it_hurts,
-    [Process, Oci],
+    [Process, Oci, OwnCri],
     |world| {
         // A shell that ignores SIGUSR1, as PID 1 or not.
         let app = world.container("app", &["sh", "-c", "trap '' USR1; while :; do sleep 0.2; done"]);
@@ -85,7 +84,7 @@ e2e!(
 
 e2e!(
     sigkill_as_the_stop_signal_is_not_exceeded,
-    [Process, Oci],
+    [Process, Oci, OwnCri],
     |world| {
         let app = with(trapping(world), json!({"lifecycle": {"stopSignal": "SIGKILL"}}));
         ends_by(world, &app, "SIGKILL", 137);
@@ -110,7 +109,7 @@ e2e!(with_its_gate_off_it_gets_the_default_signal, |world| {
 
 e2e!(
     an_images_signal_counts_unless_the_manifest_names_one,
-    [Oci],
+    [Oci, OwnCri],
     |world| {
         for (index, (of_image, of_pod, signal, number)) in [
             ("SIGUSR2", None, "SIGUSR2", 12),
@@ -123,7 +122,7 @@ e2e!(
         .enumerate()
         {
             let image = format!("signals.local/number:{index}");
-            if !load(&world.data(), &image, Some(of_image)) {
+            if !world.load_image(&image, Some(of_image)) {
                 return;
             }
             let mut app = with(trapping(world), json!({"image": image}));
@@ -138,10 +137,10 @@ e2e!(
 
 e2e!(
     an_images_signal_that_nobody_knows_is_reported_and_not_used,
-    [Oci],
+    [Oci, OwnCri],
     |world| {
         let image = "signals.local/odd:1";
-        if load(&world.data(), image, Some("SIGNONSENSE")) {
+        if world.load_image(image, Some("SIGNONSENSE")) {
             let app = with(trapping(world), json!({"image": image}));
             let events = ends_by(world, &app, "SIGTERM", 15);
             assert!(

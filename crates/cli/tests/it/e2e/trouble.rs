@@ -103,7 +103,7 @@ e2e!(
 
 e2e!(
     a_corrupt_state_is_kept_aside_and_the_containers_are_adopted,
-    [Process, Oci, Containerd],
+    [Process, Oci, Containerd, OwnCri],
     |world| {
         let port = port();
         let app = with(

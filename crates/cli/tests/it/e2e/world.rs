@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::harness::{Agent, eventually};
+use crate::command::load_shell_image;
 use crate::cri::CriProcess;
 use pulselet_testing::containerd::{self, Containerd};
 use pulselet_testing::image_archive::busybox;
@@ -33,8 +34,7 @@ pub(crate) enum Runtime {
     Oci,
     /// Those of a containerd that each test starts for itself.
     Containerd,
-    /// Those of a `pulselet cri` that each test starts for itself. It is for a handful of tests: what containers do is the
-    /// same as with `Oci`.
+    /// Those of a `pulselet cri` that each test starts for itself, so that our client and our server of CRI prove each other.
     OwnCri,
 }
 
@@ -72,7 +72,7 @@ impl Runtime {
 /// gets a [`World`].
 macro_rules! e2e {
     ($(#[$meta:meta])* $name:ident, $body:expr) => {
-        e2e!($(#[$meta])* $name, [Process, Oci, Containerd], $body);
+        e2e!($(#[$meta])* $name, [Process, Oci, Containerd, OwnCri], $body);
     };
     ($(#[$meta:meta])* $name:ident, [$($runtime:ident),+], $body:expr) => {
         mod $name {
@@ -99,7 +99,7 @@ pub(crate) struct World {
     pub(crate) directory: TempDir,
     pub(crate) runtime: Runtime,
     containerd: Option<RefCell<Containerd>>,
-    own_cri: Option<CriProcess>,
+    own_cri: Option<RefCell<CriProcess>>,
 }
 
 impl World {
@@ -110,7 +110,7 @@ impl World {
             .expect("a directory");
         let containerd = (runtime == Runtime::Containerd).then(|| RefCell::new(Containerd::start()));
         let own_cri = (runtime == Runtime::OwnCri)
-            .then(|| CriProcess::start(&containerd::archive(containerd::IMAGE, None)));
+            .then(|| RefCell::new(CriProcess::start(&containerd::archive(containerd::IMAGE, None))));
         Self {
             directory,
             runtime,
@@ -127,15 +127,57 @@ impl World {
             .borrow_mut()
     }
 
+    fn own_cri(&self) -> RefMut<'_, CriProcess> {
+        self.own_cri
+            .as_ref()
+            .expect("a test of our own server")
+            .borrow_mut()
+    }
+
     /// What `--runtime` is given.
     pub(crate) fn runtime_flag(&self) -> String {
         match self.runtime {
             Runtime::Process | Runtime::Oci => self.runtime.name().to_owned(),
             Runtime::Containerd => format!("unix://{}", self.containerd().socket().display()),
-            Runtime::OwnCri => {
-                let own = self.own_cri.as_ref().expect("started with the world");
-                format!("unix://{}", own.socket().display())
+            Runtime::OwnCri => format!("unix://{}", self.own_cri().socket().display()),
+        }
+    }
+
+    /// Kills the CRI server of a test that has one, and nothing that it runs.
+    pub(crate) fn kill_server(&self) {
+        match self.runtime {
+            Runtime::Process | Runtime::Oci => panic!("there is no server"),
+            Runtime::Containerd => self.containerd().kill(),
+            Runtime::OwnCri => self.own_cri().kill(),
+        }
+    }
+
+    /// Starts the server again that was killed.
+    pub(crate) fn resume_server(&self) {
+        match self.runtime {
+            Runtime::Process | Runtime::Oci => panic!("there is no server"),
+            Runtime::Containerd => self.containerd().resume(),
+            Runtime::OwnCri => self.own_cri().resume(),
+        }
+    }
+
+    /// The image of containers that name none of their own.
+    pub(crate) const fn image(&self) -> &'static str {
+        match self.runtime {
+            Runtime::Process | Runtime::Oci => "pulselet.local/host",
+            Runtime::Containerd | Runtime::OwnCri => containerd::IMAGE,
+        }
+    }
+
+    /// Gives the runtime an image of a shell. False if this machine has nothing to make it of.
+    pub(crate) fn load_image(&self, name: &str, stop_signal: Option<&str>) -> bool {
+        match self.runtime {
+            Runtime::Process | Runtime::Oci => load_shell_image(&self.data(), name, stop_signal),
+            Runtime::Containerd => {
+                self.containerd().import(name, stop_signal);
+                true
             }
+            Runtime::OwnCri => load_shell_image(&self.own_cri().data(), name, stop_signal),
         }
     }
 
@@ -156,18 +198,15 @@ impl World {
 
     /// A container of the host's own files with a program of its own.
     pub(crate) fn container(&self, name: &str, command: &[&str]) -> Value {
-        let (image, mounts) = match self.runtime {
-            Runtime::Process | Runtime::Oci => ("pulselet.local/host", json!([])),
+        let mounts = match self.runtime {
+            Runtime::Process | Runtime::Oci => json!([]),
             // What makes the image the host's own files.
-            Runtime::Containerd | Runtime::OwnCri => (
-                containerd::IMAGE,
-                json!([
-                    {"name": "usr", "mountPath": "/usr", "readOnly": true},
-                    {"name": "program", "mountPath": "/program", "readOnly": true},
-                ]),
-            ),
+            Runtime::Containerd | Runtime::OwnCri => json!([
+                {"name": "usr", "mountPath": "/usr", "readOnly": true},
+                {"name": "program", "mountPath": "/program", "readOnly": true},
+            ]),
         };
-        json!({"name": name, "image": image, "command": command, "volumeMounts": mounts})
+        json!({"name": name, "image": self.image(), "command": command, "volumeMounts": mounts})
     }
 
     /// A demo that listens on a port of its own. `fields` of the container are made with a function that makes an
@@ -349,7 +388,8 @@ impl World {
                 .map(Pid::as_raw_pid)
                 .collect();
         }
-        if let Some(own) = &self.own_cri {
+        if self.own_cri.is_some() {
+            let own = self.own_cri();
             let mut left = processes(|line| contains(line, own.directory()));
             left.remove(&own.pid());
             return left;

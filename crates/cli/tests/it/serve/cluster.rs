@@ -1,5 +1,5 @@
-//! Running servers and nodes, and kubectl to talk to them. Pods are plain processes unless a test asks for containers; none
-//! outlives its test.
+//! Running servers and nodes, and kubectl to talk to them. Pods are plain processes unless a test asks for containers, built
+//! in or of a CRI server of ours; none outlives its test.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::SocketAddr;
@@ -10,6 +10,10 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+use crate::cri::CriProcess;
+use pulselet_testing::containerd;
+use pulselet_testing::image_archive::busybox;
 
 /// How long something may take to come; nothing waited for takes a tenth of it on an idle machine.
 const PATIENCE: Duration = Duration::from_mins(2);
@@ -34,7 +38,9 @@ pub(crate) struct Cluster {
     directory: TempDir,
     parts: Parts,
     /// What `--runtime` is given.
-    runtime: &'static str,
+    runtime: String,
+    /// The server whose containers the pods are, if it is by way of CRI. It goes after all else.
+    own_cri: Option<CriProcess>,
     children: Vec<Child>,
     kubeconfig: PathBuf,
     /// Where an API of its own listens, also after a restart.
@@ -80,6 +86,32 @@ impl Cluster {
         Self::new(Parts::Bootstrapped)
     }
 
+    /// `serve` by way of CRI: with containers of a `pulselet cri` of its own.
+    pub(crate) fn serve_by_cri() -> Option<Self> {
+        Self::new_by_cri(Parts::One(Vec::new()))
+    }
+
+    /// The same with `api` and `node` as two processes.
+    pub(crate) fn apart_by_cri() -> Option<Self> {
+        Self::new_by_cri(Parts::Two {
+            api: Vec::new(),
+            node: Vec::new(),
+        })
+    }
+
+    fn new_by_cri(parts: Parts) -> Option<Self> {
+        if !pulselet_testing::requires("root", pulselet_testing::is_root()) {
+            return None;
+        }
+        busybox()?;
+        let mut cluster = Self::prepare(parts, "none")?;
+        let server = CriProcess::start(&containerd::archive(containerd::IMAGE, None));
+        cluster.runtime = format!("unix://{}", server.socket().display());
+        cluster.own_cri = Some(server);
+        cluster.start();
+        Some(cluster)
+    }
+
     /// `serve` with built-in containers, and an image to run them from.
     pub(crate) fn serve_containers(archive: &[u8]) -> Option<Self> {
         if !pulselet_testing::requires("root", pulselet_testing::is_root()) {
@@ -106,7 +138,7 @@ impl Cluster {
         Some(cluster)
     }
 
-    fn prepare(parts: Parts, runtime: &'static str) -> Option<Self> {
+    fn prepare(parts: Parts, runtime: &str) -> Option<Self> {
         if !has_kubectl() {
             return None;
         }
@@ -116,7 +148,8 @@ impl Cluster {
             kubeconfig: directory.path().join("none"),
             directory,
             parts,
-            runtime,
+            runtime: runtime.to_owned(),
+            own_cri: None,
             children: Vec::new(),
             address: free_address(),
         })
@@ -175,7 +208,7 @@ impl Cluster {
         command
             .args([
                 "--runtime",
-                self.runtime,
+                &self.runtime,
                 "--node-name",
                 NODE,
                 "--node-listen",
@@ -332,8 +365,28 @@ impl Cluster {
         let mut object = object.clone();
         object["apiVersion"] = json!("v1");
         object["kind"] = json!("Pod");
+        if self.own_cri.is_some() {
+            self.give_files(&mut object["spec"]);
+        }
         self.try_kubectl(&["apply", "-f", "-"], &object.to_string())
             .unwrap_or_else(|error| panic!("kubectl apply: {error}"));
+    }
+
+    /// Shows containers what plain processes see: the host's programs, and this cluster's directory.
+    fn give_files(&self, spec: &mut Value) {
+        let directory = self.directory.path();
+        spec["volumes"] = json!([
+            {"name": "usr", "hostPath": {"path": "/usr"}},
+            {"name": "directory", "hostPath": {"path": directory}},
+        ]);
+        for container in spec["containers"].as_array_mut().expect("a list") {
+            container["image"] = json!(containerd::IMAGE);
+            container["imagePullPolicy"] = json!("Never");
+            container["volumeMounts"] = json!([
+                {"name": "usr", "mountPath": "/usr", "readOnly": true},
+                {"name": "directory", "mountPath": directory},
+            ]);
+        }
     }
 
     /// What is said about a pod that the API does not take.
@@ -421,7 +474,7 @@ impl Drop for Cluster {
         node.arg("--manifests").arg(&nothing).stdout(Stdio::null());
         node.args([
             "--runtime",
-            self.runtime,
+            &self.runtime,
             "--metrics",
             "127.0.0.1:0",
             "--data-dir",

@@ -1,4 +1,5 @@
-//! Logs, exec, attach, port-forward and cp, by kubectls of today and of 2021, with real processes behind them.
+//! Logs, exec, attach, port-forward and cp, by kubectls of today and of 2021, with real processes behind them: plain ones,
+//! and those in containers of `pulselet cri`, where every stream passes our client and our server of CRI as well.
 
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -8,6 +9,37 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use serde_json::{Value, json};
 
 use super::cluster::{Cluster, kubectl_program, pod, shell};
+
+/// A test of a cluster, once with plain processes and once by way of CRI.
+macro_rules! both_ways {
+    ($name:ident, serve) => {
+        both_ways!($name, Cluster::serve(&[]), Cluster::serve_by_cri());
+    };
+    ($name:ident, apart) => {
+        both_ways!($name, Cluster::apart(&[], &[]), Cluster::apart_by_cri());
+    };
+    ($name:ident, $process:expr, $cri:expr) => {
+        mod $name {
+            use super::*;
+
+            #[test]
+            #[expect(non_snake_case, reason = "named after the runtime")]
+            fn Process() {
+                if let Some(cluster) = $process {
+                    super::$name(&cluster);
+                }
+            }
+
+            #[test]
+            #[expect(non_snake_case, reason = "named after the runtime")]
+            fn OwnCri() {
+                if let Some(cluster) = $cri {
+                    super::$name(&cluster);
+                }
+            }
+        }
+    };
+}
 
 /// A kubectl and how it speaks.
 #[derive(Debug)]
@@ -106,11 +138,9 @@ fn runs(word: &str) -> bool {
     })
 }
 
-#[test]
-fn logs_are_shown_in_every_way() {
-    let Some(cluster) = Cluster::serve(&[]) else {
-        return;
-    };
+both_ways!(logs_are_shown_in_every_way, serve);
+
+fn logs_are_shown_in_every_way(cluster: &Cluster) {
     cluster.until_node_ready();
     let mut talks = pod("talks", &shell("echo one; echo two >&2; sleep 1; echo three"));
     let mut other = talks["spec"]["containers"][0].clone();
@@ -150,19 +180,17 @@ fn logs_are_shown_in_every_way() {
         "{all}"
     );
     for kubectl in kubectls() {
-        let output = kubectl.run(&cluster, &["logs", "talks", "-c", "app", "--limit-bytes=4"], b"");
+        let output = kubectl.run(cluster, &["logs", "talks", "-c", "app", "--limit-bytes=4"], b"");
         assert_eq!(output.stdout.len(), 4, "{kubectl:?}: {output:?}");
-        let output = kubectl.run(&cluster, &["logs", "talks", "-c", "app", "-p"], b"");
+        let output = kubectl.run(cluster, &["logs", "talks", "-c", "app", "-p"], b"");
         let complaint = "previous terminated container \"app\" in pod \"talks\" not found";
         assert!(text(&output.stderr).contains(complaint), "{output:?}");
     }
 }
 
-#[test]
-fn the_log_of_the_life_before_is_kept() {
-    let Some(cluster) = Cluster::serve(&[]) else {
-        return;
-    };
+both_ways!(the_log_of_the_life_before_is_kept, serve);
+
+fn the_log_of_the_life_before_is_kept(cluster: &Cluster) {
     cluster.until_node_ready();
     let marker = cluster.path("begun");
     let script = format!(
@@ -178,30 +206,28 @@ fn the_log_of_the_life_before_is_kept() {
     });
 }
 
-#[test]
-fn commands_have_streams_terminals_and_exit_codes() {
-    let Some(cluster) = Cluster::serve(&[]) else {
-        return;
-    };
+both_ways!(commands_have_streams_terminals_and_exit_codes, serve);
+
+fn commands_have_streams_terminals_and_exit_codes(cluster: &Cluster) {
     cluster.until_node_ready();
     cluster.apply(&pod("web", &json!({})));
     cluster.until_ready("web");
     let noise: Vec<u8> = (0..400_000_u32).flat_map(u32::to_le_bytes).collect();
     for kubectl in kubectls() {
         let script = "echo out; echo err >&2; exit 7";
-        let output = kubectl.run(&cluster, &["exec", "web", "--", "sh", "-c", script], b"");
+        let output = kubectl.run(cluster, &["exec", "web", "--", "sh", "-c", script], b"");
         assert_eq!(output.status.code(), Some(7), "{kubectl:?}: {output:?}");
         assert_eq!(text(&output.stdout), "out\n");
         assert!(text(&output.stderr).starts_with("err\n"), "{output:?}");
-        let output = kubectl.run(&cluster, &["exec", "-i", "web", "--", "cat"], &noise);
+        let output = kubectl.run(cluster, &["exec", "-i", "web", "--", "cat"], &noise);
         assert!(
             output.stdout == noise,
             "{kubectl:?}: {} bytes came back",
             output.stdout.len()
         );
-        let output = kubectl.run(&cluster, &["exec", "web", "--", "no-such-program"], b"");
+        let output = kubectl.run(cluster, &["exec", "web", "--", "no-such-program"], b"");
         assert!(!output.status.success() && text(&output.stderr).contains("no-such-program"));
-        in_a_terminal(&cluster, &kubectl);
+        in_a_terminal(cluster, &kubectl);
     }
 }
 
@@ -238,11 +264,9 @@ fn in_a_terminal(cluster: &Cluster, kubectl: &Kubectl) {
     assert_eq!(output.status.code(), Some(5), "{kubectl:?}: {shown}");
 }
 
-#[test]
-fn a_kubectl_that_is_killed_takes_its_command_along() {
-    let Some(cluster) = Cluster::serve(&[]) else {
-        return;
-    };
+both_ways!(a_kubectl_that_is_killed_takes_its_command_along, serve);
+
+fn a_kubectl_that_is_killed_takes_its_command_along(cluster: &Cluster) {
     cluster.until_node_ready();
     cluster.apply(&pod("web", &json!({})));
     cluster.until_ready("web");
@@ -250,7 +274,7 @@ fn a_kubectl_that_is_killed_takes_its_command_along() {
         // Nobody else sleeps this long.
         let word = format!("{}.{number}", 1_000_000 + std::process::id());
         let script = format!("echo begun; exec sleep {word}");
-        let mut running = kubectl.start(&cluster, &["exec", "-i", "web", "--", "sh", "-c", &script]);
+        let mut running = kubectl.start(cluster, &["exec", "-i", "web", "--", "sh", "-c", &script]);
         assert_eq!(running.line(), "begun\n");
         cluster.until("the command", || runs(&word).then_some(()));
         running.kill();
@@ -258,18 +282,16 @@ fn a_kubectl_that_is_killed_takes_its_command_along() {
     }
 }
 
-#[test]
-fn attached_clients_speak_with_the_container() {
-    let Some(cluster) = Cluster::serve(&[]) else {
-        return;
-    };
+both_ways!(attached_clients_speak_with_the_container, serve);
+
+fn attached_clients_speak_with_the_container(cluster: &Cluster) {
     cluster.until_node_ready();
     let mut fields = shell("while read -r line; do echo \"heard $line\"; done");
     fields["stdin"] = json!(true);
     cluster.apply(&pod("listens", &fields));
     cluster.until_ready("listens");
     for kubectl in kubectls() {
-        let mut running = kubectl.start(&cluster, &["attach", "-i", "listens"]);
+        let mut running = kubectl.start(cluster, &["attach", "-i", "listens"]);
         let stdin = running.child.stdin.as_mut().expect("a pipe");
         stdin.write_all(b"me\n").expect("it is typed");
         assert_eq!(running.line(), "heard me\n", "{kubectl:?}");
@@ -280,12 +302,10 @@ fn attached_clients_speak_with_the_container() {
     });
 }
 
-#[test]
-fn ports_are_forwarded() {
-    // The node has a certificate of its own making.
-    let Some(cluster) = Cluster::apart(&[], &[]) else {
-        return;
-    };
+// The node has a certificate of its own making.
+both_ways!(ports_are_forwarded, apart);
+
+fn ports_are_forwarded(cluster: &Cluster) {
     cluster.until_node_ready();
     let server = "import http.server as h; s = h.ThreadingHTTPServer(('127.0.0.1', 0), h.SimpleHTTPRequestHandler); \
                   print(s.server_port, flush=True); s.serve_forever()";
@@ -296,7 +316,7 @@ fn ports_are_forwarded() {
         log.lines().next().map(str::to_owned)
     });
     for kubectl in kubectls() {
-        let mut running = kubectl.start(&cluster, &["port-forward", "pod/serves", &format!(":{port}")]);
+        let mut running = kubectl.start(cluster, &["port-forward", "pod/serves", &format!(":{port}")]);
         let line = running.line();
         let local = line
             .split("127.0.0.1:")
@@ -316,11 +336,9 @@ fn ports_are_forwarded() {
     }
 }
 
-#[test]
-fn files_are_copied_both_ways() {
-    let Some(cluster) = Cluster::serve(&[]) else {
-        return;
-    };
+both_ways!(files_are_copied_both_ways, serve);
+
+fn files_are_copied_both_ways(cluster: &Cluster) {
     cluster.until_node_ready();
     cluster.apply(&pod("web", &json!({})));
     cluster.until_ready("web");
@@ -337,7 +355,7 @@ fn files_are_copied_both_ways() {
             (original.display().to_string(), remote.clone()),
             (remote, back.display().to_string()),
         ] {
-            let output = kubectl.run(&cluster, &["cp", &from, &to], b"");
+            let output = kubectl.run(cluster, &["cp", &from, &to], b"");
             assert!(output.status.success(), "{kubectl:?}: {output:?}");
         }
         assert!(

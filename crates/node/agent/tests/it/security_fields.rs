@@ -108,11 +108,12 @@ async fn host_processes_honour_or_refuse_every_field() {
 
 #[tokio::test]
 async fn cri_servers_honour_or_refuse_every_field() {
-    let most = SecurityFeatures {
-        user_namespaces: false,
-        ..SecurityFeatures::ALL
-    };
-    check(|row| row.cri, pulselet_cri_client::SECURITY, most).await;
+    check(
+        |row| row.cri,
+        pulselet_cri_client::SECURITY,
+        SecurityFeatures::ALL,
+    )
+    .await;
 }
 
 fn keys(value: &impl Serialize) -> BTreeSet<String> {

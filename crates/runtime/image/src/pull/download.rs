@@ -97,13 +97,30 @@ pub(super) async fn blob(
     registry: &Registry,
     descriptor: &Descriptor,
     directory: &Path,
-    on_step: impl Fn(LayerStep) + Send,
+    on_step: impl Fn(LayerStep) + Send + Sync,
 ) -> Result<Blob, DownloadError> {
-    let mut download = Download::open(descriptor, directory).await?;
+    let download = Download::open(descriptor, directory).await?;
+    let goes_on = download.done > 0;
+    match run(download, registry, descriptor, &on_step).await {
+        // What an earlier try has left may be of another server, and broken. It is gone now.
+        Err(DownloadError::Corrupt { .. }) if goes_on => {
+            let anew = Download::open(descriptor, directory).await?;
+            run(anew, registry, descriptor, &on_step).await
+        }
+        ended => ended,
+    }
+}
+
+async fn run(
+    mut download: Download,
+    registry: &Registry,
+    descriptor: &Descriptor,
+    on_step: &(impl Fn(LayerStep) + Send + Sync),
+) -> Result<Blob, DownloadError> {
     let (mut vain, mut pause) = (0, FIRST_PAUSE);
     while download.done < descriptor.size {
         let before = download.done;
-        let ended = download.go_on(registry, &on_step).await;
+        let ended = download.go_on(registry, on_step).await;
         if download.done == descriptor.size {
             break;
         }
@@ -176,7 +193,7 @@ impl Download {
     async fn go_on(
         &mut self,
         registry: &Registry,
-        on_step: &(impl Fn(LayerStep) + Send),
+        on_step: &(impl Fn(LayerStep) + Send + Sync),
     ) -> Result<(), DownloadError> {
         let digest = self.digest;
         let failed = |source| DownloadError::Registry { digest, source };

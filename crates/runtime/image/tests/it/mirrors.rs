@@ -95,3 +95,20 @@ async fn mirrors_see_no_credentials() {
     assert!(!thief.heads().is_empty(), "it was asked");
     assert!(!thief.saw_credentials(), "{:?}", thief.heads());
 }
+
+/// A download goes on where an earlier one has ended, also where that was of another place.
+#[tokio::test]
+async fn what_a_broken_mirror_has_left_of_a_layer_does_not_spoil_it() {
+    let ((Some(origin), Some(broken)), true) = ((Server::start(false), Server::start(false)), root()) else {
+        return;
+    };
+    let layer = Layer::new().file("from", "the same").finish();
+    push(&origin, "the same").await;
+    push(&broken, "the same").await;
+    let descriptor = broken.push_blob(layer).await;
+    std::fs::write(broken.blob_file(&descriptor), "nonsense").expect("writes");
+    let name = reference(origin.address, ":1");
+    let mirrors = vec![mirror(&origin.address.to_string(), broken.address)];
+    let given = pull(mirrors, &name, Auth::Anonymous).await;
+    assert_eq!(given.expect("the registry has it"), "the same");
+}

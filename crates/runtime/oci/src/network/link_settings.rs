@@ -25,8 +25,10 @@ const OF_BRIDGE: &[(&str, &str, &str)] = &[
 const OF_POD: &[(&str, &str, &str)] = &[
     ("ipv6", "accept_ra", "0"),
     ("ipv6", "accept_redirects", "0"),
-    // Its own address of the link follows from the hardware address; it may send under no other.
+    // Its own address of the link follows from the hardware address; it may send under no other. So nobody else can have
+    // it, and nobody has to be asked: every question would go to every pod of the machine.
     ("ipv6", "addr_gen_mode", "0"),
+    ("ipv6", "accept_dad", "0"),
     ("ipv4", "accept_redirects", "0"),
 ];
 

@@ -39,6 +39,9 @@ const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 const IFA_F_NODAD: u8 = 2;
 const IFF_UP: u32 = 1;
+const IFLA_AF_SPEC: u16 = 26;
+const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
+const ADDR_GEN_MODE_NONE: u8 = 1;
 const RTM_NEWQDISC: u16 = 36;
 const RTM_NEWTFILTER: u16 = 44;
 const TCA_KIND: u16 = 1;
@@ -124,6 +127,22 @@ impl Netlink {
             });
         });
         self.exchange(message).map(drop)
+    }
+
+    /// Keeps the kernel from giving the host's end of a pair an address of its own: it is a port of a bridge and needs none,
+    /// and an address would be asked for and reported, to the pod. A machine without IPv6 gives none anyway.
+    pub(crate) fn leave_without_address(&self, link: u32) -> io::Result<()> {
+        let mut message = Message::new(RTM_NEWLINK, 0);
+        message.link_head(link, false);
+        message.nested(IFLA_AF_SPEC, |families| {
+            families.nested(u16::from(AF_INET6), |settings| {
+                settings.bytes(IFLA_INET6_ADDR_GEN_MODE, &[ADDR_GEN_MODE_NONE]);
+            });
+        });
+        match self.exchange(message) {
+            Err(error) if error.raw_os_error() != Some(Errno::AFNOSUPPORT.raw_os_error()) => Err(error),
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 
     pub(crate) fn set_up(&self, link: u32) -> io::Result<()> {

@@ -6,7 +6,9 @@
 //! neither nftables nor a list of pods is needed.
 //!
 //! What always holds: a frame that is let through names nobody but its pod as its sender. Other protocols than those
-//! three, router advertisements and redirects are dropped, and neighbour messages behind further headers too.
+//! three, router advertisements and redirects are dropped, and neighbour messages behind further headers too. So are
+//! messages about groups: nobody on the bridge routes for groups, each report would be copied to every other pod, and a
+//! question would make the bridge go by the reports.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -56,6 +58,8 @@ const DESTINATION_OPTIONS: u32 = 60;
 const NEIGHBOUR_SOLICITATION: u32 = 135;
 const NEIGHBOUR_ADVERTISEMENT: u32 = 136;
 const NEIGHBOUR_MESSAGES: [u32; 5] = [133, 134, NEIGHBOUR_SOLICITATION, NEIGHBOUR_ADVERTISEMENT, 137];
+/// Question, report and farewell, and the second version of the report. They have a header of options before them.
+const GROUP_MESSAGES: [u32; 4] = [130, 131, 132, 143];
 const ROUTER_ADVERTISEMENT: u32 = 134;
 const REDIRECT: u32 = 137;
 
@@ -243,13 +247,13 @@ fn check_v6(assembly: &mut Assembly, address: Ipv6Addr, local: Ipv6Addr) {
     }
     assembly.end(Label::Pass);
 
-    // Reports about groups have that header; the second byte says how many times eight bytes follow its first eight.
+    // The second byte says how many times eight bytes follow its first eight.
     assembly.mark(Label::HopByHopIcmp);
     assembly.step(LOAD_BYTE, V6_PAYLOAD + 1);
     assembly.step(SHIFT_LEFT, 3);
     assembly.step(TO_INDEX, 0);
     assembly.step(LOAD_BYTE_INDEXED, V6_PAYLOAD + 8);
-    for message in NEIGHBOUR_MESSAGES {
+    for message in NEIGHBOUR_MESSAGES.into_iter().chain(GROUP_MESSAGES) {
         assembly.if_equal(message, Label::Drop);
     }
     assembly.end(Label::Pass);
@@ -397,7 +401,9 @@ mod tests {
                 false,
             ),
             (IPV6, v6(local, ICMPV6, &neighbour(REDIRECT, local)), false),
-            (IPV6, behind(HOP_BY_HOP, ICMPV6, report), true),
+            (IPV6, behind(HOP_BY_HOP, ICMPV6, report), false),
+            (IPV6, behind(HOP_BY_HOP, ICMPV6, vec![130, 0, 0, 0]), false),
+            (IPV6, behind(HOP_BY_HOP, ICMPV6, vec![128, 0, 0, 0]), true),
             (IPV6, behind(HOP_BY_HOP, ICMPV6, advertise(other)), false),
             (IPV6, behind(DESTINATION_OPTIONS, ICMPV6, advertise(other)), false),
             (

@@ -13,7 +13,7 @@ use std::{
 
 use pulselet_runtime::{
     ContainerFilter, ContainerState, ContainerStatus, Error, IdRange, Operation, PidNamespace, Result,
-    SandboxConfig, SandboxId, SandboxState,
+    SandboxConfig, SandboxId, SandboxState, user_ids,
 };
 use pulselet_shim::{
     Handshake,
@@ -27,7 +27,6 @@ use crate::{
     cni::{self, CniError, Target},
     network::PodAddresses,
     sandbox::{self, Plan, SandboxError},
-    user_ids,
 };
 
 /// How long a pause process may take to be gone after it was killed.

@@ -126,7 +126,7 @@ async fn a_command_has_a_terminal_if_it_wants_one() {
         command: vec![
             "sh".into(),
             "-c".into(),
-            "read line; stty size >&2; test -t 0 && echo got $line".into(),
+            "read line; stty size >&2; tty; test -t 0 && echo got $line".into(),
         ],
         tty: true,
         stdin: true,
@@ -156,6 +156,10 @@ async fn a_command_has_a_terminal_if_it_wants_one() {
         .await
         .expect("reads");
     assert!(text.contains("11 77") && text.contains("got hello"), "{text:?}");
+    assert!(
+        text.contains("/dev/pts/"),
+        "it has a name in the container: {text:?}"
+    );
     assert_eq!(streams.exit.await.expect("is told").expect("ended"), 0);
     world.finish().await;
 }

@@ -84,9 +84,9 @@ const APP_ARMOR: Verdicts = [
     Verdict::Refused,
     Verdict::IfAble(OF_SERVERS),
 ];
-/// Where the kernel can map the owners of files.
-const fn with_own_users(oci: &'static str) -> Verdicts {
-    [Verdict::IfAble(oci), Verdict::Refused, Verdict::Refused]
+/// Where the kernel can map the owners of files, and the server makes use of that.
+const fn with_own_users(oci: &'static str, cri: &'static str) -> Verdicts {
+    [Verdict::IfAble(oci), Verdict::Refused, Verdict::IfAble(cri)]
 }
 /// The test of what only some servers have.
 const OF_SERVERS: &str = "profiles_groups_and_attributes_of_mounts_are_passed_on";
@@ -127,7 +127,10 @@ fn of_containers() -> Vec<Row> {
         (
             "procMount",
             json!("Unmasked"),
-            with_own_users("an_unmasked_proc_gives_such_a_pod_nothing_of_the_host"),
+            with_own_users(
+                "an_unmasked_proc_gives_such_a_pod_nothing_of_the_host",
+                "privileged_containers_see_everything",
+            ),
         ),
         (
             "readOnlyRootFilesystem",
@@ -197,7 +200,10 @@ fn beside_contexts() -> Vec<Row> {
         (
             "hostUsers",
             json!(false),
-            with_own_users("root_in_a_pod_with_its_own_users_is_nobody_on_the_host"),
+            with_own_users(
+                "root_in_a_pod_with_its_own_users_is_nobody_on_the_host",
+                "users_of_a_pods_own_are_one_range_and_are_found_again",
+            ),
         ),
         (
             "hostPID",
