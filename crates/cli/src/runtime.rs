@@ -114,7 +114,7 @@ pub(crate) fn used_in(data_dir: &Path, cri: &RuntimeChoice) -> Vec<RuntimeChoice
     let is_root = rustix::process::geteuid().is_root();
     // The names of what containers leave on the machine follow from the directory: its files are not needed.
     let built_in = BuiltIn::ALL.into_iter().filter(|choice| match choice {
-        BuiltIn::Oci => is_root,
+        BuiltIn::Oci => is_root && OciRuntime::may_have_containers(&choice.root(data_dir)),
         BuiltIn::Process => choice.root(data_dir).is_dir(),
     });
     let mut used: Vec<_> = built_in.map(RuntimeChoice::BuiltIn).collect();

@@ -37,6 +37,15 @@ pub(crate) fn repository() -> &'static str {
     concat!(env!("CARGO_MANIFEST_DIR"), "/../..")
 }
 
+/// Waits for its turn to use the machine's usual places in a mount namespace of its own. Cgroups go by the names of places,
+/// so there is one test at a time, until the file is closed.
+pub(crate) fn usual_places() -> std::fs::File {
+    let turn = std::env::temp_dir().join("pulselet-test-pages.lock");
+    let turn = std::fs::File::create(turn).expect("a file for the lock");
+    turn.lock().expect("the lock can be waited for");
+    turn
+}
+
 pub(crate) fn pulselet(args: &[&str]) -> Run {
     command(args)
         .stdin(Stdio::null())

@@ -205,7 +205,7 @@ fn our_behaviour(seen: &Seen, pod: &str) -> Behaviour {
                 behaviour.exits.insert(Life { container, number }, exit);
             }
             // Events go with their pod: those of its end are in lines.
-            "killing" if line["reason"] == "deleted" => {
+            "killing" if line["reason"] == "stopped" => {
                 let message = format!("Stopping container {container}");
                 behaviour.events.insert(("Killing".to_owned(), message));
             }

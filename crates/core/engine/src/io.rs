@@ -101,9 +101,12 @@ pub enum Input {
         life: LifeKey,
         signal: Signal,
     },
-    /// A deletion or a stop by the user; without a number the pod's own grace period counts. A later one can
-    /// only shorten it.
+    /// Without a number the pod's own grace period counts. A later one can only shorten it.
     Delete {
+        grace: Option<Span>,
+    },
+    /// A stop by a user of the node: a deletion whose lines say who wanted it.
+    Stop {
         grace: Option<Span>,
     },
     /// The node needs the room. Without a number the pod's own grace period counts.

@@ -135,6 +135,8 @@ pub enum KillReason {
     StartupProbe,
     LivenessProbe,
     Deleted,
+    /// A user of the node stopped the pod; it is there again once it is started.
+    Stopped,
     Evicted,
     Deadline,
     SandboxChanged,
@@ -154,6 +156,7 @@ impl KillReason {
             Self::StartupProbe => Some(ProbeKind::Startup),
             Self::LivenessProbe => Some(ProbeKind::Liveness),
             Self::Deleted
+            | Self::Stopped
             | Self::Evicted
             | Self::Deadline
             | Self::SandboxChanged

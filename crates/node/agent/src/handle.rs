@@ -115,7 +115,17 @@ impl NodeHandle {
                 return Ok(Err(error.into()));
             }
         }
-        Ok(self.delete_pod(pod, grace).await?.map_err(StopError::from))
+        Ok(self.end_as_stopped(pod, grace).await?.map_err(StopError::from))
+    }
+
+    /// Deletes a pod because a user of the node wants it stopped.
+    async fn end_as_stopped(
+        &self,
+        pod: &PodName,
+        grace: Option<Duration>,
+    ) -> Result<Result<(), NoSuchPod>, Gone> {
+        let pod = pod.clone();
+        self.ask(|reply| Request::Stop { pod, grace, reply }).await
     }
 
     /// Runs a pod again that was stopped.
@@ -169,7 +179,7 @@ impl NodeHandle {
     pub(crate) async fn end_stopped(self) {
         for stopped in self.stopped.all() {
             // One that is gone already is as it should be.
-            let _ = self.delete_pod(&pod_name_of(&stopped.pod), None).await;
+            let _ = self.end_as_stopped(&pod_name_of(&stopped.pod), None).await;
         }
     }
 

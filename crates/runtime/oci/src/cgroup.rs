@@ -47,7 +47,7 @@ const MAX_DEPTH: usize = 8;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CgroupError {
-    #[error("this machine has no cgroups that can be used")]
+    #[error("none are mounted here that can be used; `mount -t cgroup2 cgroup2 /sys/fs/cgroup` does that")]
     NoHierarchy,
     #[error("cannot read the mounts: {0}")]
     ReadMounts(io::Error),

@@ -71,6 +71,11 @@ pub(crate) fn names(root: &Path, bridge: &str, hierarchies: &Hierarchies) -> Nam
     names
 }
 
+/// Whether a runtime has had this root: what it had on the machine may still be there.
+pub(crate) fn was_opened(root: &Path) -> bool {
+    root.join(FILE).exists()
+}
+
 fn inode(path: &Path) -> Option<(u64, u64)> {
     let metadata = fs::metadata(path).ok()?;
     Some((metadata.dev(), metadata.ino()))

@@ -202,6 +202,12 @@ impl OciRuntime {
     /// file systems that can map the owners of files; [`Runtime::version`] says whether they are there.
     pub const SECURITY: SecurityFeatures = SecurityFeatures::ALL;
 
+    /// Whether the machine may have something of this root. A root whose files are gone is known by its cgroups; where there
+    /// are none, nobody can have made containers for a root that says nothing of them.
+    pub fn may_have_containers(root: &Path) -> bool {
+        place::was_opened(root) || Hierarchies::find().is_ok()
+    }
+
     /// Opens the root, adopts what is there and removes what belongs to nothing any more.
     pub async fn open(options: OciOptions) -> std::result::Result<Self, OciOpenError> {
         if !rustix::process::geteuid().is_root() {

@@ -72,6 +72,35 @@ e2e!(a_container_is_restarted_in_its_pod, |world| {
     assert!(world.processes().is_empty());
 });
 
+e2e!(a_binary_is_replaced_while_its_pods_run, [Process, Oci], |world| {
+    let program = world.path("pulselet");
+    // As `install` and package managers do it: beside the old one, then in its place.
+    let install = || {
+        let new = world.path("pulselet-new");
+        std::fs::copy(env!("CARGO_BIN_EXE_pulselet"), &new).unwrap();
+        std::fs::rename(&new, &program).unwrap();
+    };
+    install();
+    write(world, &world.ready_demo("app", &[]));
+    let node = Node::start_program(world, &program);
+    let before = wait_for(world, "pod", is_ready);
+    drop(node);
+    let written = std::fs::OpenOptions::new().write(true).open(&program);
+    assert_eq!(
+        written.unwrap_err().kind(),
+        std::io::ErrorKind::ExecutableFileBusy
+    );
+    install();
+    let node = Node::start_program(world, &program);
+    let after = wait_for(world, "same pod", is_ready);
+    for field in ["containerID", "restartCount"] {
+        assert_eq!(app(&after)[field], app(&before)[field], "{field}");
+    }
+    said(world, "stop", &["web"]);
+    drop(node);
+    assert!(world.processes().is_empty());
+});
+
 e2e!(
     a_stopped_pod_stays_known_and_stopped_until_it_is_started,
     [Process, Oci, OwnCri],

@@ -130,7 +130,7 @@ e2e!(
         assert_eq!(text(&stop), "pod default/web stopped\n");
         let ended = agent.finish();
         assert_eq!(ended.code, Some(0), "a run ends with its last pod");
-        in_order(&ended.seen, &[("app", "killing:deleted"), ("", "deleted")]);
+        in_order(&ended.seen, &[("app", "killing:stopped"), ("", "deleted")]);
         // The history is kept, agent or not.
         let lines = text(&out(world.command("history").args(["-o", "json"])));
         let kills = lines.lines().filter(|line| line.contains("\"type\":\"killing\""));

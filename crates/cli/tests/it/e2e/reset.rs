@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use pulselet_testing::{is_root, requires};
 use serde_json::{Value, json};
 
 use super::harness::eventually;
@@ -184,6 +185,32 @@ e2e!(
         assert_eq!(Traces::of(world, &names), Traces::default());
     }
 );
+
+e2e!(host_processes_go_without_cgroups, [Process], |world| {
+    if !requires("root", is_root()) {
+        return;
+    }
+    write_pod(world);
+    let node = Node::start(world);
+    until_ready(world);
+    drop(node);
+    let reset = world.command("reset");
+    let mut command = Command::new("unshare");
+    command.args([
+        "--mount",
+        "sh",
+        "-c",
+        "umount -a -l -t cgroup,cgroup2 && exec \"$@\"",
+        "sh",
+    ]);
+    command
+        .arg(reset.get_program())
+        .args(reset.get_args())
+        .arg("--yes");
+    let done = command.stdin(Stdio::null()).output().unwrap();
+    assert_eq!(done.status.code(), Some(0), "{done:?}");
+    assert!(world.processes().is_empty() && !world.data().exists());
+});
 
 e2e!(files_of_others_stay, [Process], |world| {
     std::fs::create_dir(world.data()).unwrap();

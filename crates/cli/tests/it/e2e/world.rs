@@ -471,7 +471,13 @@ pub(crate) struct Node(Child);
 
 impl Node {
     pub(crate) fn start(world: &World) -> Self {
-        let mut command = world.command("node");
+        Self::start_program(world, Path::new(env!("CARGO_BIN_EXE_pulselet")))
+    }
+
+    /// With this binary.
+    pub(crate) fn start_program(world: &World, program: &Path) -> Self {
+        let mut command = Command::new(program);
+        command.arg("node").arg("--data-dir").arg(world.data());
         command.arg("--manifests").arg(world.path("manifests"));
         command.args(["--config", &world.config("hostImage: true\n")]);
         command.args(["--runtime", &world.runtime_flag(), "--metrics", "127.0.0.1:0"]);

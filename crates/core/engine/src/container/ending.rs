@@ -147,6 +147,7 @@ impl Container {
                 .map(|earlier| Decided::OnEarlier(earlier.terminated.finished_at)),
             Some(
                 KillReason::Deleted
+                | KillReason::Stopped
                 | KillReason::Evicted
                 | KillReason::Deadline
                 | KillReason::SandboxChanged

@@ -94,7 +94,8 @@ impl PodMachine {
                     it.stop_signal_unhandled(scope, signal, grace);
                 });
             }
-            Input::Delete { grace } => self.delete(now, grace, out),
+            Input::Delete { grace } => self.delete(now, KillReason::Deleted, grace, out),
+            Input::Stop { grace } => self.delete(now, KillReason::Stopped, grace, out),
             Input::Evict { grace, message } => self.evict(now, grace, message, out),
             Input::Restart { container } => self.restart(now, container, out),
             Input::AgentRestarted => self.resume(now, out),
@@ -342,12 +343,12 @@ impl PodMachine {
         });
     }
 
-    pub(super) fn delete(&mut self, now: Time, grace: Option<Span>, out: &mut Outbox) {
+    fn delete(&mut self, now: Time, reason: KillReason, grace: Option<Span>, out: &mut Outbox) {
         let sources = GraceSources {
             deletion: grace.or(self.plan.grace),
             ..GraceSources::default()
         };
-        self.begin_end(now, KillReason::Deleted, sources.choose(), out);
+        self.begin_end(now, reason, sources.choose(), out);
         if let Some(end) = &mut self.end {
             end.deleted = true;
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pulselet_engine::io::{Exit, ImageFailure, ProbeOutcome, ProbeReport, Pulled};
-use pulselet_engine::line::Phase;
+use pulselet_engine::line::{GraceFrom, KillReason, Phase};
 use pulselet_engine::plan::{ContainerPlan, Handler, HookPlan, ProbeKind, ProbePlan, RestartPolicy, Role};
 use pulselet_engine::status::ReportedState;
 use pulselet_engine::{
@@ -470,6 +470,21 @@ fn an_unanswered_stop_is_asked_for_again() {
     driven.advance(135);
     assert_eq!(driven.out.actions, [Action::Kill { life: FIRST }]);
     assert!(driven.reports(&LineBody::GraceExceeded { signal: Signal::KILL }));
+}
+
+#[test]
+fn a_stop_by_a_user_is_a_deletion_that_says_so() {
+    let mut driven = Driven::running(container());
+    driven.give(100, Input::Stop { grace: None });
+    assert!(driven.reports(&LineBody::Killing {
+        reason: KillReason::Stopped,
+        grace_period_seconds: Span::from_secs(30),
+        grace_from: GraceFrom::Deletion,
+    }));
+    assert!(driven.pod.is_deleting());
+    driven.give(101, exited(FIRST, 101, 0));
+    driven.give(102, Input::SandboxStopped);
+    assert!(driven.pod.is_over() && driven.reports(&LineBody::Deleted));
 }
 
 #[test]

@@ -174,6 +174,7 @@ pub const fn reason(reason: KillReason) -> &'static str {
         KillReason::StartupProbe => "startup probe failed",
         KillReason::LivenessProbe => "liveness probe failed",
         KillReason::Deleted => "pod deleted",
+        KillReason::Stopped => "stop asked for",
         KillReason::Evicted => "pod evicted",
         KillReason::Deadline => "pod past its deadline",
         KillReason::SandboxChanged => "sandbox changed",

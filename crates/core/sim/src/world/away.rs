@@ -97,6 +97,7 @@ impl World {
             | Input::Signalled { .. }
             | Input::StopSignalUnhandled { .. }
             | Input::Delete { .. }
+            | Input::Stop { .. }
             | Input::Evict { .. }
             | Input::Restart { .. }
             | Input::AgentRestarted

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
-use std::time::Duration;
 
 use pulselet_engine::plan::{ProbeKind, Role};
 use pulselet_engine::status::{PodReport, ReportedState};
@@ -44,7 +43,12 @@ impl Agent {
                 grace,
                 reply,
             } => {
-                let _ = reply.send(self.delete(&pod, uid.as_deref(), grace));
+                let grace = grace.map(Into::into);
+                let _ = reply.send(self.delete(&pod, uid.as_deref(), Input::Delete { grace }));
+            }
+            Request::Stop { pod, grace, reply } => {
+                let grace = grace.map(Into::into);
+                let _ = reply.send(self.delete(&pod, None, Input::Stop { grace }));
             }
             Request::View { pod, reply } => {
                 let key = self.names.get(&pod);
@@ -254,7 +258,8 @@ impl Agent {
         Ok(())
     }
 
-    fn delete(&mut self, pod: &PodName, uid: Option<&str>, grace: Option<Duration>) -> Result<(), NoSuchPod> {
+    /// Gives the pod the input that ends it, and whoever waits for its name nothing.
+    fn delete(&mut self, pod: &PodName, uid: Option<&str>, end: Input) -> Result<(), NoSuchPod> {
         let key = self.find(pod)?;
         if let Some(entry) = self.entries.get_mut(&key) {
             let is_meant = uid.is_none_or(|uid| uid == &*entry.identity.uid);
@@ -272,8 +277,7 @@ impl Agent {
                 };
             }
         }
-        let grace = grace.map(Into::into);
-        self.feed(key, Input::Delete { grace });
+        self.feed(key, end);
         Ok(())
     }
 

@@ -45,6 +45,12 @@ pub(crate) enum Request {
         grace: Option<Duration>,
         reply: Reply<Result<(), NoSuchPod>>,
     },
+    /// A deletion by a user of this node.
+    Stop {
+        pod: PodName,
+        grace: Option<Duration>,
+        reply: Reply<Result<(), NoSuchPod>>,
+    },
     Restart {
         pod: PodName,
         container: Option<String>,

@@ -83,7 +83,11 @@ fn follow_one(entry: &mut PodEntry, transition: Transition, metrics: &Metrics) {
 /// Whether a container that is stopped for this reason goes because its pod goes.
 const fn ends_pod(reason: KillReason) -> bool {
     match reason {
-        KillReason::Deleted | KillReason::Evicted | KillReason::Deadline | KillReason::Completed => true,
+        KillReason::Deleted
+        | KillReason::Stopped
+        | KillReason::Evicted
+        | KillReason::Deadline
+        | KillReason::Completed => true,
         KillReason::StartupProbe
         | KillReason::LivenessProbe
         | KillReason::SandboxChanged

@@ -348,6 +348,7 @@ const fn reason_label(reason: KillReason) -> &'static str {
         KillReason::StartupProbe => "startupProbe",
         KillReason::LivenessProbe => "livenessProbe",
         KillReason::Deleted => "deleted",
+        KillReason::Stopped => "stopped",
         KillReason::Evicted => "evicted",
         KillReason::Deadline => "deadline",
         KillReason::SandboxChanged => "sandboxChanged",
