@@ -22,8 +22,9 @@ from .machine import KINDS, Machine, PidLimit, command_of, pids
 START_PATIENCE = 120
 # How long one may take to end that was told to: it finishes removals of sandboxes that it has begun.
 END_PATIENCE = 120
-# Size of the data directory's file system; images are only taken where much stays free.
-DISK, DISK_WITH_IMAGES = "96m", "256m"
+# Size of the data directory's file system: the API's events of an hour take a hundred megabytes, and images are only taken
+# where much stays free.
+DISK = "256m"
 HEALTHY = 3
 PODS = "/api/v1/namespaces/default/pods"
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
@@ -44,8 +45,7 @@ def free_port():
 class World:
     """A subject with everything that it needs; `interposed` is for faults that a library has to give."""
 
-    def __init__(self, binary, seed, disk=None, subject="serve", interposed=False):
-        disk = disk or (DISK_WITH_IMAGES if "cri" in SUBJECTS[subject] else DISK)
+    def __init__(self, binary, seed, disk=DISK, subject="serve", interposed=False):
         self.binary, self.random, self.seed = binary, random.Random(seed), seed
         self.subject, self.roles = subject, SUBJECTS[subject]
         self.home = tempfile.mkdtemp(prefix="pulselet-faults-")

@@ -71,14 +71,19 @@ impl Reference {
         }
     }
 
-    /// As short as it can be written.
+    /// As short as it can be written and still mean the same.
     pub fn familiar(&self) -> String {
         let full = self.to_string();
-        let short = full
+        let repository = full
             .strip_prefix(DEFAULT_REGISTRY)
-            .and_then(|rest| rest.strip_prefix('/'))
-            .map_or(full.as_str(), |rest| rest.strip_prefix(OFFICIAL).unwrap_or(rest));
-        short.to_owned()
+            .and_then(|rest| rest.strip_prefix('/'));
+        let official = repository.and_then(|rest| rest.strip_prefix(OFFICIAL));
+        // Without its registry a name whose first part has a dot is one of that registry.
+        let short = [official, repository]
+            .into_iter()
+            .flatten()
+            .find(|short| short.parse().as_ref() == Ok(self));
+        short.unwrap_or(&full).to_owned()
     }
 }
 
@@ -318,6 +323,9 @@ mod tests {
             ("docker.io/library/busybox:latest", "busybox:latest"),
             ("docker.io/grafana/grafana:1", "grafana/grafana:1"),
             ("docker.io.example.com/a:1", "docker.io.example.com/a:1"),
+            ("docker.io/a.b/c:1", "docker.io/a.b/c:1"),
+            ("docker.io/localhost/c:1", "docker.io/localhost/c:1"),
+            ("docker.io/library/a/b:1", "library/a/b:1"),
         ] {
             assert_eq!(text.parse::<Reference>().unwrap().familiar(), short);
         }

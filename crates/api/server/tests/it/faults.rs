@@ -81,6 +81,39 @@ fn a_damaged_object_is_one_error_and_the_others_are_served() {
 }
 
 #[test]
+fn a_damaged_key_does_not_keep_a_list_from_the_others() {
+    let server = TestServer::start();
+    if !["one", "two", "three"]
+        .iter()
+        .all(|name| config_map(&server, name))
+    {
+        return;
+    }
+    let directory = server.stop();
+    let connection = Connection::open(directory.path().join("api.db")).expect("opens");
+    for table in ["current", "history"] {
+        let flip = format!(
+            "UPDATE {table} SET key = CAST(CAST(key AS BLOB) || x'ff' AS TEXT) WHERE key LIKE '%configmaps%/two'"
+        );
+        assert_eq!(connection.execute(&flip, []).expect("flips"), 1, "{table}");
+    }
+    drop(connection);
+    let report = check_store(directory.path()).expect("checks");
+    assert_eq!(report.file, ["a key cannot be read"]);
+    let server = TestServer::start_in(directory, |_| {});
+    let kubectl = |arguments: &[&str]| server.kubectl(arguments).expect("it was there");
+    let listed = kubectl(&["get", "configmaps", "-o", "name"]).success();
+    for name in ["configmap/one", "configmap/three"] {
+        assert!(listed.contains(name), "{listed}");
+    }
+    assert!(
+        kubectl(&["get", "configmap", "two"])
+            .failure()
+            .contains("NotFound")
+    );
+}
+
+#[test]
 fn a_damaged_page_is_found_by_a_check() {
     let server = TestServer::start();
     for name in ["one", "two", "three"] {

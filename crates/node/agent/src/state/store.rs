@@ -248,12 +248,14 @@ fn is_full(error: &rusqlite::Error) -> bool {
     )
 }
 
-/// Whether the file is no database, or one with other tables than ours.
+/// Whether the file is no database, one with other tables than ours, or one whose texts are damaged.
 fn is_corrupt(error: &rusqlite::Error) -> bool {
     let foreign = matches!(
         error,
         rusqlite::Error::InvalidColumnType(..)
             | rusqlite::Error::IntegralValueOutOfRange(..)
+            | rusqlite::Error::Utf8Error(..)
+            | rusqlite::Error::FromSqlConversionFailure(..)
             | rusqlite::Error::SqlInputError { .. }
     );
     let code = error.sqlite_error_code();
@@ -499,8 +501,8 @@ mod tests {
         assert!(opened.kept_aside.is_none());
     }
 
-    #[tokio::test]
-    async fn a_database_of_another_kind_is_kept_aside_and_spares_are_used() {
+    /// What a database is with one change that no agent would make.
+    async fn spares_are_used_after(change: &str) {
         let directory = tempfile::tempdir().unwrap();
         let spare = br#"{"uid":"u","record":{"a":1},"specs":[[0,{"b":2}]]}"#;
         let write = Write::Spare {
@@ -510,14 +512,20 @@ mod tests {
         let (opened, _) = after(directory.path(), vec![vec![record("{}"), write]]).await;
         drop(opened);
         let path = Layout::new(directory.path()).database();
-        let connection = Connection::open(&path).unwrap();
-        connection
-            .execute_batch("DROP TABLE pods; CREATE TABLE pods (something INTEGER)")
-            .unwrap();
-        drop(connection);
+        Connection::open(&path).unwrap().execute_batch(change).unwrap();
         let opened = open(&Layout::new(directory.path())).unwrap();
         assert!(opened.kept_aside.is_some_and(|aside| aside.exists()));
         assert_eq!(opened.pods[0].record, br#"{"a":1}"#);
         assert_eq!(opened.pods[0].specs, [(0, br#"{"b":2}"#.to_vec())]);
+    }
+
+    #[tokio::test]
+    async fn a_database_of_another_kind_is_kept_aside_and_spares_are_used() {
+        spares_are_used_after("DROP TABLE pods; CREATE TABLE pods (something INTEGER)").await;
+    }
+
+    #[tokio::test]
+    async fn a_text_with_a_flipped_byte_is_damage_as_any_other() {
+        spares_are_used_after("UPDATE pods SET uid = CAST(x'75ff' AS TEXT)").await;
     }
 }

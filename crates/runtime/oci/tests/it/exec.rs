@@ -232,3 +232,43 @@ async fn a_port_of_the_pods_loopback_can_be_reached() {
     .await;
     world.finish().await;
 }
+
+/// Who may mount could put anything where the terminals of commands are made: a pipe that nobody writes to, a device, a link.
+#[tokio::test]
+async fn what_a_container_puts_in_the_place_of_its_terminals_is_not_opened() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    for (name, trap) in [
+        ("pipe", "mkfifo /dev/pts/ptmx"),
+        ("device", "mknod /dev/pts/ptmx c 1 1"),
+        (
+            "link",
+            "mkdir /other && mount -t devpts -o newinstance,ptmxmode=666 none /other && ln -s /other/ptmx /dev/pts/ptmx",
+        ),
+    ] {
+        let script =
+            format!("mount -t tmpfs none /dev/pts && {trap} && echo set > /shared/{name}; exec sleep 1000");
+        let mut config = world.config(name, &script);
+        config.security.privileged = true;
+        let id = world.run_config(&config).await;
+        world.file(name).await;
+        let options = ExecOptions {
+            command: shell("test -t 0 && echo terminal; tty").command,
+            tty: true,
+            stdin: true,
+            stdout: true,
+            stderr: false,
+        };
+        let mut streams = world.runtime.exec(&id, &options).await.expect("opens");
+        let mut text = String::new();
+        let mut stdout = streams.stdout.take().expect("has stdout");
+        stdout.read_to_string(&mut text).await.expect("reads");
+        assert!(
+            text.contains("terminal") && text.contains("not a tty"),
+            "{name}: {text:?}"
+        );
+    }
+    world.finish().await;
+}

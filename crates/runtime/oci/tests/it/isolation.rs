@@ -31,7 +31,7 @@ async fn the_built_in_image_shows_the_hosts_files_but_not_the_agents_and_nothing
     let world = World::new().await;
     let home = world.home.path().display().to_string();
     let script = format!(
-        "cat /etc/passwd | head -1; ls -A {home} | wc -l; touch {home}/x 2>/dev/null || echo protected; echo new > /etc/passwd; \
+        "cat /etc/passwd | head -1; ls -A {home} 2>/dev/null | wc -l; touch {home}/x 2>/dev/null || echo protected; echo new > /etc/passwd; \
          rm -r /etc/apt; echo mine > /made-inside; ls -A /proc/sys/kernel >/dev/null && test -x /usr/local/bin/pulselet && echo program"
     );
     let output = world.output_of(&world.config("main", &script)).await;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
 use super::super::{Change, ListPage, Range, Revision, StoreError, StoredObject, prefix_end};
@@ -45,10 +46,18 @@ pub(super) fn current(connection: &Connection, key: &str) -> rusqlite::Result<Op
 
 fn entry(row: &Row<'_>) -> rusqlite::Result<StoredObject> {
     Ok(StoredObject {
-        key: row.get(0)?,
+        key: key(row, 0)?,
         revision: from_sql(row.get(1)?),
         value: Bytes::from(row.get::<_, Vec<u8>>(2)?),
     })
+}
+
+/// A key whose bytes are damaged is nobody's name any more, and must not keep a list from the others.
+fn key(row: &Row<'_>, column: usize) -> rusqlite::Result<String> {
+    match row.get_ref(column)? {
+        ValueRef::Text(bytes) => Ok(String::from_utf8_lossy(bytes).into_owned()),
+        ValueRef::Null | ValueRef::Integer(_) | ValueRef::Real(_) | ValueRef::Blob(_) => row.get(column),
+    }
 }
 
 pub(super) fn get(
@@ -172,7 +181,7 @@ pub(super) fn history(
 }
 
 fn change(row: &Row<'_>) -> rusqlite::Result<Change> {
-    let key: String = row.get(1)?;
+    let key = key(row, 1)?;
     let previous = match (row.get::<_, Option<i64>>(3)?, row.get::<_, Option<Vec<u8>>>(4)?) {
         (Some(revision), Some(value)) => Some(StoredObject {
             key: key.clone(),
