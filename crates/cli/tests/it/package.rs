@@ -236,7 +236,8 @@ echo "== during"
 traces
 echo "== refused"
 if package --purge pulselet; then exit 1; fi
-grep -l "$seconds" /proc/[0-9]*/cmdline
+# Others end meanwhile.
+grep -ls "$seconds" /proc/[0-9]*/cmdline || true
 echo "== purged"
 kill $agent
 wait $agent || true

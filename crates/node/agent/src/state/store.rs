@@ -258,8 +258,12 @@ fn is_corrupt(error: &rusqlite::Error) -> bool {
             | rusqlite::Error::FromSqlConversionFailure(..)
             | rusqlite::Error::SqlInputError { .. }
     );
+    // What is asked of it never changes: what it does not understand is a table or a column that it has no more.
+    let not_understood = error
+        .sqlite_error()
+        .is_some_and(|error| error.extended_code == rusqlite::ffi::SQLITE_ERROR);
     let code = error.sqlite_error_code();
-    foreign || matches!(code, Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
+    foreign || not_understood || matches!(code, Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
 }
 
 /// Renames the file and what `SQLite` keeps beside it.
@@ -414,6 +418,36 @@ mod tests {
         let (_, contents) = load(&layout.database()).unwrap();
         assert_eq!(contents.pods[0].record, br#"{"kept": true}"#);
         assert!(contents.base.is_some() && contents.pods[0].specs.len() == 1);
+    }
+
+    /// A flipped byte in the text by which the file describes its own tables.
+    #[test]
+    fn a_table_that_has_lost_a_column_costs_no_pod() {
+        let directory = tempfile::tempdir().unwrap();
+        let layout = Layout::new(directory.path());
+        let body = r#"{"uid": "u", "record": {"kept": true}, "specs": [[0, {}]]}"#;
+        std::fs::create_dir_all(layout.pod("u")).unwrap();
+        std::fs::write(layout.spare("u"), body).unwrap();
+        let connection = schema::open(&layout.database()).unwrap();
+        connection
+            .execute_batch("ALTER TABLE events RENAME COLUMN count TO coent")
+            .unwrap();
+        let (_, base, _) = Clock::resume(None, Time::ZERO);
+        let mut database = Database {
+            path: layout.database(),
+            connection: Some(connection),
+            reserve: Reserve::found(layout.reserve()),
+            base,
+            lacks: Lacks::Base,
+        };
+        let batch = Batch {
+            number: 1,
+            now: Time::from_micros(7),
+            writes: vec![event("seen", 1)],
+        };
+        database.commit(&layout, &batch).unwrap();
+        let (_, contents) = load(&layout.database()).unwrap();
+        assert_eq!(contents.pods[0].record, br#"{"kept": true}"#);
     }
 
     fn record(body: &str) -> Write {
