@@ -392,19 +392,18 @@ mod tests {
         })
     }
 
-    /// The disk was full at the start, so that the damage shows when the file is opened to be written.
-    #[test]
-    fn damage_that_shows_when_the_state_is_written_costs_no_pod() {
+    /// Writes to a file that turns out to be damaged: it is begun anew, with what the spare copy has.
+    fn commit_costs_no_pod(damage: impl FnOnce(&Path) -> Option<Connection>) {
         let directory = tempfile::tempdir().unwrap();
         let layout = Layout::new(directory.path());
         let body = r#"{"uid": "u", "record": {"kept": true}, "specs": [[0, {}]]}"#;
         std::fs::create_dir_all(layout.pod("u")).unwrap();
         std::fs::write(layout.spare("u"), body).unwrap();
-        std::fs::write(layout.database(), [0xff; 8192]).unwrap();
+        let connection = damage(&layout.database());
         let (_, base, _) = Clock::resume(None, Time::ZERO);
         let mut database = Database {
             path: layout.database(),
-            connection: None,
+            connection,
             reserve: Reserve::found(layout.reserve()),
             base,
             lacks: Lacks::Base,
@@ -420,34 +419,25 @@ mod tests {
         assert!(contents.base.is_some() && contents.pods[0].specs.len() == 1);
     }
 
+    /// The disk was full at the start, so that the damage shows when the file is opened to be written.
+    #[test]
+    fn damage_that_shows_when_the_state_is_written_costs_no_pod() {
+        commit_costs_no_pod(|path| {
+            std::fs::write(path, [0xff; 8192]).unwrap();
+            None
+        });
+    }
+
     /// A flipped byte in the text by which the file describes its own tables.
     #[test]
     fn a_table_that_has_lost_a_column_costs_no_pod() {
-        let directory = tempfile::tempdir().unwrap();
-        let layout = Layout::new(directory.path());
-        let body = r#"{"uid": "u", "record": {"kept": true}, "specs": [[0, {}]]}"#;
-        std::fs::create_dir_all(layout.pod("u")).unwrap();
-        std::fs::write(layout.spare("u"), body).unwrap();
-        let connection = schema::open(&layout.database()).unwrap();
-        connection
-            .execute_batch("ALTER TABLE events RENAME COLUMN count TO coent")
-            .unwrap();
-        let (_, base, _) = Clock::resume(None, Time::ZERO);
-        let mut database = Database {
-            path: layout.database(),
-            connection: Some(connection),
-            reserve: Reserve::found(layout.reserve()),
-            base,
-            lacks: Lacks::Base,
-        };
-        let batch = Batch {
-            number: 1,
-            now: Time::from_micros(7),
-            writes: vec![event("seen", 1)],
-        };
-        database.commit(&layout, &batch).unwrap();
-        let (_, contents) = load(&layout.database()).unwrap();
-        assert_eq!(contents.pods[0].record, br#"{"kept": true}"#);
+        commit_costs_no_pod(|path| {
+            let connection = schema::open(path).unwrap();
+            connection
+                .execute_batch("ALTER TABLE events RENAME COLUMN count TO coent")
+                .unwrap();
+            Some(connection)
+        });
     }
 
     fn record(body: &str) -> Write {
