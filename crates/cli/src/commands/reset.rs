@@ -187,6 +187,8 @@ fn ours_in(data_dir: &Path) -> Vec<PathBuf> {
 
 fn is_ours(name: &Path) -> bool {
     let Some(name) = name.to_str() else { return false };
+    // A killed agent may have been writing any of them.
+    let name = name.strip_suffix(pulselet_durable::UNFINISHED).unwrap_or(name);
     let has_ending = |file: &str| {
         let ending = name.strip_prefix(file);
         let ours = ["-", ".before-", ".corrupt-"];
@@ -265,6 +267,8 @@ mod tests {
         let ours = [
             "objects.json",
             "api-store",
+            "api-store.new",
+            "node-worker.kubeconfig.new",
             "api.reserve",
             "api.identity",
             "api.identity.before-1700000000000",
@@ -283,6 +287,7 @@ mod tests {
         }
         for name in [
             "mine.txt",
+            "mine.txt.new",
             "api.dbx",
             "api",
             "node.txt",

@@ -11,7 +11,7 @@ mod reserve;
 mod tree;
 mod usage;
 
-pub use replace::{replace, sync_directory};
+pub use replace::{UNFINISHED, replace, sync_directory};
 pub use reserve::Reserve;
 pub use tree::remove_tree;
 pub use usage::{DiskUsage, disk_usage, measure};

@@ -5,6 +5,9 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+/// What the name of a file ends in while it is written. A writer that is killed leaves such a file behind.
+pub const UNFINISHED: &str = ".new";
+
 /// Replaces a file, or makes it. Once this returns it survives the loss of power; until then the old file does. The
 /// mode counts for the new file.
 pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
@@ -34,7 +37,7 @@ pub fn sync_directory(directory: &Path) -> io::Result<()> {
 /// Beside the file, so that a rename stays in one file system.
 fn temporary(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(".new");
+    name.push(UNFINISHED);
     PathBuf::from(name)
 }
 
