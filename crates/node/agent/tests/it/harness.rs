@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pulselet_agent::{
-    DataDir, FULL_BACKLOG, How, LineHub, Lines, Node, NodeHandle, NodeOptions, Origin, PodLine, Shutdown,
+    DataDir, EventRow, FULL_BACKLOG, How, LineHub, Lines, Node, NodeHandle, NodeOptions, Origin, PodLine,
+    Shutdown,
 };
 use pulselet_engine::LineBody;
 use pulselet_model::{GateSet, Pod, Profile, admit_create};
@@ -122,6 +123,19 @@ impl Bench {
 
     pub(crate) async fn until_type(&mut self, kind: &str) -> Arc<PodLine> {
         self.until(kind, |line| type_of(line) == kind).await
+    }
+
+    /// A pod's events, once those with the given reasons are written down: the node does that after it has acted.
+    pub(crate) async fn events(&self, uid: &str, reasons: &[&str]) -> Vec<EventRow> {
+        let read = async || self.node.events(uid).await.expect("the node is there");
+        let what = format!("{} written down", reasons.join(" and "));
+        eventually(&what, async || {
+            let events = read().await;
+            let has = |reason: &&str| events.iter().any(|event| event.reason == *reason);
+            reasons.iter().all(has)
+        })
+        .await;
+        read().await
     }
 
     /// Lines that are there already.

@@ -76,7 +76,7 @@ async fn a_program_sees_one_request_that_does_not_count_and_nobody_counts_it() {
         bench.transcript()
     );
     let uid = bench.node.pods().await.expect("the node is there")[0].uid.clone();
-    let events = bench.node.events(&uid).await.expect("the node is there");
+    let events = bench.events(&uid, &["Unhealthy"]).await;
     let unhealthy: Vec<_> = events
         .iter()
         .filter(|event| event.reason == "Unhealthy")

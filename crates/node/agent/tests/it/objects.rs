@@ -180,8 +180,7 @@ async fn a_pod_waits_for_what_its_volumes_are_made_from_and_follows_its_changes(
     );
     bench.until_ready().await;
     let uid = bench.node.pods().await.expect("the node is there")[0].uid.clone();
-    let events = bench.node.events(&uid).await.expect("events");
-    assert!(events.iter().any(|event| event.reason == "FailedMount"));
+    bench.events(&uid, &["FailedMount"]).await;
     let volume = mounted(&bench);
     assert_eq!(
         (&*read(&volume.join("colour")), &*read(&volume.join("shape"))),
