@@ -98,6 +98,7 @@ pub(crate) struct JobParts {
     pub(crate) facts: NodeFacts,
     pub(crate) duties: NodeDuties,
     pub(crate) objects: Arc<dyn ObjectSource>,
+    pub(crate) object_pause: Option<Duration>,
     pub(crate) signals: Arc<dyn PressureSignals>,
     pub(crate) clock: Clock,
 }
@@ -216,17 +217,21 @@ impl JobContext {
             facts,
             duties,
             objects,
+            object_pause,
             signals,
             clock,
         } = parts;
         let (answers, receiver) = mpsc::channel(ANSWERS);
         let operations = Arc::new(Semaphore::new(OPERATIONS_AT_ONCE));
-        let volumes = VolumeKeeper::new(
+        let mut volumes = VolumeKeeper::new(
             Arc::clone(&objects),
             facts.clone(),
             Arc::new(MountReports(answers.clone())),
             Arc::clone(&operations),
         );
+        if let Some(pause) = object_pause {
+            volumes = volumes.with_pause(pause);
+        }
         let logs_are_bounded = runtime.limit_logs(LogLimits {
             file_size: duties.logs.max_size,
             files: duties.logs.max_files,

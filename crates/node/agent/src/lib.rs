@@ -52,8 +52,8 @@ pub use publish::lines::{FULL_BACKLOG, GUEST_BACKLOG, LineHub, Lines, PodLine};
 pub use publish::notify::ServiceManager;
 pub use pulselet_plan::NodeDuties;
 pub use pulselet_volume::{
-    ClaimedVolume, LocalObject, LocalObjects, NoObjects, NodeFacts, ObjectSource, ServiceFacts,
-    ServicePortFacts, SourceError, Token, TokenRequest,
+    ChangedObjects, ClaimedVolume, LocalObject, LocalObjects, NoObjects, NodeFacts, ObjectSource,
+    ServiceFacts, ServicePortFacts, SourceError, SourceKind, SourceObject, Token, TokenRequest,
 };
 pub use state::handed_objects::KeepObjectsError;
 pub use state::layout::{DataDir, Layout, LayoutError};

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use pulselet_model::Gate;
 use pulselet_plan::NodeConfig;
@@ -54,6 +55,8 @@ pub struct NodeOptions {
     pub objects: Arc<dyn ObjectSource>,
     /// The config maps and secrets of files; `None` if an API has them all.
     pub local_objects: Option<Arc<LocalObjects>>,
+    /// How long objects that cannot be followed are not asked for again; `None` for the usual ten seconds or so.
+    pub object_pause: Option<Duration>,
     /// Subscribe before starting to see every line.
     pub lines: LineHub,
     pub service_manager: ServiceManager,
@@ -77,6 +80,7 @@ impl NodeOptions {
             joined: false,
             objects: Arc::clone(&local_objects) as Arc<dyn ObjectSource>,
             local_objects: Some(local_objects),
+            object_pause: None,
             lines: LineHub::default(),
             service_manager: ServiceManager::new(None, None),
             signals: None,
@@ -136,6 +140,7 @@ impl Node {
             facts,
             duties,
             objects: options.objects,
+            object_pause: options.object_pause,
             signals,
             clock: opened.clock,
         });

@@ -1,4 +1,4 @@
-//! Requests to an API server, over one HTTP/2 connection that is made when it is needed.
+//! Requests to an API server, over one HTTP/2 connection per client that is made when it is needed.
 //!
 //! A [`Call`] is a plain value; [`ApiClient`] sends it. What must always hold: a request ends, by its answer or by its
 //! timeout; an answer is read up to a limit; a connection that is silent is found out by pings, so that a watch does
@@ -71,6 +71,11 @@ impl ApiClientError {
 
     pub(crate) fn is_not_allowed(&self) -> bool {
         self.has_code(StatusCode::METHOD_NOT_ALLOWED)
+    }
+
+    /// The server no longer has what happened since then.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.has_code(StatusCode::GONE)
     }
 
     /// Somebody else was faster, or the object is another by now.
@@ -160,6 +165,14 @@ impl ApiClient {
                 connections: AtomicU64::new(0),
             }),
         }
+    }
+
+    /// A client of the same server with a connection of its own, for streams that must not get in the way of requests.
+    pub(crate) fn apart(&self) -> Self {
+        let apart = Self::new(self.shared.config.clone());
+        // By now the kubeconfig may have another credential than at the start.
+        apart.shared.connections.store(1, Ordering::Relaxed);
+        apart
     }
 
     /// Where the server is, for people to read.

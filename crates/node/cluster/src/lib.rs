@@ -1,7 +1,8 @@
 //! A node as a client of a Kubernetes API server, ours or another.
 //!
 //! [`join`] begins and returns at once. From then on the Node object and its lease are kept, the pods that the API
-//! binds to the node are handed to it, what becomes of them is reported, static pods are shown as mirrors, and services are known.
+//! binds to the node are handed to it, what becomes of them is reported, static pods are shown as mirrors, services are
+//! known, and so is when a config map or secret of a volume changes.
 //! [`PodObserver`] is for others who only look at the pods of a namespace.
 //!
 //! What must always hold: while the API is away the node goes on as it is, and what it has to say is said when the
@@ -21,6 +22,7 @@ mod kubeconfig;
 mod lease;
 mod machine;
 mod mirror;
+mod object_watches;
 mod objects;
 mod observer;
 mod paths;
@@ -91,6 +93,7 @@ pub fn join(
     let (seen, services) = mpsc::channel(watch::BACKLOG);
     tasks.spawn(watch::follow(client.clone(), Followed::services(), seen));
     tasks.spawn(objects.services.clone().follow(services));
+    tasks.spawn(objects.watches.clone().run(client.clone()));
     tasks.spawn(Poster::new(client.clone(), name).run(events));
     tasks.spawn(pods.run(changes));
     Joined { _tasks: tasks }

@@ -1,25 +1,30 @@
 //! Config maps, secrets, tokens and services that the node's pods use, asked for with the node's identity.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use pulselet_agent::{ClaimedVolume, ObjectSource, ServiceFacts, SourceError, Token, TokenRequest};
+use pulselet_agent::{
+    ClaimedVolume, ObjectSource, ServiceFacts, SourceError, SourceObject, Token, TokenRequest,
+};
 use pulselet_model::openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::client::{ApiClient, ApiClientError, Call};
+use crate::object_watches::ObjectWatches;
 use crate::paths;
 use crate::services::ServiceCache;
 
 /// The API as a source of objects. Every question goes to the server, so an answer is never old; only where services are
-/// is known from a watch. Clones share what they know.
+/// is known from a watch. Once the node has joined, watches tell when to ask again. Clones share what they know.
 #[derive(Clone, Debug)]
 pub struct ApiObjects {
     client: ApiClient,
     pub(crate) services: ServiceCache,
+    pub(crate) watches: ObjectWatches,
 }
 
 impl ApiObjects {
@@ -27,6 +32,7 @@ impl ApiObjects {
         Self {
             client,
             services: ServiceCache::new(None),
+            watches: ObjectWatches::default(),
         }
     }
 
@@ -101,6 +107,18 @@ impl ObjectSource for ApiObjects {
 
     async fn services(&self, namespace: &str, links: bool) -> Result<Vec<ServiceFacts>, SourceError> {
         Ok(self.services.of(namespace, links).await)
+    }
+
+    fn follow(&self, used: BTreeSet<SourceObject>) {
+        self.watches.follow(used);
+    }
+
+    fn is_followed(&self, object: &SourceObject) -> bool {
+        self.watches.is_open(object)
+    }
+
+    async fn changed(&self) -> SourceObject {
+        self.watches.changed().await
     }
 
     async fn token(&self, request: &TokenRequest) -> Result<Token, SourceError> {

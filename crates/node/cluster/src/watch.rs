@@ -119,18 +119,18 @@ struct List {
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct ListMeta {
-    resource_version: String,
+pub(crate) struct ListMeta {
+    pub(crate) resource_version: String,
     #[serde(rename = "continue")]
     next: String,
 }
 
 #[derive(Deserialize)]
-struct Event<'a> {
+pub(crate) struct Event<'a> {
     #[serde(rename = "type")]
-    kind: &'a str,
+    pub(crate) kind: &'a str,
     #[serde(borrow)]
-    object: &'a RawValue,
+    pub(crate) object: &'a RawValue,
 }
 
 /// The part of any object that says how far the watch has come.
@@ -141,7 +141,7 @@ struct Positioned {
 
 /// Why a watch is over.
 #[derive(Debug, thiserror::Error)]
-enum WatchError {
+pub(crate) enum WatchError {
     #[error(transparent)]
     Client(#[from] ApiClientError),
     #[error(transparent)]
@@ -160,6 +160,15 @@ enum WatchError {
 }
 
 impl WatchError {
+    /// What happened since the position is no longer known.
+    pub(crate) fn is_expired(&self) -> bool {
+        match self {
+            Self::Client(error) => error.is_gone(),
+            Self::Expired(_) => true,
+            Self::Memory(_) | Self::Broken(_) | Self::TooLarge | Self::Decode(_) | Self::Unread => false,
+        }
+    }
+
     fn is_not_served(&self) -> bool {
         matches!(self, Self::Client(error) if error.is_not_found())
     }
@@ -249,15 +258,7 @@ impl<T: DeserializeOwned> Follower<'_, T> {
 
     /// Watches from a position until the server ends the watch in order.
     async fn watch(&self, position: &mut String) -> Result<(), WatchError> {
-        let seconds = WATCH_SECONDS + rand::random::<u64>() % WATCH_SECONDS;
-        let path = format!(
-            "{}&watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}&resourceVersion={position}",
-            self.followed.path
-        );
-        let mut lines = Lines {
-            body: self.client.stream(Call::get(path)).await?,
-            read: BytesMut::new(),
-        };
+        let mut lines = open(self.client, &self.followed.path, position).await?;
         while let Some(line) = lines.next().await? {
             self.event(&line, position).await?;
         }
@@ -295,14 +296,26 @@ impl<T: DeserializeOwned> Follower<'_, T> {
     }
 }
 
+/// Begins a watch of what a path selects; an empty position is the present, with all there is as the first events.
+pub(crate) async fn open(client: &ApiClient, path: &str, position: &str) -> Result<Lines, WatchError> {
+    let seconds = WATCH_SECONDS + rand::random::<u64>() % WATCH_SECONDS;
+    let path = format!(
+        "{path}&watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}&resourceVersion={position}"
+    );
+    Ok(Lines {
+        body: client.stream(Call::get(path)).await?,
+        read: BytesMut::new(),
+    })
+}
+
 /// The lines of a body.
-struct Lines {
+pub(crate) struct Lines {
     body: Incoming,
     read: BytesMut,
 }
 
 impl Lines {
-    async fn next(&mut self) -> Result<Option<BytesMut>, WatchError> {
+    pub(crate) async fn next(&mut self) -> Result<Option<BytesMut>, WatchError> {
         loop {
             if let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
                 let line = self.read.split_to(end + 1);

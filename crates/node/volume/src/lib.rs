@@ -8,8 +8,9 @@
 //! 1. **Made from** — [`ObjectSource`] gives config maps, secrets and tokens, [`Downward`] what a pod may know about
 //!    itself and its node ([`NodeFacts`]). [`Objects`] are those that one pod or container names, asked for together.
 //! 2. **Fill and refresh** — [`VolumeKeeper::fill`] writes a pod's volumes before its sandbox is made and
-//!    [`VolumeKeeper::keep_current`] looks again every ten seconds or so. A new version is written beside the old one,
-//!    and one rename changes them. [`FillReports`] get what could not be written.
+//!    [`VolumeKeeper::keep_current`] writes them again when the source tells of a change, and looks itself every ten
+//!    seconds or so at what the source cannot follow. A new version is written beside the old one, and one rename
+//!    changes them. [`FillReports`] get what could not be written.
 //! 3. **Where it is** — [`PreparedVolume`] is a volume as a path on the host that can be mounted, and makes what is missing
 //!    of a sub path. All paths are below the pod's [`PodDirectory`].
 //! 4. **Measure** — [`exceeded`] compares what an `emptyDir` takes with what it may take.
@@ -17,8 +18,8 @@
 //!    after everything that is mounted below it.
 //!
 //! Inside, each subject is a module: `objects`, `downward`, `facts` and `contents` (what files there are, as values),
-//! `atomic` (one version as a whole), `memory` (file systems in memory), `written` (the two together), `tokens` and
-//! `refresh` (over time), `prepare`, `sub_path` and `directory` (where), `size_limit` (how much).
+//! `atomic` (one version as a whole), `memory` (file systems in memory), `written` (the two together), `tokens`,
+//! `used_objects` and `refresh` (over time), `prepare`, `sub_path` and `directory` (where), `size_limit` (how much).
 //!
 //! What always holds:
 //! - containers cannot write to what the node has written, and a reader sees one version as a whole;
@@ -92,6 +93,7 @@ mod refresh;
 mod size_limit;
 mod sub_path;
 mod tokens;
+mod used_objects;
 mod written;
 
 pub use directory::PodDirectory;
@@ -99,8 +101,8 @@ pub use downward::{Downward, DownwardError};
 pub use facts::NodeFacts;
 pub use memory::discard;
 pub use objects::{
-    ClaimedVolume, LocalObject, LocalObjects, NoObjects, ObjectError, ObjectSource, Objects, ServiceFacts,
-    ServicePortFacts, SourceError, SourceKind, Token, TokenRequest, Wanted,
+    ChangedObjects, ClaimedVolume, LocalObject, LocalObjects, NoObjects, ObjectError, ObjectSource, Objects,
+    ServiceFacts, ServicePortFacts, SourceError, SourceKind, SourceObject, Token, TokenRequest, Wanted,
 };
 pub use prepare::{PrepareError, PreparedVolume};
 pub use refresh::{FillReport, FillReports, PodVolumes, VolumeKeeper};

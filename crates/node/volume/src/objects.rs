@@ -2,12 +2,15 @@
 //!
 //! The node asks an [`ObjectSource`]; who joins it to an API provides one. What always holds: an answer is one version
 //! of one object as a whole, and an object that is not there is an answer, not an error. When objects are asked for,
-//! what becomes of them and what is reported about a missing one is the node's business; caching is the source's.
+//! what becomes of them and what is reported about a missing one is the node's business; caching is the source's, and
+//! so is how it learns of a change.
 
+mod changed;
 mod fetch;
 mod local;
 mod service;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -17,6 +20,7 @@ use pulselet_model::openapi::api::core::v1::{ConfigMap, Secret};
 use thiserror::Error;
 
 pub use crate::claim::ClaimedVolume;
+pub use changed::{ChangedObjects, SourceObject};
 pub use fetch::{ObjectError, Objects, SourceKind, Wanted};
 pub use local::{LocalObject, LocalObjects};
 pub use service::{ServiceFacts, ServicePortFacts};
@@ -47,6 +51,21 @@ pub trait ObjectSource: fmt::Debug + Send + Sync {
     /// A source that knows no services has none.
     async fn services(&self, _namespace: &str, _links: bool) -> Result<Vec<ServiceFacts>, SourceError> {
         Ok(Vec::new())
+    }
+
+    /// From now on these are the objects whose changes matter, and no others: volumes of pods are made from them.
+    fn follow(&self, _used: BTreeSet<SourceObject>) {}
+
+    /// Whether every change of an object is told by [`ObjectSource::changed`] at present. What is not followed has to be
+    /// asked for again from time to time.
+    fn is_followed(&self, _object: &SourceObject) -> bool {
+        false
+    }
+
+    /// Waits until one of the objects that are followed may be another than before. A source that cannot tell never
+    /// answers.
+    async fn changed(&self) -> SourceObject {
+        std::future::pending().await
     }
 }
 

@@ -3,8 +3,12 @@
 //! There is one record per pod that has such volumes, from before its sandbox is made until its files are removed.
 //! Whoever writes or reports holds the record's lock, so neither versions nor reports overtake each other, and nothing
 //! is written after the end.
+//!
+//! What a source follows is written anew as soon as it has changed. Everything else is looked at in rounds: objects that
+//! cannot be followed, tokens that are due, volumes that could not be filled; and now and then all of it, for what nobody
+//! told.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
@@ -14,6 +18,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use futures_util::stream;
+use jiff::Timestamp;
 use pulselet_model::Pod;
 use pulselet_model::openapi::api::core::v1 as core;
 use thiserror::Error;
@@ -25,14 +30,16 @@ use crate::directory::PodDirectory;
 use crate::downward::Downward;
 use crate::facts::NodeFacts;
 use crate::memory::discard;
-use crate::objects::{ObjectSource, Objects, Wanted};
+use crate::objects::{ObjectSource, Objects, SourceObject, Wanted};
 use crate::tokens::GivenTokens;
+use crate::used_objects::UsedObjects;
 use crate::written::{PlaceFilesError, WrittenVolume};
 
-/// After this long at the soonest objects are looked at again, and after [`REFRESH_SPREAD`] more at the latest: nodes
-/// that were started together do not ask together.
+/// How long a round waits for the next at the shortest; half as much more at the longest, so that nodes that were started
+/// together do not ask together.
 const REFRESH_PAUSE: Duration = Duration::from_secs(8);
-const REFRESH_SPREAD: Duration = Duration::from_secs(4);
+/// Every so many rounds nothing is left out.
+const FULL_ROUND_EVERY: u64 = 6;
 /// Pods whose objects are looked at at once.
 const REFRESHES_AT_ONCE: usize = 8;
 
@@ -70,8 +77,15 @@ pub struct VolumeKeeper<K> {
     reports: Arc<dyn FillReports<K>>,
     /// Everything that uses the disk at once, other parts of the node included.
     operations: Arc<Semaphore>,
+    pause: Duration,
+    pods: Mutex<Kept<K>>,
+}
+
+#[derive(Debug)]
+struct Kept<K> {
     /// By uid.
-    pods: Mutex<HashMap<Arc<str>, Arc<SharedRecord<K>>>>,
+    records: HashMap<Arc<str>, Arc<SharedRecord<K>>>,
+    used: UsedObjects,
 }
 
 /// It is locked while volumes are written, network and disk included.
@@ -86,6 +100,8 @@ struct Record<K> {
     tokens: GivenTokens,
     /// The failures of the last report.
     reported: Vec<String>,
+    /// All was well when its volumes were last looked at.
+    is_settled: bool,
     /// The pod's files are being removed.
     over: bool,
 }
@@ -97,6 +113,7 @@ impl<K> Record<K> {
             versions: BTreeMap::new(),
             tokens: GivenTokens::default(),
             reported: Vec::new(),
+            is_settled: false,
             over: false,
         }
     }
@@ -162,8 +179,19 @@ impl<K: Copy> VolumeKeeper<K> {
             node,
             reports,
             operations,
-            pods: Mutex::default(),
+            pause: REFRESH_PAUSE,
+            pods: Mutex::new(Kept {
+                records: HashMap::new(),
+                used: UsedObjects::default(),
+            }),
         }
+    }
+
+    /// Waits this long, and up to half as long again, between two rounds.
+    #[must_use]
+    pub fn with_pause(mut self, pause: Duration) -> Self {
+        self.pause = pause;
+        self
     }
 
     /// Fills every volume of a pod whose sandbox is about to be made, and keeps them current from then on. What could
@@ -190,8 +218,9 @@ impl<K: Copy> VolumeKeeper<K> {
 
     /// The manifest of a running pod has changed: its volumes are looked at now. What is new is reported.
     pub async fn update(&self, pod: PodVolumes<K>) {
-        let shared = self.locked().get(&pod.uid).cloned();
+        let shared = self.known(&pod.uid);
         if let Some(shared) = shared {
+            self.follow(&mut self.locked(), &pod.uid, used_by(&pod.pod));
             shared.lock().await.renew(pod);
             self.refresh(&shared).await;
         }
@@ -199,19 +228,69 @@ impl<K: Copy> VolumeKeeper<K> {
 
     /// Keeps the volumes of all pods current, for as long as it is polled. What is new is reported.
     pub async fn keep_current(&self) {
-        loop {
-            tokio::time::sleep(pause()).await;
-            let all: Vec<_> = self.locked().values().cloned().collect();
+        tokio::join!(self.look_in_rounds(), self.follow_changes());
+    }
+
+    async fn look_in_rounds(&self) {
+        for round in 1_u64.. {
+            tokio::time::sleep(self.until_next_round()).await;
+            let all: Vec<_> = self.locked().records.values().cloned().collect();
+            let is_full = round % FULL_ROUND_EVERY == 0;
             stream::iter(all)
-                .for_each_concurrent(REFRESHES_AT_ONCE, async |shared| self.refresh(&shared).await)
+                .for_each_concurrent(REFRESHES_AT_ONCE, async |shared| {
+                    if is_full || !self.is_current(&shared).await {
+                        self.refresh(&shared).await;
+                    }
+                })
                 .await;
         }
     }
 
+    /// Looks at the volumes of whoever uses an object that has changed.
+    async fn follow_changes(&self) {
+        stream::unfold((), async |()| Some((self.source.changed().await, ())))
+            .for_each_concurrent(REFRESHES_AT_ONCE, async |object| {
+                for shared in self.users(&object) {
+                    self.refresh(&shared).await;
+                }
+            })
+            .await;
+    }
+
+    fn until_next_round(&self) -> Duration {
+        let random = RandomState::new().hash_one(());
+        let spread = u64::try_from(self.pause.as_millis() / 2).unwrap_or(u64::MAX);
+        self.pause + Duration::from_millis(random % spread.max(1))
+    }
+
+    /// Nothing has to be asked for: whatever changes will be told.
+    async fn is_current(&self, shared: &SharedRecord<K>) -> bool {
+        let record = shared.lock().await;
+        let is_followed = || {
+            let kept = self.locked();
+            let mut used = kept.used.of(&record.pod.uid);
+            used.all(|object| self.source.is_followed(object))
+        };
+        record.is_settled && !record.tokens.are_due(Timestamp::now()) && is_followed()
+    }
+
+    fn users(&self, object: &SourceObject) -> Vec<Arc<SharedRecord<K>>> {
+        let kept = self.locked();
+        let users = kept.used.users(object);
+        users.filter_map(|uid| kept.records.get(uid).cloned()).collect()
+    }
+
     /// Nothing is written for this pod any more once this has returned.
     pub async fn forget(&self, uid: &str) {
-        let shared = self.locked().remove(uid);
-        if let Some(shared) = shared {
+        let removed = {
+            let mut kept = self.locked();
+            let removed = kept.records.remove_entry(uid);
+            if let Some((uid, _)) = &removed {
+                self.follow(&mut kept, uid, BTreeSet::new());
+            }
+            removed
+        };
+        if let Some((_, shared)) = removed {
             shared.lock().await.over = true;
         }
     }
@@ -228,8 +307,19 @@ impl<K: Copy> VolumeKeeper<K> {
         gone.await.expect("removing does not panic");
     }
 
-    fn locked(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<SharedRecord<K>>>> {
+    fn locked(&self) -> MutexGuard<'_, Kept<K>> {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known(&self, uid: &str) -> Option<Arc<SharedRecord<K>>> {
+        self.locked().records.get(uid).cloned()
+    }
+
+    /// Notes what a pod uses. The source is told under the lock, so that it is never told what was true before.
+    fn follow(&self, kept: &mut Kept<K>, uid: &Arc<str>, used: BTreeSet<SourceObject>) {
+        if kept.used.set(uid, used) {
+            self.source.follow(kept.used.all());
+        }
     }
 
     /// The record of a pod, made if there is none. `None` if the pod has no volumes to fill.
@@ -238,8 +328,10 @@ impl<K: Copy> VolumeKeeper<K> {
         if !pod.pod.spec.volumes.iter().any(is_ours) {
             return None;
         }
-        let mut pods = self.locked();
-        let record = pods
+        let mut kept = self.locked();
+        self.follow(&mut kept, &pod.uid, used_by(&pod.pod));
+        let record = kept
+            .records
             .entry(Arc::clone(&pod.uid))
             .or_insert_with(|| Arc::new(SharedRecord::new(Record::new(pod.clone()))));
         Some(Arc::clone(record))
@@ -264,11 +356,7 @@ impl<K: Copy> VolumeKeeper<K> {
             return Vec::new();
         }
         let pod = Arc::clone(&record.pod.pod);
-        let mut wanted = Wanted::default();
-        for contents in pod.spec.volumes.iter().filter_map(Contents::of) {
-            contents.want(&mut wanted);
-        }
-        let objects = Objects::fetch(&*self.source, pod.namespace(), wanted).await;
+        let objects = Objects::fetch(&*self.source, pod.namespace(), wanted(&pod)).await;
         let tokens = &mut record.tokens;
         let tokens = tokens.current(&*self.source, &pod, &record.pod.uid).await;
         let mut failures = Vec::new();
@@ -278,6 +366,7 @@ impl<K: Copy> VolumeKeeper<K> {
                 failures.push(Failure { volume, error });
             }
         }
+        record.is_settled = failures.is_empty();
         failures
     }
 
@@ -323,28 +412,39 @@ impl<K: Copy> VolumeKeeper<K> {
     }
 }
 
-fn pause() -> Duration {
-    let random = RandomState::new().hash_one(());
-    let spread = u64::try_from(REFRESH_SPREAD.as_millis()).unwrap_or(u64::MAX);
-    REFRESH_PAUSE + Duration::from_millis(random % spread)
+/// What the volumes of a pod are made from.
+fn wanted(pod: &Pod) -> Wanted {
+    let mut wanted = Wanted::default();
+    for contents in pod.spec.volumes.iter().filter_map(Contents::of) {
+        contents.want(&mut wanted);
+    }
+    wanted
+}
+
+fn used_by(pod: &Pod) -> BTreeSet<SourceObject> {
+    wanted(pod).objects(pod.namespace())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::facts::tests::node_box;
-    use crate::objects::{SourceError, Token, TokenRequest};
+    use crate::objects::{ChangedObjects, SourceError, SourceKind, Token, TokenRequest};
     use pulselet_model::openapi::api::core::v1::{ConfigMap, Secret};
     use serde_json::json;
 
     /// One config map that can be changed and be away, and no secrets.
     #[derive(Debug, Default)]
-    struct Changing(Mutex<Option<(u32, &'static str)>>);
+    struct Changing {
+        object: Mutex<Option<(u32, &'static str)>>,
+        changed: ChangedObjects,
+        followed: Mutex<BTreeSet<SourceObject>>,
+    }
 
     #[async_trait]
     impl ObjectSource for Changing {
         async fn config_map(&self, _: &str, name: &str) -> Result<Option<Arc<ConfigMap>>, SourceError> {
-            let Some((version, text)) = *self.0.lock().unwrap() else {
+            let Some((version, text)) = *self.object.lock().unwrap() else {
                 let message = "connection refused".to_owned();
                 return Err(SourceError::Fetch { message });
             };
@@ -359,6 +459,18 @@ mod tests {
 
         async fn token(&self, _: &TokenRequest) -> Result<Token, SourceError> {
             Err(SourceError::NoApi)
+        }
+
+        fn follow(&self, used: BTreeSet<SourceObject>) {
+            *self.followed.lock().unwrap() = used;
+        }
+
+        fn is_followed(&self, object: &SourceObject) -> bool {
+            self.followed.lock().unwrap().contains(object)
+        }
+
+        async fn changed(&self) -> SourceObject {
+            self.changed.next().await
         }
     }
 
@@ -405,12 +517,19 @@ mod tests {
         }
 
         fn set(&self, object: Option<(u32, &'static str)>) {
-            *self.source.0.lock().unwrap() = object;
+            *self.source.object.lock().unwrap() = object;
+        }
+
+        fn record(&self) -> Arc<SharedRecord<u32>> {
+            self.keeper.known("u-1").expect("a pod")
+        }
+
+        fn followed(&self) -> BTreeSet<SourceObject> {
+            self.source.followed.lock().unwrap().clone()
         }
 
         async fn refresh(&self) {
-            let shared = self.keeper.locked().values().next().cloned();
-            self.keeper.refresh(&shared.expect("a pod")).await;
+            self.keeper.refresh(&self.record()).await;
         }
 
         /// What a container reads.
@@ -477,10 +596,48 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_change_is_written_when_it_is_told_and_what_is_followed_is_not_asked_for() {
+        let mut fixture = Fixture::new();
+        fixture.keeper.pause = Duration::from_hours(1);
+        fixture.set(Some((1, "one")));
+        assert!(fixture.keeper.fill(fixture.pod(&config_map())).await);
+        let settings = SourceObject {
+            kind: SourceKind::ConfigMap,
+            namespace: "default".to_owned(),
+            name: "settings".to_owned(),
+        };
+        assert_eq!(fixture.followed(), BTreeSet::from([settings.clone()]));
+        assert!(fixture.keeper.is_current(&fixture.record()).await);
+        fixture.set(Some((2, "two")));
+        fixture.source.changed.add(settings);
+        let written = async {
+            while fixture.text().as_deref() != Some("two") {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            () = fixture.keeper.keep_current() => {}
+            () = written => {}
+        }
+        fixture.source.follow(BTreeSet::new());
+        assert!(!fixture.keeper.is_current(&fixture.record()).await);
+        fixture.keeper.adopt(&fixture.pod(&config_map()));
+        fixture.keeper.forget("u-1").await;
+        assert_eq!(fixture.followed(), BTreeSet::new());
+    }
+
+    #[tokio::test]
+    async fn what_could_not_be_filled_is_looked_at_again() {
+        let fixture = Fixture::new();
+        assert!(!fixture.keeper.fill(fixture.pod(&config_map())).await);
+        assert!(!fixture.keeper.is_current(&fixture.record()).await);
+    }
+
+    #[tokio::test]
     async fn a_pod_without_such_volumes_costs_nothing() {
         let fixture = Fixture::new();
         let pod = fixture.pod(&json!([{"name": "w", "emptyDir": {}}]));
         assert!(fixture.keeper.fill(pod).await);
-        assert!(fixture.keeper.locked().is_empty());
+        assert!(fixture.keeper.locked().records.is_empty());
     }
 }

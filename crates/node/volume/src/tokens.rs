@@ -39,6 +39,11 @@ impl GivenToken {
 }
 
 impl GivenTokens {
+    /// Whether one of them has to be renewed.
+    pub(crate) fn are_due(&self, now: Timestamp) -> bool {
+        self.0.values().any(|given| given.is_due(now))
+    }
+
     /// The tokens that a pod's volumes want. One that is due is renewed; while that fails, the old one is used.
     pub(crate) async fn current(&mut self, source: &dyn ObjectSource, pod: &Pod, uid: &str) -> Tokens {
         let contents = pod.spec.volumes.iter().filter_map(Contents::of);

@@ -257,6 +257,8 @@ impl World {
         let services = self.directory.path().join("services.json");
         let objects = ApiObjects::new(client.clone()).with_services_in(services);
         options.objects = Arc::new(objects.clone());
+        // What reaches a volume was told by a watch.
+        options.object_pause = Some(Duration::from_hours(1));
         let node = Node::start(options).await.expect("the node starts");
         let machine = Machine {
             facts,

@@ -11,7 +11,7 @@ use pulselet_model::openapi::api::core::v1::{ConfigMap, Secret};
 use pulselet_model::openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use thiserror::Error;
 
-use super::{ObjectSource, ServiceFacts, SourceError};
+use super::{ObjectSource, ServiceFacts, SourceError, SourceObject};
 
 /// How long one object may take. A pod that waits for it is tried again later.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
@@ -20,7 +20,7 @@ const FETCHES_AT_ONCE: usize = 8;
 /// Bytes in the values of one object, as the API allows.
 const MAX_OBJECT_BYTES: usize = 1 << 20;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SourceKind {
     ConfigMap,
     Secret,
@@ -100,6 +100,22 @@ pub struct Wanted {
     pub secrets: BTreeSet<String>,
     /// Where services are: `Some(true)` with those of the namespace.
     pub services: Option<bool>,
+}
+
+impl Wanted {
+    /// The objects as one set.
+    pub fn objects(&self, namespace: &str) -> BTreeSet<SourceObject> {
+        let object = |kind, name: &String| SourceObject {
+            kind,
+            namespace: namespace.to_owned(),
+            name: name.clone(),
+        };
+        let config_maps = self.config_maps.iter();
+        let config_maps = config_maps.map(|name| object(SourceKind::ConfigMap, name));
+        let secrets = self.secrets.iter();
+        let secrets = secrets.map(|name| object(SourceKind::Secret, name));
+        config_maps.chain(secrets).collect()
+    }
 }
 
 type Found<T> = Result<Arc<T>, ObjectError>;

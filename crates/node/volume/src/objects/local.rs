@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use pulselet_model::openapi::api::core::v1::{ConfigMap, Secret};
 use pulselet_model::openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::{ObjectSource, SourceError, Token, TokenRequest};
+use super::{ChangedObjects, ObjectSource, SourceError, SourceKind, SourceObject, Token, TokenRequest};
 
 /// A config map or a secret that was admitted.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,6 +49,18 @@ impl LocalObject {
         self.metadata().name.as_deref().unwrap_or_default()
     }
 
+    fn identity(&self) -> SourceObject {
+        let kind = match self {
+            Self::ConfigMap(_) => SourceKind::ConfigMap,
+            Self::Secret(_) => SourceKind::Secret,
+        };
+        SourceObject {
+            kind,
+            namespace: self.namespace().to_owned(),
+            name: self.name().to_owned(),
+        }
+    }
+
     fn key(&self) -> Key {
         (self.kind(), self.namespace().to_owned(), self.name().to_owned())
     }
@@ -56,7 +68,10 @@ impl LocalObject {
 
 /// What files hold, by the file. Every change of an object has a version of its own, so that volumes follow it.
 #[derive(Debug, Default)]
-pub struct LocalObjects(Mutex<Kept>);
+pub struct LocalObjects {
+    kept: Mutex<Kept>,
+    changed: ChangedObjects,
+}
 
 #[derive(Debug, Default)]
 struct Kept {
@@ -78,13 +93,19 @@ impl LocalObjects {
     pub fn replace(&self, owner: &str, objects: Vec<LocalObject>) {
         let mut kept = self.lock();
         let keys: Vec<Key> = objects.iter().map(LocalObject::key).collect();
-        kept.objects
-            .retain(|key, object| object.owner != owner || keys.contains(key));
+        kept.objects.retain(|key, object| {
+            let stays = object.owner != owner || keys.contains(key);
+            if !stays {
+                self.changed.add(object.given.identity());
+            }
+            stays
+        });
         for (key, given) in keys.into_iter().zip(objects) {
             let known = kept.objects.get(&key).filter(|known| known.given == given);
             let version = if let Some(known) = known {
                 known.version
             } else {
+                self.changed.add(given.identity());
                 kept.last_version += 1;
                 kept.last_version
             };
@@ -117,7 +138,7 @@ impl LocalObjects {
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
         // Every change is made whole before the lock is let go of.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -139,6 +160,14 @@ impl ObjectSource for LocalObjects {
 
     async fn token(&self, _request: &TokenRequest) -> Result<Token, SourceError> {
         Err(SourceError::NoApi)
+    }
+
+    fn is_followed(&self, _object: &SourceObject) -> bool {
+        true
+    }
+
+    async fn changed(&self) -> SourceObject {
+        self.changed.next().await
     }
 }
 
