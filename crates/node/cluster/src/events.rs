@@ -5,9 +5,11 @@
 
 mod queue;
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use pulselet_agent::{NodeEvent, PodEvent};
-use pulselet_vocabulary::Severity;
+use pulselet_vocabulary::{PodName, Severity};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -24,11 +26,13 @@ const COMPONENT: &str = "pulselet";
 /// Events of nodes, which are in no namespace, are in this one, as a kubelet's are.
 const NODE_NAMESPACE: &str = "default";
 
-/// What is to be posted.
+/// What is to be posted, or not to be kept any longer.
 #[derive(Debug)]
 pub(crate) enum NewEvent {
     Pod(PodEvent),
     Node(NodeEvent),
+    /// Neither the node nor the API has a pod of that name any more, and no more events come.
+    Gone(PodName),
 }
 
 #[derive(Debug)]
@@ -56,10 +60,7 @@ impl Poster {
             let wake = due.unwrap_or(pause).max(pause);
             tokio::select! {
                 event = events.recv() => match event {
-                    Some(event) => {
-                        let (key, severity, at) = sorted(event);
-                        self.queue.take(key, severity, at, Instant::now());
-                    }
+                    Some(event) => self.take(event),
                     None => return,
                 },
                 () = tokio::time::sleep_until(wake), if due.is_some() => {
@@ -76,12 +77,21 @@ impl Poster {
         }
     }
 
-    /// Posts the event that has waited longest. It goes on waiting if the API cannot be asked.
+    fn take(&mut self, event: NewEvent) {
+        let (key, severity, at) = match event {
+            NewEvent::Pod(event) => of_pod(event),
+            NewEvent::Node(event) => of_node(event),
+            NewEvent::Gone(pod) => return self.queue.forget(&pod),
+        };
+        self.queue.take(key, severity, at, Instant::now());
+    }
+
+    /// Posts the event whose turn it is. It goes on waiting if the API cannot be asked.
     async fn post_next(&mut self) -> Result<(), ApiClientError> {
         let Some((key, waiting)) = self.queue.next(Instant::now()) else {
             return Ok(());
         };
-        let key = key.clone();
+        let key = Arc::clone(key);
         let known = self.queue.posted(&key).cloned();
         let now = Posted {
             name: known
@@ -101,7 +111,7 @@ impl Poster {
             None => self.client.send(self.created(&key, waiting, &now)).await,
         };
         match answer {
-            Ok(()) => self.queue.remember(key.clone(), now, Instant::now()),
+            Ok(()) => self.queue.remember(&key, now, Instant::now()),
             // A refusal stays one: a namespace that is gone, a message that is not liked.
             Err(error @ ApiClientError::Refused { .. }) => {
                 tracing::debug!(%error, regarding = ?key.regarding, "the API refused an event");
@@ -173,29 +183,26 @@ impl Regarding {
     }
 }
 
-fn sorted(event: NewEvent) -> (Key, Severity, Timestamp) {
-    match event {
-        NewEvent::Pod(event) => {
-            let key = Key {
-                regarding: Regarding::Pod {
-                    pod: event.pod,
-                    uid: event.uid,
-                    container: event.container,
-                },
-                reason: event.reason,
-                message: event.message,
-            };
-            (key, event.severity, event.at)
-        }
-        NewEvent::Node(event) => {
-            let key = Key {
-                regarding: Regarding::Node,
-                reason: event.reason,
-                message: event.message,
-            };
-            (key, event.severity, event.at)
-        }
-    }
+fn of_pod(event: PodEvent) -> (Key, Severity, Timestamp) {
+    let key = Key {
+        regarding: Regarding::Pod {
+            pod: event.pod,
+            uid: event.uid,
+            container: event.container,
+        },
+        reason: event.reason,
+        message: event.message,
+    };
+    (key, event.severity, event.at)
+}
+
+fn of_node(event: NodeEvent) -> (Key, Severity, Timestamp) {
+    let key = Key {
+        regarding: Regarding::Node,
+        reason: event.reason,
+        message: event.message,
+    };
+    (key, event.severity, event.at)
 }
 
 fn counted(key: &Key, waiting: &Waiting, now: &Posted) -> Call {

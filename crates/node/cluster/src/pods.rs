@@ -56,6 +56,8 @@ struct TrackedPod {
     /// The API does not want to show this static pod.
     refused: Option<RefusedMirror>,
     flight: bool,
+    /// To be looked at again when the request under way is answered, whatever the answer is.
+    again: bool,
 }
 
 /// Why the API does not show a static pod.
@@ -188,7 +190,9 @@ impl Pods {
     }
 
     /// Remembers a pod of the API, unless a newer version of it is known.
-    fn note(&mut self, pod: Pod) -> PodName {
+    fn note(&mut self, mut pod: Pod) -> PodName {
+        // Who wrote which field is half of a pod, and nothing to the node.
+        pod.metadata.managed_fields = None;
         let name = pod_name_of(&pod);
         let entry = self.entries.entry(name.clone()).or_default();
         let older = |known: &Arc<Pod>| uid(known) == uid(&pod) && version(&pod) < version(known);
@@ -278,6 +282,8 @@ impl Pods {
         });
         if api.is_none() && here.is_none() && !entry.flight {
             self.entries.remove(name);
+            // Events are a courtesy: what is remembered of them is bounded, and this need not arrive.
+            let _ = self.events.try_send(NewEvent::Gone(name.clone()));
         }
         for step in steps {
             // A request under way or one that was just sent: the rest follows from its answer.
@@ -455,7 +461,11 @@ impl Pods {
         if self.failed.contains(name) {
             return;
         }
-        if entry.flight || self.flights.len() >= MAX_REQUESTS {
+        if entry.flight {
+            entry.again = true;
+            return;
+        }
+        if self.flights.len() >= MAX_REQUESTS {
             self.waiting.insert(name.clone());
             return;
         }
@@ -493,6 +503,9 @@ impl Pods {
         } = done;
         let entry = self.entries.entry(name.clone()).or_default();
         entry.flight = false;
+        if std::mem::take(&mut entry.again) {
+            self.waiting.insert(name.clone());
+        }
         match answer {
             Ok(pod) => {
                 self.backoff.reset();
@@ -555,15 +568,12 @@ impl Pods {
         }));
     }
 
-    /// Looks at pods that waited for a request to end.
+    /// Looks at pods that waited for a request to end, for as long as one may be sent.
     async fn next_in_turn(&mut self) -> Result<(), Gone> {
-        let waiting = std::mem::take(&mut self.waiting);
-        for name in waiting {
-            if self.flights.len() >= MAX_REQUESTS {
-                self.waiting.insert(name);
-            } else {
-                self.look(&name).await?;
-            }
+        while self.flights.len() < MAX_REQUESTS
+            && let Some(name) = self.waiting.pop_first()
+        {
+            self.look(&name).await?;
         }
         Ok(())
     }

@@ -157,22 +157,31 @@ impl Cgroup {
     /// Makes it, with its parents. What is there already stays.
     pub(crate) fn create(&self) -> Result<(), CgroupError> {
         for mount in self.hierarchies.mounts() {
-            let has_cpuset = self
-                .directory_of_v1("cpuset")
-                .is_some_and(|directory| directory.starts_with(mount));
-            if self.is_v2() || has_cpuset {
+            // The parents are usually there, with all that they hand down.
+            if self.is_v2() || !self.create_in_parent(mount)? {
                 self.create_step_by_step(mount)?;
-                continue;
-            }
-            // The parents are usually there, and have nothing to hand down.
-            match make_directory(&mount.join(&self.path)) {
-                Err(CgroupError::Create { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                    self.create_step_by_step(mount)?;
-                }
-                made => made?,
             }
         }
         Ok(())
+    }
+
+    /// With version 1. Returns whether the parent was there and had what it hands down.
+    fn create_in_parent(&self, mount: &Path) -> Result<bool, CgroupError> {
+        let directory = mount.join(&self.path);
+        match make_directory(&directory) {
+            Err(CgroupError::Create { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                return Ok(false);
+            }
+            made => made?,
+        }
+        let is_cpuset = self
+            .directory_of_v1("cpuset")
+            .is_some_and(|cpuset| cpuset.starts_with(mount));
+        let inherits = || {
+            let parent = directory.parent();
+            parent.is_some_and(|parent| inherit_cpuset(parent, &directory))
+        };
+        Ok(!is_cpuset || inherits())
     }
 
     fn create_step_by_step(&self, mount: &Path) -> Result<(), CgroupError> {
@@ -501,14 +510,16 @@ fn make_directory(path: &Path) -> Result<(), CgroupError> {
     }
 }
 
-/// With version 1 a new cpuset has no processors, and nothing can join it before it has.
-fn inherit_cpuset(parent: &Path, child: &Path) {
-    for file in ["cpuset.cpus", "cpuset.mems"] {
-        let empty = fs::read_to_string(child.join(file)).is_ok_and(|text| text.trim().is_empty());
-        if empty && let Ok(value) = fs::read_to_string(parent.join(file)) {
-            let _ = fs::write(child.join(file), value.trim());
+/// With version 1 a new cpuset has no processors, and nothing can join it before it has. Returns whether it has now.
+fn inherit_cpuset(parent: &Path, child: &Path) -> bool {
+    let read = |path: PathBuf| fs::read_to_string(path).map(|text| text.trim().to_owned());
+    ["cpuset.cpus", "cpuset.mems"].into_iter().all(|file| {
+        if read(child.join(file)).is_ok_and(|own| !own.is_empty()) {
+            return true;
         }
-    }
+        let inherited = read(parent.join(file)).unwrap_or_default();
+        !inherited.is_empty() && fs::write(child.join(file), inherited).is_ok()
+    })
 }
 
 fn remove_tree(directory: &Path, depth: usize) {

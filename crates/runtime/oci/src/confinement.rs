@@ -126,7 +126,7 @@ pub(crate) fn run(
     if entry.succession() == Succession::Itself {
         begin_session(streams)?;
     }
-    start_report::run_with_report_only(report, |report| run_confined(process, entry, user, report))
+    start_report::run_with_report_only(report, |report| run_confined(process, entry, &user, report))
 }
 
 /// The user namespace of a pod that has users of its own.
@@ -193,30 +193,45 @@ fn join_keyring(spec: &ContainerSpec) -> Result<(), StartFailure> {
 fn run_confined(
     process: ConfinedProcess<'_>,
     entry: Entry<'_>,
-    user: User,
+    user: &User,
     report: &mut ReportWriter,
 ) -> Result<Infallible, StartFailure> {
     let ConfinedProcess {
-        spec,
-        command,
-        streams,
-        sole,
+        spec, streams, sole, ..
     } = process;
     let take_on = StartFailure::machine("take on the container's identity");
-    take_identity(&user, &spec.confinement, shim::bound(spec)).map_err(take_on)?;
+    take_identity(user, &spec.confinement, shim::bound(spec)).map_err(take_on)?;
     enter_working_dir(spec)?;
     let take_on = StartFailure::machine("take on the container's identity");
     give_up_privileges(&spec.confinement).map_err(take_on)?;
     if entry.succession() == Succession::Sibling {
         succeed_by_sibling(sole, report)?;
-        if let Entry::Exec(_) = entry {
-            exec_process::become_reaper(sole)?;
-        }
-        begin_session(streams)?;
     }
-    let env = environment(spec, &user);
+    match entry {
+        Entry::Init(_) => {
+            if entry.succession() == Succession::Sibling {
+                begin_session(streams)?;
+            }
+            run_program(process, user, report)
+        }
+        Entry::Exec(_) => exec_process::reap_command(sole, report, |report| {
+            begin_session(streams)?;
+            run_program(process, user, report)
+        }),
+    }
+}
+
+fn run_program(
+    process: ConfinedProcess<'_>,
+    user: &User,
+    report: &mut ReportWriter,
+) -> Result<Infallible, StartFailure> {
+    let env = environment(process.spec, user);
     report.ready(user)?;
-    let program = Program { command, env: &env };
+    let program = Program {
+        command: process.command,
+        env: &env,
+    };
     program
         .run()
         .map_err(|error| StartFailure::Container(error.to_string()))

@@ -4,10 +4,15 @@
 //! namespace, so there is an exec reaper in it, and the command below that. Before both comes the joiner: a fork of the
 //! supervisor that passes the same [`confinement`](crate::confinement) as the init process while it is out of the
 //! container's sight, and forks the reaper only when it has the container's rights and no more.
+//!
+//! Commands are run often, and copies of a process cost more than all the rest: the joiner works in the supervisor's memory
+//! and the command, until its program runs, in the reaper's.
+
+use std::convert::Infallible;
 
 use pulselet_runtime::exit_code;
 use pulselet_shim::{ChildStreams, LaunchError};
-use pulselet_sys::{Fork, Pid, SoleThread, termination_is_pending, work_without_descriptors};
+use pulselet_sys::{Pid, SoleThread, termination_is_pending, work_without_descriptors};
 use rustix::{
     io::Errno,
     process::{WaitOptions, getpid, set_child_subreaper, wait},
@@ -18,7 +23,7 @@ use crate::{
     init_process::InitProcess,
     oom_score,
     shim::Container,
-    start_report::{self, StartFailure},
+    start_report::{self, ReportWriter, StartFailure},
 };
 
 /// Starts a command in a container whose init process runs. Returns the exec reaper, a child of the caller, which exits
@@ -29,40 +34,40 @@ pub(crate) fn start(
     command: &[String],
     streams: ChildStreams,
 ) -> Result<Pid, LaunchError> {
-    let (reader, writer) = start_report::pipe()?;
+    let (reader, mut writer) = start_report::pipe()?;
     let entry = Entry::Exec(init);
     let sole = SoleThread::check()?;
-    match sole.fork()? {
-        Fork::Parent { child } => {
-            drop((streams, writer));
-            Ok(start_report::read_report(reader, child, entry.succession())?.pid)
-        }
-        Fork::Child => {
-            drop(reader);
-            let process = ConfinedProcess {
-                spec: &container.spec,
-                command,
-                streams: &streams,
-                sole: &sole,
-            };
-            start_report::run_child(writer, |report| {
-                oom_score::take_containers(container.spec.cgroup.resources.oom_score_adj);
-                confinement::join_cgroup(&container.cgroup)?;
-                confinement::run(process, entry, report)
-            })
-        }
-    }
+    let process = ConfinedProcess {
+        spec: &container.spec,
+        command,
+        streams: &streams,
+        sole: &sole,
+    };
+    // Nothing waits for this process while the joiner is on its way, so that one need not be a copy.
+    let joiner = sole.vfork(&mut || {
+        start_report::run_child(&mut writer, |report| {
+            oom_score::take_containers(container.spec.cgroup.resources.oom_score_adj);
+            confinement::join_cgroup(&container.cgroup)?;
+            confinement::run(process, entry, report)
+        })
+    })?;
+    drop((streams, writer));
+    Ok(start_report::read_report(reader, joiner, entry.succession())?.pid)
 }
 
-/// Makes this process, which is in the container and has its rights, the exec reaper. Returns in its child, the command.
-pub(crate) fn become_reaper(sole: &SoleThread) -> Result<(), StartFailure> {
+/// Makes this process, which is in the container and has its rights, the exec reaper of a command. `command` is the child's
+/// way to its program.
+pub(crate) fn reap_command(
+    sole: &SoleThread,
+    report: &mut ReportWriter,
+    mut command: impl FnMut(&mut ReportWriter) -> Result<Infallible, StartFailure>,
+) -> Result<Infallible, StartFailure> {
     set_child_subreaper(Some(getpid())).map_err(StartFailure::machine("become a subreaper"))?;
-    match sole.fork().map_err(StartFailure::machine("fork"))? {
-        Fork::Child => start_report::die_with_parent(),
-        // Among the descriptors are the streams and the pipe of the report: whoever waits for one of them to close waits
-        // for the command, not for this process.
-        Fork::Parent { child } => work_without_descriptors(0, || reap(child)),
-    }
+    let child = sole.vfork(&mut || start_report::run_child(report, |report| command(report)));
+    let child = child.map_err(StartFailure::machine("fork"))?;
+    // Among the descriptors are the streams and the pipe of the report: whoever waits for one of them to close waits for the
+    // command, not for this process.
+    work_without_descriptors(0, || reap(child))
 }
 
 /// Waits for the command, and also for all it has left behind if this process was asked to end. Returns the command's

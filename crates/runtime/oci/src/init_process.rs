@@ -39,7 +39,7 @@ pub(crate) struct InitProcess {
 
 /// Starts the init process as a child of the caller.
 pub(crate) fn start(container: &Container, streams: ChildStreams) -> Result<InitProcess, LaunchError> {
-    let (reader, writer) = start_report::pipe()?;
+    let (reader, mut writer) = start_report::pipe()?;
     let shims = File::open("/proc/self/ns/pid")?;
     if container.spec.namespaces.processes == PidNamespaceSource::Own {
         // For the next child, not for this process.
@@ -49,7 +49,7 @@ pub(crate) fn start(container: &Container, streams: ChildStreams) -> Result<Init
     let forked = sole.fork();
     if let Ok(Fork::Child) = forked {
         drop(reader);
-        start_report::run_child(writer, |report| run(container, &streams, &sole, report));
+        start_report::run_child(&mut writer, |report| run(container, &streams, &sole, report));
     }
     drop((streams, writer));
     // Later children of this process are for its own namespace again.

@@ -233,10 +233,11 @@ impl Network {
     }
 
     /// Connects a registered sandbox's network namespace, in which the calling thread is, to the bridge. `host` was opened
-    /// in the host's.
+    /// in the host's, `own` in the sandbox's.
     pub(crate) fn connect(
         &self,
         host: &Socket,
+        own: &Socket,
         id: &SandboxId,
         namespace: BorrowedFd<'_>,
         addresses: PodAddresses,
@@ -259,7 +260,7 @@ impl Network {
         }
         host.0.set_up(index).map_err(NetworkError::Pair)?;
         link_settings::protect_pod(POD_LINK)?;
-        configure_pod(self.subnet, addresses)?;
+        configure_pod(&own.0, self.subnet, addresses)?;
         host.0.settle(&link).map_err(NetworkError::Pair)?;
         // Only now does the pod answer: who asked before may have heard nothing.
         forget_neighbours(&host.0, bridge, addresses);
@@ -405,19 +406,12 @@ impl Network {
     }
 }
 
-/// In the network namespace of the calling thread.
-pub(crate) fn set_up_loopback() -> Result<(), NetworkError> {
-    let netlink = Netlink::open().map_err(NetworkError::OpenSocket)?;
-    let set_up = netlink.set_up(LOOPBACK);
-    set_up.map_err(|source| NetworkError::Configure {
-        address: Ipv4Addr::LOCALHOST,
-        source,
-    })
-}
-
-/// Configures the pod's link, in the network namespace of the calling thread.
-fn configure_pod(subnet: Subnet, PodAddresses { v4, v6 }: PodAddresses) -> Result<(), NetworkError> {
-    let netlink = Netlink::open().map_err(NetworkError::OpenSocket)?;
+/// Configures the pod's link.
+fn configure_pod(
+    netlink: &Netlink,
+    subnet: Subnet,
+    PodAddresses { v4, v6 }: PodAddresses,
+) -> Result<(), NetworkError> {
     let configure = || -> io::Result<()> {
         let missing = || io::Error::from(io::ErrorKind::NotFound);
         let link = netlink.link(POD_LINK)?.ok_or_else(missing)?;
@@ -455,6 +449,14 @@ pub(crate) struct Socket(Netlink);
 impl Socket {
     pub(crate) fn open() -> Result<Self, NetworkError> {
         Netlink::open().map(Self).map_err(NetworkError::OpenSocket)
+    }
+
+    pub(crate) fn set_up_loopback(&self) -> Result<(), NetworkError> {
+        let set_up = self.0.set_up(LOOPBACK);
+        set_up.map_err(|source| NetworkError::Configure {
+            address: Ipv4Addr::LOCALHOST,
+            source,
+        })
     }
 }
 

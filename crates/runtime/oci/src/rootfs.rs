@@ -557,8 +557,11 @@ fn attach(
     let target = look_up(root, &bind.target, Links::Follow, missing)?;
     check(&target)?;
     let mount = || -> io::Result<()> {
-        set_mount_attributes(&bind.tree, bind.attributes)?;
-        if bind.read_only {
+        let mut attributes = bind.attributes;
+        // With the others, unless they are also for what is mounted below it.
+        attributes.read_only |= bind.read_only && !attributes.recursive;
+        set_mount_attributes(&bind.tree, attributes)?;
+        if bind.read_only && !attributes.read_only {
             let read_only = MountAttributes {
                 read_only: true,
                 ..MountAttributes::default()

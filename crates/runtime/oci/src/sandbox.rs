@@ -151,10 +151,12 @@ impl Plan<'_> {
                 path: self.dir.join(NETWORK),
                 source,
             })?;
-            network::set_up_loopback()?;
+            let inside = network::Socket::open()?;
+            inside.set_up_loopback()?;
             if let Some(addresses) = self.addresses {
                 let namespace = namespace.as_fd();
-                self.network.connect(&host, self.id, namespace, addresses)?;
+                self.network
+                    .connect(&host, &inside, self.id, namespace, addresses)?;
             }
         }
         set_sysctls(self.config)

@@ -83,8 +83,8 @@ pub(crate) struct ReportWriter(PipeWriter);
 impl ReportWriter {
     /// Reports that only running the program is left. A shim that is gone is an error: nobody would ever wait for this
     /// process.
-    pub(crate) fn ready(&mut self, user: User) -> Result<(), StartFailure> {
-        self.write(&StartReport::Ready(user))
+    pub(crate) fn ready(&mut self, user: &User) -> Result<(), StartFailure> {
+        self.write(&StartReport::Ready(user.clone()))
             .map_err(StartFailure::machine("report"))
     }
 
@@ -123,10 +123,10 @@ pub(crate) fn pipe() -> io::Result<(PipeReader, ReportWriter)> {
 
 /// Spends the rest of a forked child on `body`, which ends by running a program, and reports why it did not.
 pub(crate) fn run_child(
-    mut report: ReportWriter,
+    report: &mut ReportWriter,
     body: impl FnOnce(&mut ReportWriter) -> Result<Infallible, StartFailure>,
 ) -> ! {
-    let Err(failure) = hide_process().and_then(|()| body(&mut report));
+    let Err(failure) = hide_process().and_then(|()| body(report));
     report.failed(failure);
     exit_at_once(FAILED_CHILD)
 }

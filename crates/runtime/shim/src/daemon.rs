@@ -14,7 +14,9 @@ use std::{
 
 use jiff::Timestamp;
 use pulselet_runtime::{ContainerExit, ExitCause, Signal, exit_code};
-use pulselet_sys::{ChildSignals, Fork, block_termination, close_on_exec_from, fork};
+use pulselet_sys::{
+    ChildSignals, Fork, SoleThread, block_termination, close_on_exec_from, fork, release_unused_stack,
+};
 use rustix::{
     fs::Mode,
     process::{chdir, getpid, set_child_subreaper, setsid, umask},
@@ -79,6 +81,10 @@ pub fn run<L: Launcher>(config: ShimConfig, launcher: L) -> ExitCode {
     }
     match start(config, launcher, lock) {
         Ok(shim) => {
+            // There is a shim for each container, and starting took more than it ever will again.
+            if let Ok(sole) = SoleThread::check() {
+                release_unused_stack(&sole);
+            }
             let pid = shim.init.as_raw_nonzero().get();
             report(&Handshake::Started {
                 pid,

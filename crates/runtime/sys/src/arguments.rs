@@ -18,6 +18,11 @@ pub fn find_arguments() -> io::Result<()> {
     ranges().map(drop)
 }
 
+/// Where the arguments begin: above all frames of the first thread's stack.
+pub(crate) fn first_argument() -> io::Result<usize> {
+    ranges().map(|[(start, _), _]| start)
+}
+
 fn ranges() -> io::Result<[(usize, usize); 2]> {
     if let Some(found) = FOUND.get() {
         return Ok(*found);

@@ -1,8 +1,19 @@
 //! Forking a process that has one thread.
 
-use std::{io, marker::PhantomData};
+use std::{
+    ffi::{c_int, c_void},
+    io,
+    marker::PhantomData,
+    ptr,
+};
 
 use rustix::process::Pid;
+
+/// Bytes of a stack for a child that has none of its own. Only what is touched takes memory.
+const STACK_SIZE: usize = 1 << 20;
+
+/// Below a stack: whoever runs over it is killed. No page is larger where this runs.
+const GUARD_SIZE: usize = 64 << 10;
 
 /// On which side of the fork the caller goes on.
 #[derive(Debug)]
@@ -56,6 +67,66 @@ impl SoleThread {
         // The C library is not told: it would know the child's thread by a wrong number, which nothing here asks for.
         forked(unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) })
     }
+
+    /// Spends the life of a child on `work`, in this process's memory: nothing is copied. Returns when the child has ended,
+    /// with the code that `work` returns, or runs a program; until then this process stands still.
+    ///
+    /// All that `work` does to memory it does to this process's. Descriptors, rights and namespaces are the child's own, so
+    /// what has a descriptor belongs to the caller, and `work` borrows it.
+    pub fn vfork(&self, mut work: &mut dyn FnMut() -> i32) -> io::Result<Pid> {
+        let stack = ChildStack::new()?;
+        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+        let argument: *mut &mut dyn FnMut() -> i32 = &raw mut work;
+        // SAFETY: the only thread of this process waits in the call until the child is through with its memory: that makes
+        // the child's work a call on another stack, which is unused and lives until after it. `run_child` gets the
+        // closure that it expects.
+        let result = unsafe { libc::clone(run_child, stack.top(), flags, argument.cast()) };
+        child_of(result.into())
+    }
+}
+
+extern "C" fn run_child(argument: *mut c_void) -> c_int {
+    // SAFETY: `vfork` gives the address of such a reference, and touches it no more before this process has ended.
+    let work = unsafe { &mut *argument.cast::<&mut dyn FnMut() -> i32>() };
+    crate::exit_at_once(work())
+}
+
+/// Memory for the stack of a child that shares that of its parent.
+struct ChildStack {
+    /// Where the guard begins; the stack is above it.
+    bottom: *mut c_void,
+}
+
+impl ChildStack {
+    const LENGTH: usize = GUARD_SIZE + STACK_SIZE;
+
+    fn new() -> io::Result<Self> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
+        // SAFETY: new memory at a place that the kernel chooses is nobody's.
+        let bottom = unsafe { libc::mmap(ptr::null_mut(), Self::LENGTH, access, flags, -1, 0) };
+        if bottom == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let stack = Self { bottom };
+        // SAFETY: nobody has used this memory yet.
+        match unsafe { libc::mprotect(bottom, GUARD_SIZE, libc::PROT_NONE) } {
+            0 => Ok(stack),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Stacks grow downwards.
+    fn top(&self) -> *mut c_void {
+        self.bottom.wrapping_byte_add(Self::LENGTH)
+    }
+}
+
+impl Drop for ChildStack {
+    fn drop(&mut self) {
+        // SAFETY: the child that it was for has ended, or has other memory.
+        unsafe { libc::munmap(self.bottom, Self::LENGTH) };
+    }
 }
 
 fn forked(result: libc::c_long) -> io::Result<Fork> {
@@ -80,6 +151,8 @@ pub fn process_id(number: i32) -> Option<Pid> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::process::{WaitOptions, waitpid};
+
     use super::*;
 
     #[test]
@@ -90,6 +163,55 @@ mod tests {
         assert_eq!(process_id(-1), None);
         assert_eq!(process_id(0), None);
         assert!(process_id(1).is_some());
+    }
+
+    /// In a process of its own, because the test harness has threads.
+    fn in_one_thread(body: impl FnOnce(&SoleThread) -> i32) -> i32 {
+        // SAFETY: the child calls nothing that another thread of this process may hold a lock of: no allocation, no output.
+        let child = match unsafe { libc::fork() } {
+            0 => crate::exit_at_once(SoleThread::check().map_or(99, |sole| body(&sole))),
+            child => process_id(child).expect("forks"),
+        };
+        exit_code(child)
+    }
+
+    fn exit_code(child: Pid) -> i32 {
+        let waited = waitpid(Some(child), WaitOptions::empty());
+        let (_, status) = waited.expect("is a child").expect("has ended");
+        status.exit_status().unwrap_or(98)
+    }
+
+    #[test]
+    fn a_child_that_shares_memory_is_through_with_it_when_the_parent_goes_on() {
+        let code = in_one_thread(|sole| {
+            let mut written = 0;
+            let child = sole.vfork(&mut || {
+                // Another process, with descriptors of its own.
+                // SAFETY: closing them here takes nothing from anybody.
+                unsafe { libc::close_range(0, libc::c_uint::MAX, 0) };
+                written = 40;
+                7
+            });
+            let Ok(child) = child else { return 97 };
+            // SAFETY: it only asks about a descriptor.
+            let is_open = unsafe { libc::fcntl(0, libc::F_GETFD) } >= 0;
+            if is_open { written + exit_code(child) } else { 96 }
+        });
+        assert_eq!(code, 47);
+    }
+
+    #[test]
+    fn a_program_runs_beside_its_parent() {
+        let code = in_one_thread(|sole| {
+            let arguments = [c"sh".as_ptr(), c"-c".as_ptr(), c"exit 5".as_ptr(), ptr::null()];
+            let child = sole.vfork(&mut || {
+                // SAFETY: the list ends with a null pointer, and so does the empty one of variables.
+                unsafe { libc::execve(c"/bin/sh".as_ptr(), arguments.as_ptr(), [ptr::null()].as_ptr()) };
+                6
+            });
+            child.map_or(97, exit_code)
+        });
+        assert_eq!(code, 5);
     }
 
     #[test]

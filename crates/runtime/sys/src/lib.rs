@@ -28,7 +28,7 @@ pub use descriptors::{close_on_exec_from, work_with_one_descriptor, work_without
 pub use exec::{exit_at_once, replace_process, reset_signals};
 pub use fork::{Fork, SoleThread, fork, process_id};
 pub use keyring::join_session_keyring;
-pub use memory::{release_free_memory, share_memory_pools};
+pub use memory::{release_free_memory, release_unused_stack, share_memory_pools};
 pub use mount::{MountAttributes, map_owners, set_mount_attributes};
 pub use namespace::unshare_namespaces;
 pub use rustix::process::Pid;

@@ -1,4 +1,8 @@
-//! Memory that is free and that the allocator keeps for itself.
+//! Memory that is free and that the allocator, or a stack, keeps for itself.
+
+use std::{hint, ptr};
+
+use crate::{SoleThread, arguments::first_argument};
 
 /// Threads share this many of the allocator's pools. Each keeps what was ever allocated in it at one time, so a
 /// process with many threads and short bursts of work grows by a burst per pool.
@@ -20,6 +24,32 @@ pub fn release_free_memory() {
     unsafe {
         libc::malloc_trim(0);
     }
+}
+
+/// Bytes of a stack that are looked at, above and below where it is. Nothing else is mapped as near to the first thread's.
+const STACK_REACH: usize = 1 << 20;
+
+/// Bytes below a frame that calls of its own may take.
+const CALLS_OF_OWN: usize = 4096;
+
+/// Gives the kernel back what the stack took for calls that have returned. A process that has begun with deep ones and
+/// goes on with flat ones keeps their pages otherwise. It is for the first thread; on the stack of another nothing happens.
+pub fn release_unused_stack(_sole: &SoleThread) {
+    // SAFETY: it asks for a number.
+    let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(CALLS_OF_OWN);
+    let frame = hint::black_box(0_u8);
+    let here = (&raw const frame).addr();
+    let is_first = first_argument().is_ok_and(|top| top.checked_sub(here).is_some_and(|it| it < STACK_REACH));
+    let Some(end) = here.checked_sub(CALLS_OF_OWN).map(|end| end & !(page - 1)) else {
+        return;
+    };
+    let Some(start) = end.checked_sub(STACK_REACH).filter(|_| is_first) else {
+        return;
+    };
+    let unused = ptr::with_exposed_provenance_mut(start);
+    // SAFETY: these pages are below the frame of this function and of what it calls, on the stack of the only thread, which
+    // grows downwards: nobody has anything there, and whoever comes there finds zeroes instead of what others have left.
+    unsafe { libc::madvise(unused, end - start, libc::MADV_DONTNEED) };
 }
 
 #[cfg(all(test, target_env = "gnu"))]

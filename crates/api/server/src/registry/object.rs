@@ -161,7 +161,8 @@ impl Object {
             }
         }
         out.extend_from_slice(b"}");
-        out.freeze()
+        // A copy has no more room than it needs. Those who remember changes count their bytes, and mean memory.
+        Bytes::copy_from_slice(&out)
     }
 
     /// A stored value with its resourceVersion.

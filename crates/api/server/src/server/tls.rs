@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use rustls::ServerConfig;
+use rustls::server::NoServerSessionStorage;
 use tokio_rustls::TlsAcceptor;
 
 use super::ServeError;
@@ -53,7 +54,15 @@ pub(super) fn acceptor(
         .with_single_cert(vec![credential.certificate], credential.key)
         .map_err(failed)?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    resume_no_sessions(&mut config);
     Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+/// Clients of an API keep their connection, and commands keep nothing from one run to the next. To remember sessions for them
+/// would cost memory, with their certificates in it, and a client would be taken for who it was when its session began.
+fn resume_no_sessions(config: &mut ServerConfig) {
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
 }
 
 /// Where others reach a server that listens on an address.

@@ -14,6 +14,7 @@ mod writer;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use pulselet_durable::Reserve;
@@ -32,6 +33,8 @@ use writer::{Request, Writer};
 const WRITE_QUEUE: usize = 1024;
 /// Reads at a time; more would only compete for two or four cores.
 const MAX_READERS: usize = 4;
+/// How often memory is given back that only saves time. Watches read within milliseconds what is then one to two of these old.
+const REST_INTERVAL: Duration = Duration::from_secs(10);
 /// Changes read from the database at once for a watch that lags.
 const HISTORY_BATCH: usize = 256;
 /// Bytes of values read at once for it: what a watch that lags costs, and one object more.
@@ -62,6 +65,11 @@ impl SqliteStore {
     /// Opens the file, creating it when there is none, and starts the writer. A file that is not what was there before is
     /// refused.
     pub fn open(path: &Path, limits: HistoryLimits) -> Result<Self, StoreError> {
+        Self::open_resting(path, limits, REST_INTERVAL)
+    }
+
+    /// As [`Self::open`]; memory is given back so often.
+    fn open_resting(path: &Path, limits: HistoryLimits, rest: Duration) -> Result<Self, StoreError> {
         let mut reserve = Reserve::found(path.with_extension("reserve"));
         let known = StoreIdentity::read(path)?;
         let log_bytes = log_bytes(path);
@@ -87,10 +95,15 @@ impl SqliteStore {
         });
         let (requests, queue) = mpsc::channel(WRITE_QUEUE);
         let writer = Writer::new(connection, Arc::clone(&shared), latest, limits, reserve)
-            .map_err(|source| StoreError::Read { source })?;
+            .map_err(|source| StoreError::Read { source })?
+            .resting_every(rest);
+        let clock = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .map_err(|source| StoreError::StartWriter { source })?;
         std::thread::Builder::new()
             .name("store-writer".to_owned())
-            .spawn(move || writer.run(queue))
+            .spawn(move || writer.run(queue, &clock))
             .map_err(|source| StoreError::StartWriter { source })?;
         Ok(Self { requests, shared })
     }
@@ -175,6 +188,15 @@ impl Shared {
         .map_err(|_| StoreError::Closed)?
     }
 
+    /// Gives back memory that only saves time: changes that watches have had the time to read, and what connections that do
+    /// not read now remember of the file. Returns whether there will be more to give back.
+    fn rest(&self) -> bool {
+        for connection in &*lock(&self.readers) {
+            schema::forget_pages(connection);
+        }
+        lock(&self.window).let_go()
+    }
+
     /// Makes committed changes visible to watches.
     fn publish(&self, changes: Vec<Change>) {
         let Some(latest) = changes.last().map(|change| change.revision) else {
@@ -182,7 +204,7 @@ impl Shared {
         };
         let mut window = lock(&self.window);
         for change in changes {
-            window.push(Arc::new(change));
+            window.push(change);
         }
         drop(window);
         self.latest.send_replace(latest);
@@ -289,5 +311,46 @@ impl Watch for Cursor {
 
     fn position(&self) -> Revision {
         self.position
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Expect;
+    use super::*;
+
+    const CHANGES: usize = 100;
+
+    fn bytes_in_window(store: &SqliteStore) -> usize {
+        lock(&store.shared.window).bytes()
+    }
+
+    #[tokio::test]
+    async fn a_store_that_rests_keeps_no_changes_in_memory_and_watches_miss_none() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (path, limits) = (directory.path().join("store"), HistoryLimits::default());
+        let store = SqliteStore::open_resting(&path, limits, Duration::from_millis(5)).expect("opens");
+        let mut watch = store.watch("/".to_owned(), Revision(0)).await.expect("watches");
+        for number in 0..CHANGES {
+            let swap = Swap {
+                key: format!("/{number}"),
+                expect: Expect::Absent,
+                value: Some(vec![b'x'; 10_000].into()),
+                guards: Vec::new(),
+            };
+            store.swap(swap).await.expect("writes");
+        }
+        let emptied = async {
+            while bytes_in_window(&store) > 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let in_time = tokio::time::timeout(Duration::from_secs(20), emptied).await;
+        assert!(in_time.is_ok(), "{} bytes are kept", bytes_in_window(&store));
+        let mut seen = 0;
+        while seen < CHANGES {
+            seen += watch.next().await.expect("the history has them").len();
+        }
+        assert_eq!((seen, watch.position()), (CHANGES, Revision(CHANGES as u64)));
     }
 }

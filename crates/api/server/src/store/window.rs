@@ -1,6 +1,8 @@
 //! The newest changes, in memory, shared by all watches.
 //!
-//! Revisions in the window have no gaps. A watch that falls behind its start reads the rest from the database.
+//! Revisions in the window have no gaps. A watch that falls behind its start reads the rest from the database. What every
+//! watch has had the time to read is let go of, see [`Window::let_go`]: a server that had much to do and is idle now keeps
+//! none of it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,6 +22,8 @@ pub(super) struct Window {
     first: u64,
     changes: VecDeque<Arc<Change>>,
     bytes: usize,
+    /// The newest change at the last [`Window::let_go`].
+    seen: u64,
 }
 
 /// What a window has for a reader.
@@ -38,20 +42,59 @@ impl Window {
             first: latest.0 + 1,
             changes: VecDeque::new(),
             bytes: 0,
+            seen: latest.0,
         }
     }
 
-    pub(super) fn push(&mut self, change: Arc<Change>) {
+    pub(super) fn push(&mut self, mut change: Change) {
         debug_assert_eq!(change.revision.0, self.first + self.changes.len() as u64);
+        self.share_previous(&mut change);
         self.bytes += change.bytes();
-        self.changes.push_back(change);
+        self.changes.push_back(Arc::new(change));
         while self.changes.len() > MAX_CHANGES || self.bytes > MAX_BYTES {
-            let Some(oldest) = self.changes.pop_front() else {
+            if !self.drop_oldest() {
                 break;
-            };
-            self.bytes -= oldest.bytes();
-            self.first += 1;
+            }
         }
+    }
+
+    fn drop_oldest(&mut self) -> bool {
+        let Some(oldest) = self.changes.pop_front() else {
+            return false;
+        };
+        self.bytes -= oldest.bytes();
+        self.first += 1;
+        true
+    }
+
+    /// What a key held before is mostly what an earlier change in the window gave it: the two need the memory of one.
+    fn share_previous(&self, change: &mut Change) {
+        let Some(previous) = &mut change.previous else {
+            return;
+        };
+        let place = previous.revision.0.checked_sub(self.first);
+        let earlier = place
+            .and_then(|place| usize::try_from(place).ok())
+            .and_then(|place| self.changes.get(place));
+        if let Some(value) = earlier.and_then(|earlier| earlier.value.as_ref())
+            && *value == previous.value
+        {
+            previous.value = value.clone();
+        }
+    }
+
+    /// Bytes of keys and values, shared ones counted twice.
+    #[cfg(test)]
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Lets go of the changes that were there at the last call already. Returns whether some are left.
+    pub(super) fn let_go(&mut self) -> bool {
+        while self.first <= self.seen && self.drop_oldest() {}
+        self.seen = (self.first + self.changes.len() as u64).saturating_sub(1);
+        self.changes.shrink_to_fit();
+        !self.changes.is_empty()
     }
 
     /// Matching changes after a position.
@@ -79,15 +122,16 @@ impl Window {
 mod tests {
     use bytes::Bytes;
 
+    use super::super::StoredObject;
     use super::*;
 
-    fn change(revision: u64, key: &str, bytes: usize) -> Arc<Change> {
-        Arc::new(Change {
+    fn change(revision: u64, key: &str, bytes: usize) -> Change {
+        Change {
             key: key.to_owned(),
             revision: Revision(revision),
             value: Some(Bytes::from(vec![b'x'; bytes])),
             previous: None,
-        })
+        }
     }
 
     #[test]
@@ -123,5 +167,51 @@ mod tests {
             panic!("the newest are kept");
         };
         assert_eq!(found.len(), 2);
+    }
+
+    #[test]
+    fn what_is_old_is_let_go_of_and_what_is_new_stays() {
+        let mut window = Window::new(Revision(4));
+        for revision in 5..=8 {
+            window.push(change(revision, "/a", 100));
+        }
+        assert!(window.let_go(), "a watch may not have read them yet");
+        window.push(change(9, "/a", 100));
+        assert!(window.let_go());
+        assert_eq!(window.after(Revision(7), "/"), Lookup::TooOld);
+        let Lookup::Found(found, position) = window.after(Revision(8), "/") else {
+            panic!("the newest is kept");
+        };
+        assert_eq!((found.len(), position), (1, Revision(9)));
+        assert!(!window.let_go(), "nothing has come since");
+        assert_eq!((window.changes.capacity(), window.bytes), (0, 0));
+        assert_eq!(
+            window.after(Revision(9), "/"),
+            Lookup::Found(Vec::new(), Revision(9))
+        );
+        window.push(change(10, "/a", 100));
+        assert!(matches!(window.after(Revision(9), "/"), Lookup::Found(found, _) if found.len() == 1));
+    }
+
+    #[test]
+    fn what_a_key_held_before_is_in_memory_once() {
+        let mut window = Window::new(Revision(0));
+        let first = change(1, "/a", 100);
+        let mut second = change(2, "/a", 100);
+        second.previous = Some(StoredObject {
+            key: "/a".to_owned(),
+            // As the database gives it: another copy.
+            value: Bytes::from(vec![b'x'; 100]),
+            revision: Revision(1),
+        });
+        let place = |value: Option<&Bytes>| value.map(|value| value.as_ptr());
+        let of_first = place(first.value.as_ref());
+        window.push(first);
+        window.push(second);
+        let Lookup::Found(found, _) = window.after(Revision(0), "/") else {
+            panic!("both are there");
+        };
+        let previous = found[1].previous.as_ref().map(|previous| &previous.value);
+        assert_eq!(place(previous), of_first);
     }
 }

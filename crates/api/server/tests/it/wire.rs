@@ -7,7 +7,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::client::{Client, Credential, collect};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::client::{Client, Credential, collect, connect_tls};
 use crate::harness::TestServer;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -31,6 +33,23 @@ struct Vector<'a> {
     pod: &'a RawValue,
     #[serde(default)]
     causes: Vec<Value>,
+}
+
+/// What a server would have to remember for the next connection of a client, it does not offer.
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_of_clients_end_with_their_connections() {
+    let server = TestServer::start();
+    let (mut stream, _) = connect_tls(&server, Credential::Nothing, b"http/1.1").await;
+    let request = b"GET /readyz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    stream.write_all(request).await.expect("sends");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.expect("reads");
+    assert!(
+        answer.starts_with(b"HTTP/1.1 200"),
+        "{}",
+        String::from_utf8_lossy(&answer)
+    );
+    assert_eq!(stream.get_ref().1.tls13_tickets_received(), 0);
 }
 
 /// Recorded answers of a v1.36.4 server to strict dry-run creates; ours are the same.

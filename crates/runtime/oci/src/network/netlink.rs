@@ -18,11 +18,14 @@ use libc::{
 use pulselet_sys::FilterInstruction;
 use rustix::{
     io::Errno,
-    net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with},
+    net::{
+        AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netdevice::name_to_index, recv, send,
+        socket_with,
+    },
 };
 
-/// Answers are an error number with the request's head, or one link.
-const ANSWER_SIZE: usize = 32 * 1024;
+/// Bytes that are read of an answer: an error number comes first, and nothing else is wanted.
+const ANSWER_SIZE: usize = 1024;
 
 /// Bytes of the head of every message.
 const HEAD: usize = 16;
@@ -86,13 +89,11 @@ impl Netlink {
 
     /// None if there is no such link.
     pub(crate) fn link(&self, name: &str) -> io::Result<Option<u32>> {
-        let mut message = Message::new(RTM_GETLINK, 0);
-        message.link_head(0, false);
-        message.text(IFLA_IFNAME, name);
-        match self.exchange(message) {
-            Ok(answer) => Ok(answer.get(HEAD + 4..HEAD + 8).map(number)),
-            Err(error) if error.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => Ok(None),
-            Err(error) => Err(error),
+        // A message would be answered by all that there is to say about the link.
+        match name_to_index(&self.0, name) {
+            Ok(index) => Ok(Some(index)),
+            Err(Errno::NODEV) => Ok(None),
+            Err(errno) => Err(errno.into()),
         }
     }
 
@@ -126,7 +127,7 @@ impl Netlink {
                 });
             });
         });
-        self.exchange(message).map(drop)
+        self.exchange(message)
     }
 
     /// Keeps the kernel from giving the host's end of a pair an address of its own: it is a port of a bridge and needs none,
@@ -141,21 +142,24 @@ impl Netlink {
         });
         match self.exchange(message) {
             Err(error) if error.raw_os_error() != Some(Errno::AFNOSUPPORT.raw_os_error()) => Err(error),
-            Ok(_) | Err(_) => Ok(()),
+            Ok(()) | Err(_) => Ok(()),
         }
     }
 
     pub(crate) fn set_up(&self, link: u32) -> io::Result<()> {
         let mut message = Message::new(RTM_NEWLINK, 0);
         message.link_head(link, true);
-        self.exchange(message).map(drop)
+        self.exchange(message)
     }
 
     /// Makes the kernel act at once on a link whose other end has just come up, which it does before it tells of the link.
     /// Otherwise a worker does it a moment later, and what comes meanwhile does not pass the bridge. Kernels before 6.8
     /// leave it to the worker.
     pub(crate) fn settle(&self, name: &str) -> io::Result<()> {
-        self.link(name).map(drop)
+        let mut message = Message::new(RTM_GETLINK, 0);
+        message.link_head(0, false);
+        message.text(IFLA_IFNAME, name);
+        self.exchange(message)
     }
 
     /// From then on it stays, whatever happens to the links in a bridge.
@@ -163,7 +167,7 @@ impl Netlink {
         let mut message = Message::new(RTM_NEWLINK, 0);
         message.link_head(link, false);
         message.bytes(IFLA_ADDRESS, &mac);
-        self.exchange(message).map(drop)
+        self.exchange(message)
     }
 
     /// One that is gone already is no error.
@@ -173,7 +177,7 @@ impl Netlink {
         message.text(IFLA_IFNAME, name);
         match self.exchange(message) {
             Err(error) if error.raw_os_error() != Some(Errno::NODEV.raw_os_error()) => Err(error),
-            Ok(_) | Err(_) => Ok(()),
+            Ok(()) | Err(_) => Ok(()),
         }
     }
 
@@ -200,7 +204,7 @@ impl Netlink {
         message.bytes(NDA_DST, &octets);
         match self.exchange(message) {
             Err(error) if error.raw_os_error() != Some(Errno::NOENT.raw_os_error()) => Err(error),
-            Ok(_) | Err(_) => Ok(()),
+            Ok(()) | Err(_) => Ok(()),
         }
     }
 
@@ -249,25 +253,20 @@ impl Netlink {
             });
             options.bytes(TCA_BPF_FLAGS, &BPF_DECIDES.to_ne_bytes());
         });
-        self.exchange(message).map(drop)
+        self.exchange(message)
     }
 
-    /// Sends a request and returns what answers it, an acknowledgement or the thing asked for.
-    fn exchange(&self, message: Message) -> io::Result<Vec<u8>> {
+    /// Sends a request and waits for what answers it, an acknowledgement or the thing asked for.
+    fn exchange(&self, message: Message) -> io::Result<()> {
         send(&self.0, &message.finish(), SendFlags::empty())?;
-        let mut answer = vec![0; ANSWER_SIZE];
-        let (count, _) = recv(&self.0, answer.as_mut_slice(), RecvFlags::empty())?;
-        answer.truncate(count);
-        let kind = answer
-            .get(4..6)
-            .map(|bytes| u16::from_ne_bytes([bytes[0], bytes[1]]));
-        if kind == Some(NLMSG_ERROR) {
-            let code = answer.get(HEAD..HEAD + 4).map_or(0, number).cast_signed();
-            if code != 0 {
-                return Err(io::Error::from_raw_os_error(-code));
-            }
+        let mut answer = [0; ANSWER_SIZE];
+        recv(&self.0, answer.as_mut_slice(), RecvFlags::empty())?;
+        let kind = u16::from_ne_bytes([answer[4], answer[5]]);
+        let code = number(&answer[HEAD..HEAD + 4]).cast_signed();
+        if kind == NLMSG_ERROR && code != 0 {
+            return Err(io::Error::from_raw_os_error(-code));
         }
-        Ok(answer)
+        Ok(())
     }
 }
 
@@ -282,10 +281,10 @@ fn number(bytes: &[u8]) -> u32 {
     bytes.try_into().map_or(0, u32::from_ne_bytes)
 }
 
-fn unless_there(result: io::Result<Vec<u8>>) -> io::Result<()> {
+fn unless_there(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.raw_os_error() != Some(Errno::EXIST.raw_os_error()) => Err(error),
-        Ok(_) | Err(_) => Ok(()),
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 

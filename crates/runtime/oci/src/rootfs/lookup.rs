@@ -8,7 +8,7 @@
 //! kind) are texts like any other here and lead nowhere else.
 
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     io,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
@@ -71,10 +71,31 @@ impl RootDir {
             Ok(target) => return Ok(target),
             Err(errno @ Errno::NOENT) if missing == Missing::Refuse => return Err(errno.into()),
             Err(errno @ Errno::LOOP) if links == Links::Refuse => return Err(errno.into()),
-            // There is something to make or a link to follow, or the kernel could not decide.
+            Err(Errno::NOENT) => {
+                if let Some(target) = self.make_plain(path, missing) {
+                    return Ok(target);
+                }
+            }
+            // There is a link to follow, or the kernel could not decide.
             Err(_) => {}
         }
         self.walk(path, links, missing)
+    }
+
+    /// Makes what is missing at the end of a path that is there otherwise, and has no links. `None` leaves it to a walk.
+    fn make_plain(&self, path: &Path, missing: Missing) -> Option<Target> {
+        let (parent, name) = (path.parent()?, path.file_name()?);
+        let parent = self.look_up_plain(parent).ok()?;
+        match missing {
+            Missing::Refuse => return None,
+            Missing::MakeDirectory => mkdirat(&parent.fd, name, Mode::from_raw_mode(0o755)).ok()?,
+            Missing::MakeFile => make_file(parent.fd.as_fd(), name).ok()?,
+        }
+        let fd = open_itself(parent.fd.as_fd(), name).ok()?;
+        // Somebody may have put a link in its place.
+        let is_link = FileType::from_raw_mode(fstat(&fd).ok()?.st_mode) == FileType::Symlink;
+        let path = parent.path.join(name);
+        (!is_link).then_some(Target { fd, path })
     }
 
     /// Opens a path on which nothing is missing and no link is: most are like that, and it is one call where a walk is three
@@ -179,9 +200,8 @@ impl Walk<'_> {
     /// Opens a name where the walk is, itself and not what it may link to.
     fn open(&self, name: &OsString, missing: Missing) -> io::Result<OwnedFd> {
         let here = self.found.last().map_or(self.root, |(_, fd)| fd.as_fd());
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         for _ in 0..MAX_ATTEMPTS {
-            match openat(here, name, flags, Mode::empty()) {
+            match open_itself(here, name) {
                 Err(Errno::NOENT) => {}
                 opened => return Ok(opened?),
             }
@@ -200,7 +220,13 @@ impl Walk<'_> {
     }
 }
 
-fn make_file(parent: BorrowedFd<'_>, name: &OsString) -> rustix::io::Result<()> {
+/// Opens a name, and not what it may link to.
+fn open_itself(parent: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(parent, name, flags, Mode::empty())
+}
+
+fn make_file(parent: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<()> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat(parent, name, flags, Mode::from_raw_mode(0o644)).map(drop)
 }

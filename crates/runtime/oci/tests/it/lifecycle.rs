@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pulselet_runtime::{ContainerFilter, ContainerState, Error, ExitCause, Runtime, Signal};
 
-use crate::world::{FOREVER, World, can_run};
+use crate::world::{FOREVER, World, can_run, init_pid, parent_of};
 
 #[tokio::test]
 async fn a_container_runs_to_its_end() {
@@ -135,5 +135,25 @@ async fn a_container_that_was_never_started_leaves_nothing() {
         .await
         .expect("creates");
     assert_eq!(world.status(&id).await.state, ContainerState::Created);
+    world.finish().await;
+}
+
+/// There is a shim for each container, and what it takes counts as often.
+#[tokio::test]
+async fn a_shim_gives_back_what_its_start_took_of_the_stack() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let id = world.run("exec sleep 1000").await;
+    let shim = parent_of(&init_pid(&world.container_dir(&id)));
+    let maps = std::fs::read_to_string(format!("/proc/{shim}/smaps")).expect("reads");
+    let stack = maps.lines().skip_while(|line| !line.ends_with("[stack]"));
+    let mut sizes = stack.filter_map(|line| {
+        let size = line.strip_prefix("Size:").or_else(|| line.strip_prefix("Rss:"))?;
+        size.split_whitespace().next()?.parse::<u64>().ok()
+    });
+    let (reserved, resident) = (sizes.next().expect("a size"), sizes.next().expect("a size"));
+    assert!(resident * 3 < reserved, "{resident} of {reserved} KiB");
     world.finish().await;
 }

@@ -133,6 +133,13 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
     })
 }
 
+/// Gives back the memory in which a connection remembers pages of the file. It reads again what it needs.
+pub(super) fn forget_pages(connection: &Connection) {
+    if let Err(error) = connection.execute_batch("PRAGMA shrink_memory") {
+        tracing::debug!(%error, "a connection to the store gives back no memory");
+    }
+}
+
 fn open(path: &Path, mode: OpenFlags) -> rusqlite::Result<Connection> {
     // Each connection stays on one thread at a time, so SQLite need not lock it.
     let connection = Connection::open_with_flags(path, mode | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;

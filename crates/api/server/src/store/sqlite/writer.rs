@@ -1,14 +1,17 @@
-//! The one thread that writes: many swaps, one transaction, one `fsync`.
+//! The one thread that writes: many swaps, one transaction, one `fsync`. After work it gives back memory, too.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pulselet_durable::Reserve;
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
+use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout_at};
 
 use super::super::{Change, Expect, Revision, StoreError, StoreIdentity, Swap, Swapped};
-use super::Shared;
 use super::reader::{self, to_sql};
+use super::{Shared, schema};
 
 /// Swaps in one transaction. Enough to share an `fsync`, few enough to answer soon.
 const MAX_BATCH: usize = 256;
@@ -74,6 +77,9 @@ pub(super) struct Writer {
     bytes: u64,
     /// Given up when the disk is full.
     reserve: Reserve,
+    rest_interval: Duration,
+    /// When memory is given back; `None` if there is none to give.
+    rest_at: Option<Instant>,
 }
 
 impl Writer {
@@ -98,29 +104,62 @@ impl Writer {
             changes: changes.unsigned_abs(),
             bytes: bytes.unsigned_abs(),
             reserve,
+            rest_interval: super::REST_INTERVAL,
+            rest_at: None,
         })
     }
 
-    /// Serves the queue until every sender is gone.
-    pub(super) fn run(mut self, mut queue: mpsc::Receiver<Request>) {
-        while let Some(first) = queue.blocking_recv() {
-            let mut batch = Batch::default();
-            batch.add(first);
-            while batch.swaps.len() < MAX_BATCH {
-                match queue.try_recv() {
-                    Ok(request) => batch.add(request),
-                    Err(_) => break,
-                }
+    pub(super) fn resting_every(self, rest_interval: Duration) -> Self {
+        Self {
+            rest_interval,
+            ..self
+        }
+    }
+
+    /// Serves the queue until every sender is gone. `clock` is for waiting.
+    pub(super) fn run(mut self, mut queue: mpsc::Receiver<Request>, clock: &Runtime) {
+        loop {
+            let first = match self.rest_at {
+                Some(at) => clock.block_on(async { timeout_at(at, queue.recv()).await }),
+                None => Ok(queue.blocking_recv()),
+            };
+            match first {
+                Ok(Some(first)) => self.serve_with(first, &mut queue),
+                Ok(None) => return,
+                Err(_) => {}
             }
-            self.serve(batch.swaps, batch.answers);
-            for answer in batch.settlers {
-                // Whoever asked may have stopped waiting.
-                let _ = answer.send(self.settle());
-            }
-            if let Err(error) = self.compact() {
-                tracing::warn!(%error, "the store could not shorten its history");
+            if self.rest_at.is_some_and(|at| at <= Instant::now()) {
+                self.rest();
             }
         }
+    }
+
+    /// Serves a request and what waits behind it.
+    fn serve_with(&mut self, first: Request, queue: &mut mpsc::Receiver<Request>) {
+        let mut batch = Batch::default();
+        batch.add(first);
+        while batch.swaps.len() < MAX_BATCH {
+            match queue.try_recv() {
+                Ok(request) => batch.add(request),
+                Err(_) => break,
+            }
+        }
+        self.serve(batch.swaps, batch.answers);
+        for answer in batch.settlers {
+            // Whoever asked may have stopped waiting.
+            let _ = answer.send(self.settle());
+        }
+        if let Err(error) = self.compact() {
+            tracing::warn!(%error, "the store could not shorten its history");
+        }
+        self.rest_at
+            .get_or_insert_with(|| Instant::now() + self.rest_interval);
+    }
+
+    fn rest(&mut self) {
+        schema::forget_pages(&self.connection);
+        let more = self.shared.rest();
+        self.rest_at = more.then(|| Instant::now() + self.rest_interval);
     }
 
     fn serve(&mut self, swaps: Vec<Swap>, answers: Vec<oneshot::Sender<Result<Swapped, StoreError>>>) {
