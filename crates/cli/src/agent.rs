@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pulselet_agent::{DataDir, Feed, LineHub, LocalObject, Node, NodeHandle, NodeOptions, ServiceManager};
+use pulselet_logind::ShutdownWatch;
 use pulselet_plan::NodeConfig;
 use pulselet_runtime::Version;
 use tokio::net::TcpListener;
@@ -92,6 +93,9 @@ pub(crate) async fn start(args: &AgentArgs, mut setting: Setting) -> Result<Star
     options.manifests = setting.manifests;
     options.service_manager = service_manager();
     let node = Node::start(options).await.map_err(Failure::environment)?;
+    if !duties.shutdown.is_off() {
+        tokio::spawn(ShutdownWatch::new(duties.shutdown).run(node.clone()));
+    }
     let membership = match setting.application {
         Some(application) => Some(application.join(node.clone(), runtime, facts, duties, &path)?),
         None => None,

@@ -36,6 +36,8 @@ pub(crate) struct Application {
     feed: Feed,
     objects: ApiObjects,
     renewal: Renewal,
+    /// The API is part of this process, and goes down with the machine.
+    is_own_api: bool,
 }
 
 /// Who renews a node's certificates.
@@ -100,6 +102,7 @@ impl Application {
             certificate: None,
             feed: Feed::default(),
             renewal: Renewal::Others,
+            is_own_api: false,
         })
     }
 
@@ -143,8 +146,9 @@ impl Application {
         })
     }
 
-    /// Gives the node a certificate that the API's authority has signed.
+    /// Joins the API of this process, whose authority has signed a certificate for the node.
     pub(crate) fn certify(&mut self, certificate: NodeCertificate) {
+        self.is_own_api = true;
         self.certificate = Some(certificate);
     }
 
@@ -158,6 +162,7 @@ impl Application {
         self.objects = self.objects.clone().with_services_in(file);
         options.objects = Arc::new(self.objects.clone());
         options.local_objects = None;
+        options.keeps_api_pods = self.is_own_api;
     }
 
     /// Joins with a node that runs.

@@ -34,6 +34,8 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<Exit, Failure> {
         Some(file) => read_scenario(file, &blueprint.plan)?,
         None => Scenario::default(),
     };
+    let left = config.duties.shutdown.of(pod.spec.priority.unwrap_or(0));
+    let scenario = scenario.with_time_for_shutdown(left);
     let setup = Setup::for_pod(&pod, gates, &blueprint, config.settings, args.seed, scenario);
     let limit = args.duration.unwrap_or(DEFAULT_LIMIT);
     let printer = SimulationPrinter::new(args.output, &pod, &blueprint.plan);

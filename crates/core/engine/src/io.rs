@@ -114,6 +114,13 @@ pub enum Input {
         grace: Option<Span>,
         message: String,
     },
+    /// The machine goes down, and this is the time that is left. A shorter grace period of the pod counts.
+    NodeShutdown {
+        left: Span,
+        then: AfterShutdown,
+    },
+    /// The machine stays up after all: a pod that was stopped for its shutdown begins anew.
+    ShutdownCancelled,
     /// Somebody wants another life of a container, now: a running one is stopped with the pod's grace period first, one that
     /// waits for its next start waits no longer.
     Restart {
@@ -134,6 +141,15 @@ pub enum Input {
     Pressure {
         change: PressureChange,
     },
+}
+
+/// What becomes of a pod that was stopped because its machine goes down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AfterShutdown {
+    /// It has failed. A cluster runs another pod instead.
+    Failed,
+    /// It begins anew with the next agent: it belongs to this machine.
+    BeginsAnew,
 }
 
 /// How an image came to be there.

@@ -27,7 +27,7 @@ pub mod time;
 pub mod transition;
 pub mod worker;
 
-pub use io::{Action, Input, LifeKey, Outbox};
+pub use io::{Action, AfterShutdown, Input, LifeKey, Outbox};
 pub use line::{Line, LineBody, LineRecord};
 pub use plan::{PodPlan, Settings};
 pub use pod::{Identity, PodMachine};

@@ -138,6 +138,8 @@ pub enum KillReason {
     /// A user of the node stopped the pod; it is there again once it is started.
     Stopped,
     Evicted,
+    /// The machine goes down.
+    NodeShutdown,
     Deadline,
     SandboxChanged,
     /// The manifest names another image.
@@ -158,6 +160,7 @@ impl KillReason {
             Self::Deleted
             | Self::Stopped
             | Self::Evicted
+            | Self::NodeShutdown
             | Self::Deadline
             | Self::SandboxChanged
             | Self::ImageChanged

@@ -10,6 +10,7 @@
 mod ending;
 mod inputs;
 mod moving;
+mod shutdown;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -63,6 +64,9 @@ pub struct PodMachine {
     #[serde(rename = "told_ready")]
     reported_ready: bool,
     over: bool,
+    /// It was stopped because the machine goes down, and begins anew when an agent comes after that.
+    #[serde(default)]
+    awaits_boot: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -173,6 +177,7 @@ impl PodMachine {
             conditions: Vec::new(),
             reported_ready: false,
             over: false,
+            awaits_boot: false,
         }
     }
 

@@ -45,6 +45,8 @@ pub enum ConditionKind {
     Ready,
     ContainersReady,
     PodScheduled,
+    /// The pod ends because of its node, not of itself.
+    DisruptionTarget,
 }
 
 impl ConditionKind {
@@ -55,6 +57,7 @@ impl ConditionKind {
             Self::Ready => "Ready",
             Self::ContainersReady => "ContainersReady",
             Self::PodScheduled => "PodScheduled",
+            Self::DisruptionTarget => "DisruptionTarget",
         }
     }
 }

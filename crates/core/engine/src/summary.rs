@@ -114,6 +114,12 @@ pub(crate) fn update_conditions(pod: &mut PodMachine, now: Time) {
     }
 }
 
+/// Says that the pod ends because of its node.
+pub(crate) fn add_disruption(conditions: &mut Vec<PodCondition>, message: &str, now: Time) {
+    let why = Some(("TerminationByKubelet", message.to_owned()));
+    set_condition(conditions, ConditionKind::DisruptionTarget, true, why, now);
+}
+
 fn set_condition(
     conditions: &mut Vec<PodCondition>,
     kind: ConditionKind,

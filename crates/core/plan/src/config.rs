@@ -123,6 +123,8 @@ struct File {
     eviction_soft_grace_period: Option<Texts>,
     eviction_max_pod_grace_period: Option<Spanned<i64>>,
     eviction_pressure_transition_period: Option<Spanned<String>>,
+    shutdown_grace_period: Option<Spanned<String>>,
+    shutdown_grace_period_critical_pods: Option<Spanned<String>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -303,7 +305,7 @@ registryMirrors: [docker.io=https://mirror.example.com]
 
     #[test]
     fn errors_name_their_place() {
-        insta::assert_snapshot!(error("looks: true\nlook: false\n"), @"line 2, column 1: unknown field `look`, expected one of featureGates, subSecondPolicy, looks, execErrorIsFailure, overloadGuard, crashLoopBackOff, probeGracePeriodSeconds, hostImage, registryMirrors, kubeReserved, systemReserved, maxPods, clusterDNS, clusterDomain, containerLogMaxSize, containerLogMaxFiles, imageGCHighThresholdPercent, imageGCLowThresholdPercent, imageMinimumGCAge, evictionHard, evictionSoft, evictionSoftGracePeriod, evictionMaxPodGracePeriod, evictionPressureTransitionPeriod");
+        insta::assert_snapshot!(error("looks: true\nlook: false\n"), @"line 2, column 1: unknown field `look`, expected one of featureGates, subSecondPolicy, looks, execErrorIsFailure, overloadGuard, crashLoopBackOff, probeGracePeriodSeconds, hostImage, registryMirrors, kubeReserved, systemReserved, maxPods, clusterDNS, clusterDomain, containerLogMaxSize, containerLogMaxFiles, imageGCHighThresholdPercent, imageGCLowThresholdPercent, imageMinimumGCAge, evictionHard, evictionSoft, evictionSoftGracePeriod, evictionMaxPodGracePeriod, evictionPressureTransitionPeriod, shutdownGracePeriod, shutdownGracePeriodCriticalPods");
         insta::assert_snapshot!(error("looks: true\nlooks: false\n"), @"line 2, column 1: duplicate mapping key: looks not allowed here");
         insta::assert_snapshot!(error("looks: perhaps\n"), @"line 1, column 8: invalid boolean (true or false expected)");
         insta::assert_snapshot!(error("subSecondPolicy: sometimes\n"), @"line 1, column 18: unknown variant `sometimes`, expected one of onlyFirstTime, alwaysWhenWaitingForSuccess, always");

@@ -12,6 +12,9 @@ use pulselet_model::ResourceTotals;
 const MAX_PODS: u32 = 110;
 const MIB: u64 = 1 << 20;
 
+/// Pods of this priority and above keep the cluster or the node going.
+pub const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
+
 /// All of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeDuties {
@@ -23,6 +26,7 @@ pub struct NodeDuties {
     pub logs: LogBounds,
     pub images: ImageBounds,
     pub eviction: EvictionSettings,
+    pub shutdown: ShutdownPeriods,
 }
 
 impl Default for NodeDuties {
@@ -34,7 +38,37 @@ impl Default for NodeDuties {
             logs: LogBounds::default(),
             images: ImageBounds::default(),
             eviction: EvictionSettings::default(),
+            shutdown: ShutdownPeriods::default(),
         }
+    }
+}
+
+/// How long the machine's shutdown is held up for its pods. By default it is not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShutdownPeriods {
+    /// In all; zero if nobody waits.
+    pub total: Span,
+    /// The last part of it, which critical pods have for themselves.
+    pub critical: Span,
+}
+
+impl ShutdownPeriods {
+    /// What pods that are not critical have.
+    pub fn ordinary(self) -> Span {
+        self.total.saturating_sub(self.critical)
+    }
+
+    /// What a pod of a priority has.
+    pub fn of(self, priority: i32) -> Span {
+        if priority >= SYSTEM_CRITICAL_PRIORITY {
+            self.critical
+        } else {
+            self.ordinary()
+        }
+    }
+
+    pub fn is_off(self) -> bool {
+        self.total == Span::ZERO
     }
 }
 

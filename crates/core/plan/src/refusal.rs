@@ -40,6 +40,7 @@ pub struct PodRefusal {
 pub enum RefusalReason {
     AppArmor,
     Evicted,
+    NodeShutdown,
     OutOfCpu,
     OutOfEphemeralStorage,
     OutOfHugePages1Gi,
@@ -59,6 +60,7 @@ impl RefusalReason {
         match self {
             Self::AppArmor => "AppArmor",
             Self::Evicted => "Evicted",
+            Self::NodeShutdown => "NodeShutdown",
             Self::OutOfCpu => "OutOfcpu",
             Self::OutOfEphemeralStorage => "OutOfephemeral-storage",
             Self::OutOfHugePages1Gi => "OutOfhugepages-1Gi",
@@ -79,6 +81,7 @@ impl PodRefusal {
     pub fn status_message(&self) -> String {
         match self.reason {
             RefusalReason::Evicted
+            | RefusalReason::NodeShutdown
             | RefusalReason::OutOfCpu
             | RefusalReason::OutOfEphemeralStorage
             | RefusalReason::OutOfHugePages1Gi

@@ -360,6 +360,7 @@ impl Dice {
             gates,
             deletes,
             evict,
+            shutdown: None,
             load: Vec::new(),
             shares_processes: false,
         }

@@ -226,7 +226,7 @@ impl Oracles {
                     record.replan(plan);
                 }
             }
-            Input::Delete { .. } | Input::Stop { .. } | Input::Evict { .. } => {
+            Input::Delete { .. } | Input::Stop { .. } | Input::Evict { .. } | Input::NodeShutdown { .. } => {
                 self.ending.get_or_insert(self.now);
             }
             _ => {}
@@ -563,7 +563,11 @@ impl Oracles {
 /// Reasons that end the pod as a whole.
 const fn pod_wide(reason: KillReason) -> bool {
     match reason {
-        KillReason::Deleted | KillReason::Stopped | KillReason::Evicted | KillReason::Deadline => true,
+        KillReason::Deleted
+        | KillReason::Stopped
+        | KillReason::Evicted
+        | KillReason::NodeShutdown
+        | KillReason::Deadline => true,
         // A pod that has completed is not ending: its sidecars are probed until they are gone.
         KillReason::Completed
         | KillReason::StartupProbe

@@ -28,11 +28,25 @@ pub struct Scenario {
     /// A file holds one at most; a pod may be deleted again with less patience.
     pub deletes: Vec<Ending>,
     pub evict: Option<Ending>,
+    /// When the machine goes down, and how long the pod has then, which follows from the node's settings: a file cannot
+    /// say it. Without a number it has no time at all.
+    pub shutdown: Option<Ending>,
     /// When the node begins its probes late, in order of time.
     pub load: Vec<Load>,
     /// No main process is PID 1, so that the kernel's default actions apply to it. It follows from the manifest: a file
     /// cannot say it.
     pub shares_processes: bool,
+}
+
+impl Scenario {
+    /// The pod has this long to end when the machine goes down.
+    #[must_use]
+    pub fn with_time_for_shutdown(mut self, left: Span) -> Self {
+        if let Some(shutdown) = &mut self.shutdown {
+            shutdown.grace = Some(left);
+        }
+        self
+    }
 }
 
 /// Gates that change at one moment.

@@ -555,6 +555,10 @@ fn starved(input: Input) -> Input {
 fn is_request(input: &Input) -> bool {
     matches!(
         input,
-        Input::Delete { .. } | Input::Stop { .. } | Input::Evict { .. } | Input::Replan { .. }
+        Input::Delete { .. }
+            | Input::Stop { .. }
+            | Input::Evict { .. }
+            | Input::NodeShutdown { .. }
+            | Input::Replan { .. }
     )
 }

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pulselet_engine::io::{
-    Action, CreateError, Exit, ImageFailure, Input, LifeKey, ProbeOutcome, Pulled, StopRecord,
+    Action, AfterShutdown, CreateError, Exit, ImageFailure, Input, LifeKey, ProbeOutcome, Pulled, StopRecord,
 };
 use pulselet_engine::plan::{Handler, Hook, PodPlan, ProbeKind};
 use pulselet_engine::time::{Span, Time};
@@ -150,6 +150,14 @@ impl World {
                 message,
             };
             queue.push(evict.at, Rank::World, Happening::Request(input));
+        }
+        if let Some(shutdown) = &scenario.shutdown {
+            // Pods of files belong to their machine.
+            let input = Input::NodeShutdown {
+                left: shutdown.grace.unwrap_or(Span::ZERO),
+                then: AfterShutdown::BeginsAnew,
+            };
+            queue.push(shutdown.at, Rank::World, Happening::Request(input));
         }
         for outage in faults
             .outages

@@ -13,6 +13,7 @@ mod duties;
 mod entry;
 mod journal;
 mod lateness;
+mod machine_shutdown;
 mod observe;
 mod pods;
 mod publish;
@@ -38,6 +39,7 @@ use tokio::time::{Instant, Sleep};
 pub use adopt::AdoptError;
 pub(crate) use adopt::Findings;
 pub(crate) use duties::PressureWatch;
+pub(crate) use machine_shutdown::{MachineShutdown, PodGroup};
 pub(crate) use pods::ports;
 pub use requests::{
     AddError, Added, How, Located, LogError, LogPlace, NoSuchPod, PodView, ProbeView, Shutdown, StreamError,
@@ -94,6 +96,7 @@ pub(crate) struct Agent {
     lateness: Lateness,
     /// `None` if nobody goes when the machine runs out of something.
     pressure: Option<PressureWatch>,
+    machine_shutdown: MachineShutdown,
     /// When the images were looked at.
     images_looked_at: Option<Instant>,
     /// The part of the pods whose light changes are saved next.
@@ -105,6 +108,13 @@ pub(crate) struct Agent {
     listing: bool,
     findings: mpsc::Receiver<Findings>,
     found: mpsc::Sender<Findings>,
+}
+
+/// What is known of the machine beside what runs on it.
+#[derive(Debug)]
+pub(crate) struct MachineWatch {
+    pub(crate) pressure: Option<PressureWatch>,
+    pub(crate) shutdown: MachineShutdown,
 }
 
 /// What wakes the agent, owned by its loop.
@@ -136,7 +146,7 @@ impl Agent {
         hub: LineHub,
         api_feed: Option<Feed>,
         writer: Writer,
-        pressure: Option<PressureWatch>,
+        machine: MachineWatch,
     ) -> Self {
         let now = jobs.clock.now();
         let starvation = config.settings.overload_guard.then(|| Starvation::new(now));
@@ -157,7 +167,8 @@ impl Agent {
             out: Outbox::default(),
             starvation,
             lateness: Lateness::default(),
-            pressure,
+            pressure: machine.pressure,
+            machine_shutdown: machine.shutdown,
             images_looked_at: None,
             light_part: 0,
             ending: None,
@@ -259,6 +270,7 @@ impl Agent {
             }
         }
         self.journal.flush(now, &self.pods, &mut self.entries);
+        self.answer_for_group();
         while let Some(ended) = self.tasks.try_join_next() {
             if let Err(error) = ended
                 && error.is_panic()

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pulselet_model::Pod;
+use pulselet_plan::duties::ShutdownPeriods;
 use pulselet_runtime::SandboxId;
 use pulselet_vocabulary::PodName;
 use serde::Deserialize;
@@ -12,8 +13,8 @@ use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::agent::{
-    AddError, Added, Located, LogError, LogPlace, NoSuchPod, PodView, Request, Shutdown, StreamError,
-    UpdateError,
+    AddError, Added, Located, LogError, LogPlace, NoSuchPod, PodGroup, PodView, Request, Shutdown,
+    StreamError, UpdateError,
 };
 use crate::endpoints::health::{Health, MonitoringPage};
 use crate::eviction::PressureConditions;
@@ -62,6 +63,8 @@ pub struct NodeHandle {
     pub(crate) stopped: Arc<StoppedPods>,
     /// What the node runs out of.
     pub(crate) pressure: watch::Receiver<PressureConditions>,
+    /// The machine goes down.
+    pub(crate) machine_goes_down: watch::Receiver<bool>,
     pub(crate) ended: watch::Receiver<bool>,
 }
 
@@ -69,6 +72,41 @@ impl NodeHandle {
     /// What the node runs out of, as its conditions say it.
     pub fn pressure(&self) -> PressureConditions {
         *self.pressure.borrow()
+    }
+
+    /// Whether the machine goes down; each receiver sees every change.
+    pub fn machine_goes_down(&self) -> watch::Receiver<bool> {
+        self.machine_goes_down.clone()
+    }
+
+    /// The machine goes down: stops all pods, critical ones last, and takes no other. Returns when they are gone or their
+    /// time is over.
+    pub async fn stop_for_shutdown(&self, periods: ShutdownPeriods) -> Result<(), Gone> {
+        let begun = self.requests.send(Request::MachineGoesDown).await;
+        begun.map_err(|_| Gone)?;
+        let groups = [
+            (PodGroup::Ordinary, periods.ordinary()),
+            (PodGroup::Critical, periods.critical),
+        ];
+        for (group, left) in groups {
+            let left = Duration::from(left);
+            let stopped = self.ask(|reply| Request::StopGroup { group, left, reply });
+            match tokio::time::timeout(left, stopped).await {
+                Ok(Ok(())) => {}
+                Ok(Err(gone)) => return Err(gone),
+                Err(_) => tracing::warn!(
+                    ?group,
+                    ?left,
+                    "not all pods have ended in the time that they have"
+                ),
+            }
+        }
+        Ok(())
+    }
+
+    /// The machine stays up after all.
+    pub async fn cancel_shutdown(&self) -> Result<(), Gone> {
+        self.requests.send(Request::MachineStays).await.map_err(|_| Gone)
     }
 
     /// Takes an admitted pod. One with the same name and content is adopted, one with the same name only is replaced.

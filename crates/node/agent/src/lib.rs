@@ -51,6 +51,7 @@ pub use publish::feed::{Feed, FeedChange, NodeEvent, PodEvent};
 pub use publish::lines::{FULL_BACKLOG, GUEST_BACKLOG, LineHub, Lines, PodLine};
 pub use publish::notify::ServiceManager;
 pub use pulselet_plan::NodeDuties;
+pub use pulselet_plan::duties::ShutdownPeriods;
 pub use pulselet_volume::{
     ChangedObjects, ClaimedVolume, LocalObject, LocalObjects, NoObjects, NodeFacts, ObjectSource,
     ServiceFacts, ServicePortFacts, SourceError, SourceKind, SourceObject, Token, TokenRequest,

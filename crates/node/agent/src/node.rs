@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pulselet_model::Gate;
-use pulselet_plan::NodeConfig;
+use pulselet_plan::{NodeConfig, NodeDuties};
 use pulselet_runtime::Runtime;
 use pulselet_volume::{LocalObjects, NodeFacts, ObjectSource};
 use thiserror::Error;
@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::agent::{AdoptError, Agent, Inlets, PressureWatch, REQUESTS};
+use crate::agent::{AdoptError, Agent, Inlets, MachineShutdown, MachineWatch, PressureWatch, REQUESTS};
 use crate::endpoints::control::{self, Control, NodeView};
 use crate::endpoints::health::Health;
 use crate::endpoints::http::serve;
@@ -57,6 +57,8 @@ pub struct NodeOptions {
     pub local_objects: Option<Arc<LocalObjects>>,
     /// How long objects that cannot be followed are not asked for again; `None` for the usual ten seconds or so.
     pub object_pause: Option<Duration>,
+    /// The API is on this machine and goes down with it: its pods begin anew afterwards, as those of files do.
+    pub keeps_api_pods: bool,
     /// Subscribe before starting to see every line.
     pub lines: LineHub,
     pub service_manager: ServiceManager,
@@ -81,6 +83,7 @@ impl NodeOptions {
             objects: Arc::clone(&local_objects) as Arc<dyn ObjectSource>,
             local_objects: Some(local_objects),
             object_pause: None,
+            keeps_api_pods: false,
             lines: LineHub::default(),
             service_manager: ServiceManager::new(None, None),
             signals: None,
@@ -125,14 +128,12 @@ impl Node {
         let signals = options
             .signals
             .unwrap_or_else(|| Arc::new(MachineSignals::new(layout.root())));
-        // A kubelet's thresholds are for the nodes of a cluster; others get only what somebody wrote.
-        let watches = options.joined || duties.eviction.is_explicit;
         let (under_pressure, pressure) = watch::channel(PressureConditions::default());
-        let pressure_watch = watches.then(|| PressureWatch {
-            pressure: Pressure::new(duties.eviction.clone()),
-            conditions: under_pressure,
-            spares_static: options.joined,
-        });
+        let (going_down, machine_goes_down) = watch::channel(false);
+        let machine = MachineWatch {
+            pressure: pressure_watch(&duties, options.joined, under_pressure),
+            shutdown: MachineShutdown::new(going_down, options.keeps_api_pods),
+        };
         let (jobs, answers) = JobContext::new(JobParts {
             runtime,
             version,
@@ -152,7 +153,7 @@ impl Node {
             options.lines.clone(),
             options.feed,
             opened.writer,
-            pressure_watch,
+            machine,
         );
         agent.adopt(opened.pods).await?;
         if let Some(path) = &opened.kept_aside {
@@ -174,6 +175,7 @@ impl Node {
             health: Arc::clone(&health),
             stopped: Arc::new(StoppedPods::load(layout.stopped())),
             pressure,
+            machine_goes_down,
             ended,
         };
         services.spawn(handle.clone().end_stopped());
@@ -228,6 +230,19 @@ impl Services {
         self.spawn(serve(listener, Arc::new(control)));
         Ok(())
     }
+}
+
+/// A kubelet's thresholds are for the nodes of a cluster; others get only what somebody wrote.
+fn pressure_watch(
+    duties: &NodeDuties,
+    joined: bool,
+    conditions: watch::Sender<PressureConditions>,
+) -> Option<PressureWatch> {
+    (joined || duties.eviction.is_explicit).then(|| PressureWatch {
+        pressure: Pressure::new(duties.eviction.clone()),
+        conditions,
+        spares_static: joined,
+    })
 }
 
 /// What does not change while the node runs.

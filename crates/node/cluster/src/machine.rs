@@ -40,7 +40,7 @@ impl Machine {
     }
 
     /// The status as it is now, without the times of its conditions.
-    pub(crate) async fn status(&self, pressure: PressureConditions) -> Value {
+    pub(crate) async fn status(&self, pressure: PressureConditions, goes_down: bool) -> Value {
         let version = self.runtime.version().await;
         let runtime = version.map_or_else(
             |_| "unknown://".to_owned(),
@@ -52,7 +52,7 @@ impl Machine {
             "capacity": self.resources(&capacity),
             "allocatable": self.resources(&allocatable),
             "addresses": addresses(&self.facts, self.endpoint),
-            "conditions": self.conditions(pressure).await,
+            "conditions": self.conditions(pressure, goes_down).await,
             "nodeInfo": node_info(&runtime),
             "daemonEndpoints": {"kubeletEndpoint": {"Port": self.endpoint.port()}},
         })
@@ -73,17 +73,20 @@ impl Machine {
         })
     }
 
-    async fn conditions(&self, pressure: PressureConditions) -> Vec<Value> {
+    async fn conditions(&self, pressure: PressureConditions, goes_down: bool) -> Vec<Value> {
         vec![
             MEMORY.condition(pressure.memory),
             DISK.condition(pressure.disk),
             PROCESSES.condition(pressure.pids),
-            self.readiness().await,
+            self.readiness(goes_down).await,
         ]
     }
 
-    async fn readiness(&self) -> Value {
+    async fn readiness(&self, goes_down: bool) -> Value {
         let not_ready = |reason: &str, message: &str| condition("Ready", false, reason, message);
+        if goes_down {
+            return not_ready("KubeletNotReady", "node is shutting down");
+        }
         match tokio::time::timeout(HEALTH_TIMEOUT, self.runtime.health()).await {
             Err(_) => not_ready("RuntimeSilent", "the runtime does not answer"),
             Ok(Err(error)) => not_ready("RuntimeFailed", &error.to_string()),

@@ -65,6 +65,7 @@ impl Registration {
 
     pub(crate) async fn run(mut self) {
         let mut backoff = Backoff::default();
+        let mut going_down = self.node.machine_goes_down();
         loop {
             let pause = match self.keep().await {
                 Ok(()) => {
@@ -77,8 +78,17 @@ impl Registration {
                     pause
                 }
             };
-            tokio::time::sleep(pause).await;
+            // Who chooses nodes is to know at once that this one goes down. A node that has ended says nothing more.
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                Ok(()) = going_down.changed() => {}
+            }
         }
+    }
+
+    async fn status(&self) -> Value {
+        let goes_down = *self.node.machine_goes_down().borrow();
+        self.machine.status(self.node.pressure(), goes_down).await
     }
 
     /// One look at the machine, and what follows from it.
@@ -86,7 +96,7 @@ impl Registration {
         if self.known.borrow().is_none() {
             self.register().await?;
         }
-        let mut status = self.machine.status(self.node.pressure()).await;
+        let mut status = self.status().await;
         let before = self
             .sent
             .as_ref()
@@ -157,7 +167,7 @@ impl Registration {
 
     async fn register(&mut self) -> Result<(), ApiClientError> {
         let name = self.machine.facts.name.clone();
-        let mut status = self.machine.status(self.node.pressure()).await;
+        let mut status = self.status().await;
         with_times(&mut status["conditions"], &Value::Null, Timestamp::now());
         let labels = self.machine.labels();
         let node = json!({

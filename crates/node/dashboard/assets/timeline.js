@@ -104,7 +104,7 @@ class Lane {
 
 function killed(reason) {
   const words = {
-    startupProbe: "killed by startup", livenessProbe: "killed by liveness", deleted: "deleted", stopped: "stopped", evicted: "evicted",
+    startupProbe: "killed by startup", livenessProbe: "killed by liveness", deleted: "deleted", stopped: "stopped", evicted: "evicted", nodeShutdown: "node shut down",
     restarted: "restart asked", imageChanged: "image changed", sandboxChanged: "sandbox changed", deadline: "past its deadline",
     postStartHook: "postStart failed", completed: "completed", nodeShutdown: "shutdown",
   };

@@ -136,8 +136,11 @@ impl Container {
         let Some(newest) = self.newest.as_ref().map(|ended| ended.terminated.finished_at) else {
             return;
         };
-        if ended.cause == Some(KillReason::Restarted) {
-            // Whoever asks for another life does not want to wait for it.
+        if matches!(
+            ended.cause,
+            Some(KillReason::Restarted | KillReason::NodeShutdown)
+        ) {
+            // Whoever asks for another life does not want to wait for it; a shutdown that was cancelled is nobody's fault.
             return self.begin(scope, false);
         }
         let decided_on = match ended.cause {
@@ -149,6 +152,7 @@ impl Container {
                 KillReason::Deleted
                 | KillReason::Stopped
                 | KillReason::Evicted
+                | KillReason::NodeShutdown
                 | KillReason::Deadline
                 | KillReason::SandboxChanged
                 | KillReason::Restarted
@@ -179,10 +183,11 @@ impl Container {
     }
 
     pub(super) fn restarts_after(&self, ended: EndedBy) -> bool {
-        // Whoever changes an image or asks for a restart wants it to run, whatever the policy says about exits.
+        // Whoever changes an image or asks for a restart wants it to run, whatever the policy says about exits; and so does
+        // who started a pod whose machine went down under it.
         if matches!(
             ended.cause,
-            Some(KillReason::ImageChanged | KillReason::Restarted)
+            Some(KillReason::ImageChanged | KillReason::Restarted | KillReason::NodeShutdown)
         ) {
             return true;
         }
@@ -235,6 +240,13 @@ impl Container {
     pub(crate) fn give_up(&mut self) {
         if !self.is_alive() {
             self.stage = Stage::Finished;
+        }
+    }
+
+    /// Ends the wait for whatever it waits for, until a new sandbox is there.
+    pub(crate) fn wait_for_sandbox(&mut self) {
+        if !self.is_alive() && !self.is_finished() {
+            self.stage = Stage::Pending;
         }
     }
 

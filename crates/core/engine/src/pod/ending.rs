@@ -59,6 +59,15 @@ impl PodMachine {
         });
     }
 
+    /// Nothing of it runs, and its sandbox is gone.
+    pub fn is_stopped(&self) -> bool {
+        let has_sandbox = match self.sandbox {
+            Sandbox::Starting | Sandbox::Ready | Sandbox::Stopping => true,
+            Sandbox::Absent | Sandbox::Failed { .. } | Sandbox::Lost | Sandbox::Stopped => false,
+        };
+        !has_sandbox && !self.containers.iter().any(Container::is_alive)
+    }
+
     /// Nothing is left that must stop before this container.
     pub(super) fn is_turn_of(&self, ix: ContainerIx) -> bool {
         let is_before = |other: ContainerIx| match self.containers[other].role() {
@@ -103,7 +112,9 @@ impl PodMachine {
 
     /// Stops the sandbox once all containers are gone, and ends a deleted pod once the sandbox is.
     pub(super) fn close(&mut self, now: Time, out: &mut Outbox) {
-        let Some(end) = self.end else { return };
+        if self.end.is_none() && !self.awaits_boot {
+            return;
+        }
         if self.containers.iter().any(Container::is_alive) {
             return;
         }
@@ -118,7 +129,7 @@ impl PodMachine {
             Sandbox::Absent => self.sandbox = Sandbox::Stopped,
             Sandbox::Stopped => {}
         }
-        if end.deleted {
+        if self.is_deleting() {
             self.over = true;
             push_line(now, out, LineBody::Deleted);
             out.transitions.push(Transition::StatusChanged);

@@ -97,6 +97,8 @@ impl PodMachine {
             Input::Delete { grace } => self.delete(now, KillReason::Deleted, grace, out),
             Input::Stop { grace } => self.delete(now, KillReason::Stopped, grace, out),
             Input::Evict { grace, message } => self.evict(now, grace, message, out),
+            Input::NodeShutdown { left, then } => self.shut_down(now, left, then, out),
+            Input::ShutdownCancelled => self.awaits_boot = false,
             Input::Restart { container } => self.restart(now, container, out),
             Input::AgentRestarted => self.resume(now, out),
             Input::Replan {
@@ -186,7 +188,7 @@ impl PodMachine {
         stop_signal: Option<Signal>,
         out: &mut Outbox,
     ) {
-        let ending = self.end.is_some();
+        let (ending, awaits_boot) = (self.end.is_some(), self.awaits_boot);
         let older = self.containers.get(life.container);
         if let Some(older) = older.and_then(|it| it.outdated_by(life)) {
             let exit = Exit {
@@ -201,7 +203,14 @@ impl PodMachine {
         self.with_life(now, life, out, |it, scope| {
             it.created(scope, Arc::clone(id), stop_signal);
             if matches!(it.stage(), Stage::Starting(created) if created.attempt == scope.life.attempt) {
-                if ending { it.abandon(scope) } else { start(scope) }
+                if awaits_boot {
+                    it.abandon(scope);
+                    it.reset();
+                } else if ending {
+                    it.abandon(scope);
+                } else {
+                    start(scope);
+                }
             }
         });
     }
@@ -230,7 +239,7 @@ impl PodMachine {
             self.containers[life.container].give_up();
             return;
         }
-        if self.sandbox == Sandbox::Lost {
+        if self.sandbox == Sandbox::Lost || self.awaits_boot {
             self.containers[life.container].after_end_without_sandbox(ended);
             return;
         }
@@ -322,7 +331,8 @@ impl PodMachine {
     }
 
     fn restart(&mut self, now: Time, ix: ContainerIx, out: &mut Outbox) {
-        let Some(container) = self.containers.get(ix).filter(|_| self.end.is_none()) else {
+        let stays = self.end.is_none() && !self.awaits_boot;
+        let Some(container) = self.containers.get(ix).filter(|_| stays) else {
             return;
         };
         let grace = GraceSources {

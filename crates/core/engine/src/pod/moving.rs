@@ -27,7 +27,7 @@ impl PodMachine {
     pub(super) fn view(&self) -> PodView {
         PodView {
             finished: self.phase.is_terminal(),
-            ending: self.end.is_some_and(|end| end.reason != KillReason::Completed),
+            ending: self.awaits_boot || self.end.is_some_and(|end| end.reason != KillReason::Completed),
         }
     }
 
@@ -36,11 +36,15 @@ impl PodMachine {
         if self.end.is_some() {
             return self.step_end(now, out);
         }
+        if self.awaits_boot {
+            return self.step_shutdown(now, out);
+        }
         match self.sandbox {
             Sandbox::Absent => self.run_sandbox(out),
-            Sandbox::Lost => self.recover_sandbox(out),
+            // One that was stopped although the pod stays was stopped for a shutdown that is over.
+            Sandbox::Lost | Sandbox::Stopped => self.recover_sandbox(out),
             Sandbox::Ready => self.replace_image(now, out) || self.step_containers(now, out),
-            Sandbox::Starting | Sandbox::Failed { .. } | Sandbox::Stopping | Sandbox::Stopped => false,
+            Sandbox::Starting | Sandbox::Failed { .. } | Sandbox::Stopping => false,
         }
     }
 
@@ -156,6 +160,7 @@ impl PodMachine {
 
     pub(super) fn resume(&mut self, now: Time, out: &mut Outbox) {
         push_line(now, out, LineBody::AgentRestarted);
+        self.awaits_boot = false;
         match self.sandbox {
             Sandbox::Starting => {
                 let attempt = self.sandbox_attempts.saturating_sub(1);

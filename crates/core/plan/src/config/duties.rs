@@ -13,11 +13,13 @@ use super::{ConfigError, File};
 use crate::duration::parse_duration;
 use crate::duties::{
     ClusterDns, EvictionSettings, EvictionThreshold, Floor, ImageBounds, LogBounds, NodeDuties,
-    PressureSignal,
+    PressureSignal, ShutdownPeriods,
 };
 
 /// Resources that can be kept from pods.
 const RESERVABLE: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
+/// What a kubelet takes as a period of the shutdown.
+const SHORTEST_SHUTDOWN: Span = Span::from_secs(1);
 /// Name servers that resolvers look at.
 const MAX_SERVERS: usize = 3;
 const NANOS: i128 = 1_000_000_000;
@@ -45,6 +47,7 @@ impl File {
             logs: self.log_bounds(defaults.logs)?,
             images: self.image_bounds(defaults.images)?,
             eviction: self.eviction(defaults.eviction)?,
+            shutdown: self.shutdown()?,
         })
     }
 
@@ -110,6 +113,22 @@ impl File {
         Ok(bounds)
     }
 
+    fn shutdown(&self) -> Result<ShutdownPeriods, ConfigError> {
+        let for_critical = self.shutdown_grace_period_critical_pods.as_ref();
+        let periods = ShutdownPeriods {
+            total: shutdown_period("shutdownGracePeriod", self.shutdown_grace_period.as_ref())?,
+            critical: shutdown_period("shutdownGracePeriodCriticalPods", for_critical)?,
+        };
+        if let Some(text) = for_critical.filter(|_| periods.critical > periods.total) {
+            let message = format!(
+                "shutdownGracePeriodCriticalPods is {}, which is a part of shutdownGracePeriod and cannot be longer",
+                text.value
+            );
+            return Err(ConfigError::new(Some(text.referenced), message));
+        }
+        Ok(periods)
+    }
+
     fn eviction(&self, defaults: EvictionSettings) -> Result<EvictionSettings, ConfigError> {
         let is_explicit = self.eviction_hard.is_some() || self.eviction_soft.is_some();
         let mut thresholds = match &self.eviction_hard {
@@ -153,6 +172,18 @@ impl File {
             is_explicit,
         })
     }
+}
+
+fn shutdown_period(name: &str, text: Option<&Spanned<String>>) -> Result<Span, ConfigError> {
+    let Some(text) = text else {
+        return Ok(Span::ZERO);
+    };
+    let period = duration(text)?;
+    if period != Span::ZERO && period < SHORTEST_SHUTDOWN {
+        let message = format!("{name} is {}, it must be 0s or at least 1s", text.value);
+        return Err(ConfigError::new(Some(text.referenced), message));
+    }
+    Ok(period)
 }
 
 fn reserved(key: &str, texts: &Texts) -> Result<ResourceTotals, ConfigError> {
@@ -321,9 +352,13 @@ evictionSoft: {pid.available: 10%}
 evictionSoftGracePeriod: {pid.available: 90s}
 evictionMaxPodGracePeriod: 60
 evictionPressureTransitionPeriod: 30s
+shutdownGracePeriod: 60s
+shutdownGracePeriodCriticalPods: 20s
 "#,
         );
         assert_eq!(duties.reserved.cpu_millis, 500);
+        assert_eq!(duties.shutdown.ordinary(), Span::from_secs(40));
+        assert_eq!(duties.shutdown.critical, Span::from_secs(20));
         assert_eq!(
             (duties.reserved.memory, duties.reserved.ephemeral_storage),
             (1 << 30, 1 << 30)
@@ -380,6 +415,8 @@ evictionPressureTransitionPeriod: 30s
         insta::assert_snapshot!(error("evictionHard: {disk.available: 1Gi}\n"), @"line 1, column 32: evictionHard has disk.available, which is not measured; known signals: memory.available, nodefs.available, nodefs.inodesFree, pid.available");
         insta::assert_snapshot!(error("evictionHard: {memory.available: 101%}\n"), @"line 1, column 34: evictionHard.memory.available is 101%, a percentage is between 0% and 100%");
         insta::assert_snapshot!(error("evictionSoft: {memory.available: 1Gi}\n"), @"line 1, column 34: evictionSoft has memory.available, and evictionSoftGracePeriod does not say how long");
+        insta::assert_snapshot!(error("shutdownGracePeriod: 500ms\n"), @"line 1, column 22: shutdownGracePeriod is 500ms, it must be 0s or at least 1s");
+        insta::assert_snapshot!(error("shutdownGracePeriod: 5s\nshutdownGracePeriodCriticalPods: 6s\n"), @"line 2, column 34: shutdownGracePeriodCriticalPods is 6s, which is a part of shutdownGracePeriod and cannot be longer");
         insta::assert_snapshot!(error("evictionSoftGracePeriod: {memory.available: 1m}\n"), @"line 1, column 45: evictionSoftGracePeriod has memory.available, and evictionSoft does not");
     }
 }

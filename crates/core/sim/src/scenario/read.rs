@@ -93,6 +93,7 @@ struct File {
     grace_period_seconds: Option<Spanned<i64>>,
     evict_at: Option<Text>,
     eviction_grace_period_seconds: Option<Spanned<i64>>,
+    shutdown_at: Option<Text>,
     load: Option<Vec<LoadFile>>,
 }
 
@@ -209,6 +210,8 @@ impl File {
         )?;
         let evict_keys = ["evictAt", "evictionGracePeriodSeconds"];
         let evict = ending(self.evict_at, self.eviction_grace_period_seconds, evict_keys)?;
+        let shutdown = self.shutdown_at.as_ref().map(moment).transpose()?;
+        let shutdown = shutdown.map(|at| Ending { at, grace: None });
         let load = self.load.unwrap_or_default().into_iter();
         let mut load = load.map(LoadFile::resolve).collect::<Result<Vec<_>, _>>()?;
         load.sort_by_key(|load| load.from);
@@ -218,6 +221,7 @@ impl File {
             gates,
             deletes: delete.into_iter().collect(),
             evict,
+            shutdown,
             load,
             shares_processes: false,
         })
@@ -552,6 +556,7 @@ deleteAt: 400s
 gracePeriodSeconds: 7
 evictAt: 500s
 evictionGracePeriodSeconds: 0
+shutdownAt: 700s
 load:
 - {from: 100s, to: 160s, lateness: 300ms}
 - {from: 20s, to: 30s, lateness: 60ms}
@@ -614,6 +619,7 @@ load:
             [0, 300, 300, 0].map(Span::from_millis)
         );
         assert_eq!(scenario.evict.unwrap().grace, Some(Span::ZERO));
+        assert_eq!(scenario.shutdown.unwrap().at, Time::ZERO + Span::from_secs(700));
     }
 
     #[test]

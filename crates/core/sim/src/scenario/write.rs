@@ -43,6 +43,9 @@ impl fmt::Display for Scenario {
         if let Some(evict) = &self.evict {
             write_ending(f, evict, ["evictAt", "evictionGracePeriodSeconds"], "")?;
         }
+        if let Some(shutdown) = &self.shutdown {
+            writeln!(f, "shutdownAt: {}", moment(shutdown.at))?;
+        }
         if !self.load.is_empty() {
             writeln!(f, "load:")?;
         }

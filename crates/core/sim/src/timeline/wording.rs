@@ -176,6 +176,7 @@ pub const fn reason(reason: KillReason) -> &'static str {
         KillReason::Deleted => "pod deleted",
         KillReason::Stopped => "stop asked for",
         KillReason::Evicted => "pod evicted",
+        KillReason::NodeShutdown => "node shut down",
         KillReason::Deadline => "pod past its deadline",
         KillReason::SandboxChanged => "sandbox changed",
         KillReason::ImageChanged => "image changed",

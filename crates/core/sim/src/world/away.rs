@@ -99,6 +99,8 @@ impl World {
             | Input::Delete { .. }
             | Input::Stop { .. }
             | Input::Evict { .. }
+            | Input::NodeShutdown { .. }
+            | Input::ShutdownCancelled
             | Input::Restart { .. }
             | Input::AgentRestarted
             | Input::Replan { .. }

@@ -5,7 +5,7 @@ use pulselet_engine::line::{GraceFrom, LineBody};
 use pulselet_engine::time::{Span, Time};
 use pulselet_sim::scenario::{Ending, HookScript};
 
-use crate::stage::{Stage, first};
+use crate::stage::{Stage, first, trace};
 
 /// A case: its name, the pod's spec, the scenario and how long it is watched.
 macro_rules! scenario {
@@ -295,6 +295,23 @@ containers:
     "{containers: {app: {lives: [{failsAt: 15s, handles: []}]}, other: {lives: [{stopsIn: 2s}]}}, evictAt: 30s,
       evictionGracePeriodSeconds: 5}"
 );
+/// The machine goes down: the pod has the time that is left, in the order of every end, and no other life begins. A pod of a
+/// machine has not ended by it, so its phase stays.
+#[test]
+fn a_shutdown_stops_a_pod_in_the_time_that_is_left() {
+    let spec = "
+terminationGracePeriodSeconds: 60
+initContainers:
+- {name: proxy, image: x, restartPolicy: Always}
+containers:
+- {name: app, image: x}";
+    let scenario =
+        "{containers: {app: {lives: [{stopsIn: 4s}]}, proxy: {lives: [{handles: []}]}}, shutdownAt: 20s}";
+    let stage = Stage::new(spec, scenario)
+        .with(|scenario| *scenario = scenario.clone().with_time_for_shutdown(Span::from_secs(10)));
+    insta::assert_snapshot!(trace(&stage.lines("10m")));
+}
+
 scenario!(
     without_a_probe_level_grace_the_pod_rules,
     "120s",

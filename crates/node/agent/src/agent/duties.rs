@@ -7,7 +7,7 @@ use std::time::Duration;
 use pulselet_engine::line::Phase;
 use pulselet_engine::{PodKey, PodMachine};
 use pulselet_model::{Pod, ResourceTotals};
-use pulselet_plan::duties::PressureSignal;
+use pulselet_plan::duties::{PressureSignal, SYSTEM_CRITICAL_PRIORITY};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -17,7 +17,6 @@ use super::observe::storage_of;
 use crate::container_config::log_path;
 use crate::eviction::PressureConditions;
 use crate::eviction::pressure::Pressure;
-use crate::eviction::rank::SYSTEM_CRITICAL_PRIORITY;
 use crate::jobs::{EvictionCandidate, GrowingLog};
 use crate::pod::identity::Origin;
 

@@ -89,6 +89,9 @@ impl Agent {
             Request::Sandbox { pod, reply } => {
                 let _ = reply.send(self.sandbox(&pod));
             }
+            Request::MachineGoesDown => self.machine_goes_down(),
+            Request::MachineStays => self.machine_stays(),
+            Request::StopGroup { group, left, reply } => self.stop_group(group, left.into(), reply),
             Request::Shutdown { mode } => self.shut_down(mode),
         }
     }
@@ -142,6 +145,7 @@ impl Agent {
         let refusal = blueprint.refusal.take().map(|refusal| *refusal);
         let refusal = refusal
             .or_else(|| refusal_without(pod, has))
+            .or_else(|| self.lack_of_time(&origin))
             .or_else(|| self.lack_of_strength(pod, &origin))
             .or_else(|| self.lack_of_room(&blueprint, &origin));
         blueprint.refusal = refusal.map(Box::new);
@@ -172,6 +176,7 @@ impl Agent {
         let entry = PodEntry::new(identity, origin, pod, spec, Arc::new(blueprint), now);
         let key = self.insert(engine, entry);
         self.digest(key, now);
+        self.begins_while_machine_goes_down(key);
         if let Some(why) = bad_annotation {
             self.warn_of_pod(key, "InvalidProbesAnnotation", why);
         }

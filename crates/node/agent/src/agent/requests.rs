@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-use super::ports;
+use super::{PodGroup, ports};
 use crate::pod::identity::Origin;
 
 /// Requests that wait for the agent.
@@ -84,6 +84,16 @@ pub(crate) enum Request {
     Sandbox {
         pod: PodName,
         reply: Reply<Result<SandboxId, StreamError>>,
+    },
+    /// The machine goes down.
+    MachineGoesDown,
+    /// The machine stays up after all.
+    MachineStays,
+    /// Stops pods because the machine goes down; answered when they are gone.
+    StopGroup {
+        group: PodGroup,
+        left: Duration,
+        reply: Reply<()>,
     },
     Shutdown {
         mode: Shutdown,

@@ -86,6 +86,7 @@ const fn ends_pod(reason: KillReason) -> bool {
         KillReason::Deleted
         | KillReason::Stopped
         | KillReason::Evicted
+        | KillReason::NodeShutdown
         | KillReason::Deadline
         | KillReason::Completed => true,
         KillReason::StartupProbe

@@ -350,6 +350,7 @@ const fn reason_label(reason: KillReason) -> &'static str {
         KillReason::Deleted => "deleted",
         KillReason::Stopped => "stopped",
         KillReason::Evicted => "evicted",
+        KillReason::NodeShutdown => "nodeShutdown",
         KillReason::Deadline => "deadline",
         KillReason::SandboxChanged => "sandboxChanged",
         KillReason::ImageChanged => "imageChanged",

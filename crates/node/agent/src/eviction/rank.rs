@@ -6,9 +6,6 @@ use pulselet_plan::duties::PressureSignal;
 
 use super::pressure::Reclaim;
 
-/// Pods of this priority and above keep the cluster or the node going.
-pub(crate) const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
-
 /// What a pod uses and what it has asked for of the resource that is short.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Contender<K> {

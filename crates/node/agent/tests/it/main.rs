@@ -7,6 +7,7 @@ mod harness;
 mod lateness;
 mod lifecycle;
 mod looks;
+mod machine_shutdown;
 mod manifests;
 mod objects;
 mod observed;

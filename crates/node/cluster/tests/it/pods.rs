@@ -1,11 +1,50 @@
 //! A pod's way from the API to the node and back.
 
+use std::time::Duration;
+
 use http::Method;
+use pulselet_agent::ShutdownPeriods;
 use pulselet_runtime_fake::LifeScript;
 use pulselet_vocabulary::PodName;
 use serde_json::{Value, json};
 
 use crate::harness::{NODE, PODS, World, condition, eventually, pod};
+
+#[tokio::test]
+async fn a_node_that_goes_down_is_not_ready_and_its_pods_have_failed() {
+    let world = World::new().await;
+    world.run(&pod("web", &json!({}))).await;
+    world.api().until_ready("web").await;
+    let periods = ShutdownPeriods {
+        total: Duration::from_secs(20).into(),
+        critical: Duration::ZERO.into(),
+    };
+    let stopped = world.node().stop_for_shutdown(periods).await;
+    stopped.expect("the node is there");
+    let failed = world
+        .api()
+        .until("the pod has failed", &format!("{PODS}/web"), |pod| {
+            pod["status"]["phase"] == "Failed"
+        })
+        .await;
+    assert_eq!(failed["status"]["reason"], "Terminated");
+    assert_eq!(
+        failed["status"]["message"],
+        "Pod was terminated in response to imminent node shutdown."
+    );
+    assert_eq!(condition(&failed, "DisruptionTarget"), "True");
+    let path = format!("/api/v1/nodes/{NODE}");
+    let node = world
+        .api()
+        .until("the node is not ready", &path, |node| {
+            condition(node, "Ready") == "False"
+        })
+        .await;
+    let conditions = node["status"]["conditions"].as_array().expect("conditions");
+    let ready = conditions.iter().find(|it| it["type"] == "Ready").expect("one");
+    assert_eq!(ready["reason"], "KubeletNotReady");
+    assert_eq!(ready["message"], "node is shutting down");
+}
 
 #[tokio::test]
 async fn a_node_registers_and_renews_its_lease() {
@@ -210,7 +249,7 @@ async fn a_pod_for_another_system_fails_with_its_reason() {
 async fn events_are_posted_and_counted() {
     let world = World::new().await;
     let exits = LifeScript {
-        exits: Some((std::time::Duration::ZERO, 1)),
+        exits: Some((Duration::ZERO, 1)),
         ..LifeScript::default()
     };
     world.runtime.script("app", [exits]);
