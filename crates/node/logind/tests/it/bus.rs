@@ -44,7 +44,7 @@ impl Lock {
 }
 
 #[derive(Debug, Default)]
-struct State {
+pub(crate) struct State {
     delay: Option<Duration>,
     is_preparing: bool,
     /// What was asked of it, in order.
@@ -132,7 +132,12 @@ impl FakeLogind {
     }
 }
 
-async fn answer(bus: &Connection, call: &Message, state: &Mutex<State>, locks: &mpsc::UnboundedSender<Lock>) {
+pub(crate) async fn answer(
+    bus: &Connection,
+    call: &Message,
+    state: &Mutex<State>,
+    locks: &mpsc::UnboundedSender<Lock>,
+) {
     let header = call.header();
     let member = header.member().map(ToString::to_string).unwrap_or_default();
     state.lock().expect("nobody panics").calls.push(member.clone());

@@ -13,15 +13,15 @@ use tempfile::TempDir;
 
 use crate::bus::{FakeLogind, PATIENCE};
 
-struct World {
-    directory: TempDir,
+pub(crate) struct World {
+    pub(crate) directory: TempDir,
     node: NodeHandle,
     logind: FakeLogind,
 }
 
 impl World {
     /// A node with a pod of an API that runs, and nobody who watches over it yet.
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let runtime = FakeRuntime::new(RuntimeFaults::default());
         let data = DataDir::claim(directory.path().join("data")).expect("nobody else has it");
@@ -59,19 +59,24 @@ impl World {
     }
 
     fn watch(&self) {
+        self.watch_on(self.logind.address());
+    }
+
+    /// Watches over the node by what a bus says.
+    pub(crate) fn watch_on(&self, bus: String) {
         let periods = ShutdownPeriods {
             total: Duration::from_secs(20).into(),
             critical: Duration::from_secs(5).into(),
         };
         let watch = ShutdownWatch {
             periods,
-            bus: Some(self.logind.address()),
+            bus: Some(bus),
             config_directory: self.directory.path().join("logind.conf.d"),
         };
         tokio::spawn(watch.run(self.node.clone()));
     }
 
-    async fn until(&self, pod: &str, what: &str, fits: impl Fn(&str, &str) -> bool) -> String {
+    pub(crate) async fn until(&self, pod: &str, what: &str, fits: impl Fn(&str, &str) -> bool) -> String {
         let search = async {
             loop {
                 let pod = self.node.pod(&PodName::new("default", pod)).await;
