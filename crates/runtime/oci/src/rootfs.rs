@@ -243,17 +243,9 @@ pub(crate) fn make_directory(path: &Path) -> io::Result<()> {
 }
 
 fn clone_tree(path: &Path) -> io::Result<OwnedFd> {
-    clone_with_all(open_tree(CWD, path, OpenTreeFlags::OPEN_TREE_CLOEXEC)?)
-}
-
-/// With what is mounted below it. Below a file nothing can be; to find that out, the kernel would look at all mounts of the
-/// file system that the file is on, which are those of all pods.
-fn clone_with_all(opened: OwnedFd) -> io::Result<OwnedFd> {
-    let recursive = match FileType::from_raw_mode(fstat(&opened)?.st_mode) {
-        FileType::Directory => OpenTreeFlags::AT_RECURSIVE,
-        _ => OpenTreeFlags::empty(),
-    };
-    clone_opened(opened, recursive)
+    let flags =
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+    Ok(open_tree(CWD, path, flags)?)
 }
 
 /// What a mount shows. Below a volume nothing leads out of it, whatever containers that share it do meanwhile.
@@ -261,7 +253,8 @@ fn clone_source(mount: &Mount) -> io::Result<OwnedFd> {
     let Some(sub_path) = &mount.sub_path else {
         return clone_tree(&mount.host_path);
     };
-    clone_with_all(VolumeRoot::open(&mount.host_path)?.look_up(sub_path)?)
+    let source = VolumeRoot::open(&mount.host_path)?.look_up(sub_path)?;
+    clone_opened(source, OpenTreeFlags::AT_RECURSIVE)
 }
 
 /// With version 1, the container's own directory in each hierarchy.
