@@ -6,7 +6,8 @@
 //! - [`containerd`]: a containerd of a test's own;
 //! - [`file_trace`]: what a process has written, and what of it a power cut would leave;
 //! - [`image_archive`]: an image to run offline, made of Debian's static busybox;
-//! - [`image_registry`]: a registry that has one image and writes down who asks.
+//! - [`image_registry`]: a registry that has one image and writes down who asks;
+//! - [`message_bus`]: a D-Bus daemon of a test's own.
 
 pub mod busy_cpu;
 pub mod containerd;
@@ -14,6 +15,7 @@ pub mod containers;
 pub mod file_trace;
 pub mod image_archive;
 pub mod image_registry;
+pub mod message_bus;
 pub mod requirement;
 
 pub use requirement::{is_root, requires};

@@ -26,6 +26,7 @@ mod probing;
 mod proposals;
 mod reset;
 mod restarting;
+mod shutdown;
 mod signals;
 mod simulated;
 mod survival;

@@ -336,6 +336,12 @@ impl Container {
         probes.any(|probe| probe.is_some_and(|probe| probe.is_fast()))
     }
 
+    pub(crate) fn forget_runs(&mut self) {
+        for prober in self.probers.iter_mut().flatten() {
+            prober.forget_run();
+        }
+    }
+
     /// Its probers go by the periods that are wanted now.
     pub(crate) fn pace(&mut self, scope: &Scope<'_>) {
         for prober in self.probers.iter_mut().flatten() {

@@ -242,6 +242,11 @@ impl PodMachine {
         crate::summary::status(self)
     }
 
+    /// Its state is an old copy: results that came after it are lost, so no probe may count on with what it had counted.
+    pub fn forget_probe_runs(&mut self) {
+        self.containers.iter_mut().for_each(Container::forget_runs);
+    }
+
     /// Takes one observation, answer or request.
     pub fn handle(&mut self, now: Time, input: Input, out: &mut Outbox) {
         if self.over {

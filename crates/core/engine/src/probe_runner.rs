@@ -48,6 +48,10 @@ pub struct Finding {
 }
 
 impl ProbeRunner {
+    pub(crate) fn forget_run(&mut self) {
+        self.worker.forget_run();
+    }
+
     pub fn new(kind: ProbeKind, plan: Arc<ProbePlan>) -> Self {
         Self {
             worker: Worker::new(kind, plan),

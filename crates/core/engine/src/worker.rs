@@ -183,6 +183,11 @@ impl Worker {
         self.initialized = false;
     }
 
+    /// Counts anew: results were lost that may have ended the run.
+    pub(crate) fn forget_run(&mut self) {
+        self.run = None;
+    }
+
     /// Counts a result and publishes when its run is long enough.
     pub fn record(&mut self, outcome: ProbeOutcome) -> Judgement {
         let verdict = match outcome {

@@ -354,13 +354,17 @@ impl Dice {
             at: Time::ZERO + dice.moment(200),
             grace: dice.sometimes(2, |dice| dice.seconds(30)),
         });
+        let shutdown = self.sometimes(8, |dice| Ending {
+            at: Time::ZERO + dice.moment(200),
+            grace: Some(dice.seconds(30)),
+        });
         Scenario {
             containers,
             agent_restarts,
             gates,
             deletes,
             evict,
-            shutdown: None,
+            shutdown,
             load: Vec::new(),
             shares_processes: false,
         }

@@ -56,6 +56,8 @@ pub struct Oracles {
     timings: Vec<[Option<ProbeTiming>; 3]>,
     /// When the pod's end began.
     ending: Option<Time>,
+    /// It began because the machine goes down: an agent that comes after that takes it back.
+    awaits_boot: bool,
     phase: Phase,
     now: Time,
     steps_at_once: u32,
@@ -86,6 +88,7 @@ impl Oracles {
             containers,
             timings,
             ending: None,
+            awaits_boot: false,
             phase: Phase::Pending,
             now: Time::ZERO,
             steps_at_once: 0,
@@ -226,10 +229,26 @@ impl Oracles {
                     record.replan(plan);
                 }
             }
-            Input::Delete { .. } | Input::Stop { .. } | Input::Evict { .. } | Input::NodeShutdown { .. } => {
+            Input::NodeShutdown { .. } => {
+                self.awaits_boot |= self.ending.is_none();
                 self.ending.get_or_insert(self.now);
             }
+            Input::Delete { .. } | Input::Stop { .. } | Input::Evict { .. } => {
+                self.awaits_boot = false;
+                self.ending.get_or_insert(self.now);
+            }
+            Input::AgentRestarted if self.awaits_boot => self.begins_anew(),
             _ => {}
+        }
+    }
+
+    /// The machine is up again: init containers run once more, and nobody waits.
+    fn begins_anew(&mut self) {
+        self.awaits_boot = false;
+        self.ending = None;
+        self.phase = Phase::Pending;
+        for record in &mut self.containers {
+            record.not_before = None;
         }
     }
 
@@ -289,6 +308,7 @@ impl Oracles {
             ),
             LineBody::Killing { reason, .. } => {
                 if pod_wide(*reason) {
+                    self.awaits_boot &= *reason == KillReason::NodeShutdown;
                     self.ending.get_or_insert(self.now);
                 }
                 self.no_kill_before_the_threshold(ix, *reason)

@@ -480,6 +480,7 @@ impl Simulation {
         if crash.loses_database {
             self.lost.append(&mut self.since_spare);
             self.persisted = self.spare.clone();
+            self.persisted.forget_probe_runs();
             self.from_spare = true;
         }
         if let Some(unsaved) = self.unsaved.take() {

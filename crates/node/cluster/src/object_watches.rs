@@ -65,7 +65,7 @@ impl ObjectWatches {
 
     /// Watches what is wanted, for as long as it is polled.
     pub(crate) async fn run(self, client: ApiClient) {
-        let pool = Pool::new(&client);
+        let pool = Pool::new(|| client.apart());
         let mut wanted = self.shared.wanted.subscribe();
         let mut tasks = JoinSet::new();
         let mut watched: HashMap<SourceObject, AbortHandle> = HashMap::new();
@@ -103,25 +103,25 @@ impl Shared {
     }
 }
 
-/// The connections for watches.
+/// The connections for watches, each of which a client makes when it is first used.
 #[derive(Debug)]
-struct Pool(Vec<(ApiClient, Arc<Semaphore>)>);
+struct Pool<C>(Vec<(C, Arc<Semaphore>)>);
 
 /// Room for one watch.
 #[derive(Debug)]
-struct Place {
-    client: ApiClient,
+struct Place<C> {
+    client: C,
     _permit: OwnedSemaphorePermit,
 }
 
-impl Pool {
-    fn new(client: &ApiClient) -> Self {
-        let connection = |_| (client.apart(), Arc::new(Semaphore::new(WATCHES_PER_CONNECTION)));
+impl<C: Clone> Pool<C> {
+    fn new(client: impl Fn() -> C) -> Self {
+        let connection = |_| (client(), Arc::new(Semaphore::new(WATCHES_PER_CONNECTION)));
         Self((0..CONNECTIONS).map(connection).collect())
     }
 
     /// `None` if all connections are full.
-    fn take(&self) -> Option<Place> {
+    fn take(&self) -> Option<Place<C>> {
         self.0.iter().find_map(|(client, room)| {
             let permit = Arc::clone(room).try_acquire_owned().ok()?;
             Some(Place {
@@ -179,7 +179,7 @@ impl ObjectWatch {
         }
     }
 
-    async fn run(mut self, place: Place) {
+    async fn run(mut self, place: Place<ApiClient>) {
         // Marks end with the task, however it ends.
         let _mark = Mark(self.object.clone(), Arc::clone(&self.shared));
         loop {
@@ -240,6 +240,18 @@ impl Drop for Mark {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn connections_are_filled_one_after_the_other_and_no_further() {
+        let numbers = std::cell::Cell::new(0);
+        let pool = Pool::new(|| numbers.replace(numbers.get() + 1));
+        let places: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+        assert_eq!(places.len(), CONNECTIONS * WATCHES_PER_CONNECTION);
+        let first = places.iter().take(WATCHES_PER_CONNECTION);
+        assert!(first.clone().all(|place| place.client == 0));
+        drop(places);
+        assert_eq!(pool.take().map(|place| place.client), Some(0));
+    }
 
     #[test]
     fn a_watch_selects_one_object_by_its_name() {

@@ -48,12 +48,12 @@ use rustix::{
 };
 
 use crate::{
-    app_armor,
+    app_armor, bare_mounts,
     cgroup::Cgroup,
     exec_process,
     init_process::InitProcess,
     program::Program,
-    rootfs,
+    rootfs::{self, HostParts},
     shim::{self, Container},
     spec::{Confinement, ContainerSpec, NamespaceSpec, PidNamespaceSource},
     start_report::{self, ReportWriter, StartFailure, Succession},
@@ -333,15 +333,33 @@ fn enter_rootfs(
         Entry::Exec(init) => return Ok(init.user.clone()),
         Entry::Init(container) => container,
     };
+    let parts = HostParts::open(container, users)?;
+    enter_bare_mounts(container)?;
     unshare_namespaces(UnshareFlags::NEWNS | UnshareFlags::NEWCGROUP)
         .map_err(StartFailure::machine("make namespaces"))?;
     let console = process.streams.terminal.then(rustix::stdio::stdin);
-    rootfs::enter(container, console, users)?;
+    rootfs::enter(container, parts, console, users)?;
     let user =
         user::look_up(&container.spec.user).map_err(|error| StartFailure::Container(error.to_string()))?;
     let spec = &container.spec;
     rootfs::make_directory(&spec.working_dir).map_err(|error| bad_working_dir(spec, &error))?;
     Ok(user)
+}
+
+/// Leaves the mounts of all pods behind before the container's own namespace is made as a copy, where that is possible.
+fn enter_bare_mounts(container: &Container) -> Result<(), StartFailure> {
+    let Container { dir, spec, .. } = container;
+    let Some(namespace) = &container.bare_mounts else {
+        return Ok(());
+    };
+    let images = spec.mounted_images.values().flatten();
+    let devices = spec.devices.iter().map(|device| device.host_path.as_path());
+    let needed = spec.root.layers.iter().chain(images).map(PathBuf::as_path);
+    let needed: Vec<_> = needed.chain(devices).chain([dir.as_path()]).collect();
+    let entered = bare_mounts::enter(namespace, &needed);
+    entered
+        .map(drop)
+        .map_err(StartFailure::machine("enter the agent's mount namespace"))
 }
 
 fn enter_working_dir(spec: &ContainerSpec) -> Result<(), StartFailure> {

@@ -26,6 +26,7 @@
 //! It needs root and Linux 5.12 or newer.
 
 mod app_armor;
+mod bare_mounts;
 mod capability;
 mod cgroup;
 mod cni;

@@ -1,8 +1,8 @@
 //! A container's view of files: its root from the image's layers, the kernel's file systems, devices and volumes.
 //!
 //! Runs in a process on its way into the container, in a mount namespace of its own, so that nothing of it is ever
-//! mounted on the host and all of it goes with the container's last process. What comes from the host is opened before
-//! the root changes and attached after.
+//! mounted on the host and all of it goes with the container's last process. What comes from the host ([`HostParts`]) is opened
+//! among the host's mounts, before that namespace is made, and attached after the root has changed.
 //!
 //! What always holds:
 //! - Nothing is mounted by a path of the container: targets are looked up by [`lookup`], and a mount is attached to
@@ -40,7 +40,7 @@ use rustix::{
 };
 
 use self::lookup::{Links, Missing, RootDir, Target};
-pub(crate) use change_root::change_root;
+pub(crate) use change_root::{change_root, covers_host};
 pub(crate) use overlay::UPPER;
 
 use crate::{
@@ -133,27 +133,49 @@ struct KernelMount<'a> {
     options: &'a [(&'static str, &'a str)],
 }
 
-/// Builds the root and makes it this process's. `terminal` is the container's terminal, `users` are the pod's if it has
-/// its own.
+/// What a container has of the host, opened among the host's mounts and detached from them.
+pub(crate) struct HostParts {
+    devices: Vec<devices::DeviceFile>,
+    cgroups: Vec<Bind>,
+    /// In the order of the specification; `None` stands for an image.
+    volumes: Vec<Option<Bind>>,
+    /// The files of a process namespace that is shared.
+    proc: Option<OwnedFd>,
+}
+
+impl HostParts {
+    pub(crate) fn open(container: &Container, users: Option<&PodUsers>) -> Result<Self, RootError> {
+        let Container { spec, cgroup, .. } = container;
+        let privileged = spec.confinement.privileged;
+        check_cover(spec)?;
+        Ok(Self {
+            devices: if privileged {
+                devices::host_devices()
+            } else {
+                Vec::new()
+            },
+            cgroups: cgroup_binds(cgroup, privileged)?,
+            volumes: volume_binds(spec, users)?,
+            proc: shared_proc(spec)?,
+        })
+    }
+}
+
+/// Builds the root and makes it this process's, which has a mount namespace of its own. `terminal` is the container's
+/// terminal, `users` are the pod's if it has its own.
 pub(crate) fn enter(
     container: &Container,
+    parts: HostParts,
     terminal: Option<BorrowedFd<'_>>,
     users: Option<&PodUsers>,
 ) -> Result<(), RootError> {
-    let Container { dir, spec, cgroup } = container;
+    let Container {
+        dir, spec, cgroup, ..
+    } = container;
     let privileged = spec.confinement.privileged;
-    check_cover(spec)?;
-    let host_devices = if privileged {
-        devices::host_devices()
-    } else {
-        Vec::new()
-    };
-    let groups = cgroup_binds(cgroup, privileged)?;
-    let of_host = volume_binds(spec, users)?;
-    let proc = shared_proc(spec)?;
     let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     mount_change("/", slave).map_err(|errno| RootError::Pivot(errno.into()))?;
-    let volumes = with_images(of_host, container, users)?;
+    let volumes = with_images(parts.volumes, container, users)?;
     let host_root = users.map_or(0, PodUsers::root);
     overlay::make_directories(dir).map_err(RootError::Overlay)?;
     let place = dir.join(ROOT);
@@ -164,15 +186,15 @@ pub(crate) fn enter(
         own_files(users).map_err(RootError::OwnFiles)?;
     }
     let root = RootDir::open().map_err(RootError::Pivot)?;
-    mount_proc(&root, proc)?;
+    mount_proc(&root, parts.proc)?;
     mount_kernel_files(&root, privileged, host_root)?;
-    devices::fill_dev(&root, &host_devices, users.is_some())
+    devices::fill_dev(&root, &parts.devices, users.is_some())
         .map_err(|source| RootError::Kernel { what: "/dev", source })?;
     mount_cgroup_root(&root, cgroup, privileged)?;
     for path in &spec.root.volumes {
         keep_writable(&root, path)?;
     }
-    for bind in device_binds.into_iter().chain(groups) {
+    for bind in device_binds.into_iter().chain(parts.cgroups) {
         attach(&root, &bind, |_| Ok(()))?;
     }
     for bind in volumes {
@@ -199,7 +221,7 @@ fn check_cover(spec: &ContainerSpec) -> Result<(), RootError> {
     if !may_unmount(spec) {
         return Ok(());
     }
-    match change_root::covers_host() {
+    match covers_host() {
         Ok(true) => Err(RootError::CoveredRoot),
         Ok(false) => Ok(()),
         Err(error) => Err(RootError::Pivot(error)),

@@ -26,6 +26,7 @@ use pulselet_sys::Pid;
 
 use crate::{
     app_armor,
+    bare_mounts::BareMounts,
     cgroup::{Cgroup, Hierarchies},
     cni::{self, Cni},
     host_image::{self, HostImage},
@@ -90,6 +91,8 @@ struct Inner {
     app_armor: bool,
     /// Where ranges of users are looked for first.
     seed: u64,
+    /// What the mount namespaces of containers begin as; `None` if as copies of the host's.
+    bare_mounts: Option<BareMounts>,
 }
 
 /// The cgroups of one runtime: `pulselet-<tag>/<sandbox>/<container>`, the tag made from the root's path.
@@ -221,6 +224,7 @@ impl OciRuntime {
             cgroups,
             user_namespaces,
             app_armor,
+            bare_mounts,
         } = prepared.await.expect("preparing does not panic")?;
         let kind = Arc::new(cgroups.clone());
         let shims = Shims::open(&options.root, shim.clone(), kind).await?;
@@ -239,6 +243,7 @@ impl OciRuntime {
             user_namespaces,
             app_armor,
             seed,
+            bare_mounts,
         }));
         runtime.check_pins().await;
         runtime.0.detach_forgotten().await;
@@ -269,6 +274,7 @@ struct Prepared {
     cgroups: Cgroups,
     user_namespaces: bool,
     app_armor: bool,
+    bare_mounts: Option<BareMounts>,
 }
 
 fn prepare(mut options: OciOptions) -> std::result::Result<Prepared, OciOpenError> {
@@ -311,12 +317,22 @@ fn prepare(mut options: OciOptions) -> std::result::Result<Prepared, OciOpenErro
         tracing::info!(%error, "containers have no AppArmor profiles, and pods that ask for one are refused");
     }
     Ok(Prepared {
-        options,
         shim,
         cgroups,
         user_namespaces: checked.is_ok(),
         app_armor: profiles.is_ok(),
+        bare_mounts: make_bare_mounts(&options),
+        options,
     })
+}
+
+/// Containers start without it, too, only not as fast where there are many pods.
+fn make_bare_mounts(options: &OciOptions) -> Option<BareMounts> {
+    let made = BareMounts::make(&[&options.root, &options.data_dir]);
+    made.inspect_err(|error| {
+        tracing::info!(%error, "every container begins with a copy of all mounts: there cannot be a namespace without the pods'");
+    })
+    .ok()
 }
 
 /// A number for a path that no other build computes differently (FNV-1a).
@@ -475,6 +491,7 @@ impl Runtime for OciRuntime {
             cgroup: self.0.cgroups.sandbox_path(sandbox, &record.config),
             hierarchies: Some(&self.0.cgroups.hierarchies),
             app_armor: self.0.app_armor,
+            bare_mounts: self.0.bare_mounts.as_ref(),
         }
         .build()?;
         self.check_user(&spec).await?;

@@ -46,7 +46,7 @@ pub(crate) const RESOLV_CONF: &str = "resolv.conf";
 const MOUNTS: [&str; 7] = [NETWORK, IPC, UTS, PROC, PROCESSES, USERS, SHM];
 
 /// What the kernel says of a file that is a namespace.
-const NSFS_MAGIC: rustix::fs::FsWord = 0x6e73_6673;
+pub(crate) const NSFS_MAGIC: rustix::fs::FsWord = 0x6e73_6673;
 
 /// Settings below /proc/sys that belong to a pod's own namespaces and cannot harm the machine: Kubernetes' safe set and
 /// what else is namespaced.

@@ -5,6 +5,7 @@
 
 use std::{
     ffi::{CStr, OsString},
+    fs::File,
     io,
     os::fd::OwnedFd,
     path::PathBuf,
@@ -25,6 +26,7 @@ use rustix::{
 };
 
 use crate::{
+    bare_mounts::BareMountsPath,
     capability,
     cgroup::{Cgroup, CgroupError, Hierarchies, device_rules},
     confinement::{ALL_CAPABILITIES, bound_capabilities},
@@ -60,6 +62,8 @@ pub(crate) struct Container {
     pub(crate) dir: PathBuf,
     pub(crate) spec: ContainerSpec,
     pub(crate) cgroup: Cgroup,
+    /// What its mount namespace begins as; `None` if as a copy of the host's, and when it is made.
+    pub(crate) bare_mounts: Option<File>,
 }
 
 /// The shim's program. Its only argument is the container's directory; with a sandbox's directory and a cgroup it is
@@ -132,6 +136,12 @@ fn load(dir: PathBuf) -> Result<(ShimConfig, Container), LoadError> {
     let config = record.shim_config(&dir);
     let container = Container {
         cgroup: hierarchies.cgroup(&spec.cgroup.path),
+        // While this process may still look at the agent's descriptors.
+        bare_mounts: spec
+            .namespaces
+            .bare_mounts
+            .as_ref()
+            .and_then(BareMountsPath::open),
         dir,
         spec,
     };
@@ -158,7 +168,9 @@ impl Launcher for ContainerLauncher {
             }
         });
         limited.map_err(|error| LaunchError::Spawn(io::Error::other(error)))?;
-        let init = init_process::start(&self.container, streams)?;
+        let init = init_process::start(&self.container, streams);
+        self.container.bare_mounts = None;
+        let init = init?;
         Ok(self.init.insert(init).pid)
     }
 

@@ -11,7 +11,7 @@ use pulselet_runtime::{Device, Mount, Resources};
 use pulselet_shim::record::{self, Durability, RecordError};
 use serde::{Deserialize, Serialize};
 
-use crate::{cgroup::Hierarchies, seccomp::Filter};
+use crate::{bare_mounts::BareMountsPath, cgroup::Hierarchies, seccomp::Filter};
 
 /// In the container's directory.
 const SPEC_FILE: &str = "launch.json";
@@ -94,6 +94,9 @@ pub(crate) struct NamespaceSpec {
     pub(crate) processes: PidNamespaceSource,
     #[serde(default)]
     pub(crate) users: Option<UserNamespaceSpec>,
+    /// Whose copy the container's mount namespace begins as; `None` is the host's.
+    #[serde(default)]
+    pub(crate) bare_mounts: Option<BareMountsPath>,
 }
 
 /// The user namespace of a pod that has users of its own.

@@ -12,7 +12,9 @@ use pulselet_runtime::{
 };
 
 use crate::{
-    app_armor, capability,
+    app_armor,
+    bare_mounts::BareMounts,
+    capability,
     cgroup::Hierarchies,
     image::Template,
     oom_score,
@@ -46,6 +48,7 @@ pub(crate) struct SpecBuilder<'a> {
     pub(crate) hierarchies: Option<&'a Hierarchies>,
     /// Whether there are `AppArmor` profiles on this machine.
     pub(crate) app_armor: bool,
+    pub(crate) bare_mounts: Option<&'a BareMounts>,
 }
 
 impl SpecBuilder<'_> {
@@ -245,6 +248,7 @@ impl SpecBuilder<'_> {
                 pin: self.sandbox_dir.join(USERS),
                 ids,
             }),
+            bare_mounts: self.bare_mounts.map(BareMounts::path),
         })
     }
 }
@@ -293,6 +297,7 @@ mod tests {
             cgroup: "c".into(),
             hierarchies: None,
             app_armor: false,
+            bare_mounts: None,
         };
         builder.build()
     }
@@ -362,6 +367,7 @@ mod tests {
                 cgroup: "c".into(),
                 hierarchies: None,
                 app_armor: false,
+                bare_mounts: None,
             };
             builder.build().expect("can be built").namespaces
         };

@@ -147,14 +147,13 @@ impl PodMachine {
     pub(super) fn sandbox_lost(&mut self, now: Time, out: &mut Outbox) {
         match self.sandbox {
             Sandbox::Ready => {}
-            Sandbox::Stopping => {
-                self.sandbox = Sandbox::Stopped;
-                return;
-            }
+            // One that is being stopped is not ready any more, and not gone either: an agent that was killed in between has left
+            // all of it.
             Sandbox::Absent
             | Sandbox::Starting
             | Sandbox::Failed { .. }
             | Sandbox::Lost
+            | Sandbox::Stopping
             | Sandbox::Stopped => return,
         }
         self.sandbox = Sandbox::Lost;

@@ -647,6 +647,21 @@ fn a_container_created_for_a_deleted_pod_is_not_started() {
     assert!(driven.pod.is_over() && driven.reports(&LineBody::Deleted));
 }
 
+/// A sandbox that was stopped and not removed is not ready, and all of it is still there.
+#[test]
+fn an_agent_that_is_killed_while_it_removes_a_sandbox_removes_it_again() {
+    let mut driven = Driven::running(container());
+    driven.give(1, Input::Delete { grace: None });
+    driven.give(2, exited(FIRST, 2, 0));
+    assert_eq!(driven.out.actions, [Action::StopSandbox]);
+    driven.give(3, Input::SandboxLost);
+    assert!(!driven.pod.is_over());
+    driven.give(3, Input::AgentRestarted);
+    assert_eq!(driven.out.actions, [Action::StopSandbox]);
+    driven.give(4, Input::SandboxStopped);
+    assert!(driven.pod.is_over() && driven.reports(&LineBody::Deleted));
+}
+
 #[test]
 fn after_a_restart_only_the_unanswered_is_asked_for_again() {
     let hook = ContainerPlan {

@@ -28,6 +28,13 @@ pub(super) fn check(
             "it was deleted and is still there".to_owned()
         });
     }
+    // A pod that was stopped with its machine waits for an agent, which may come or not.
+    if oracles.awaits_boot {
+        let is_due = oracles.ending.is_some_and(asked);
+        return oracles.ensure(!is_due || simulation.pod().is_stopped(), RULE, || {
+            "the machine goes down and something of it still runs".to_owned()
+        });
+    }
     let status = simulation.pod().status();
     let finished = status.phase.is_terminal();
     let was_ended = oracles.ending.is_some();

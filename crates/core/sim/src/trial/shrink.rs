@@ -129,6 +129,7 @@ fn simpler_requests(case: &Case, add: &mut Add<'_>) {
         add(&|it| it.scenario.deletes[place].grace = None);
     }
     add(&|it| it.scenario.evict = None);
+    add(&|it| it.scenario.shutdown = None);
     for place in 0..case.scenario.load.len() {
         add(&|it| {
             without(&mut it.scenario.load, place);

@@ -97,3 +97,33 @@ fn a_sigkill_that_was_told_exceeds_nothing() {
         stage.with_faults(faults).lines("5m");
     }
 }
+
+/// A spare copy knew of failures from before the container was well again, and the agent that went on from it counted on.
+#[test]
+fn failures_from_before_a_lost_database_condemn_nobody() {
+    let crash = Crash {
+        at: at(132_254),
+        down: Span::ZERO,
+        moment: CrashMoment::AtRest,
+        loses_database: true,
+    };
+    let spec = "
+containers:
+- name: app
+  image: x
+  livenessProbe: {httpGet: {port: 80}, timeoutSeconds: 3, periodSeconds: 10, failureThreshold: 4}
+  readinessProbe: {tcpSocket: {port: 80}, periodSeconds: 1, failureThreshold: 1}";
+    // Readiness stays, so that nothing is seen of the liveness probe's recovery.
+    let scenario = "
+containers:
+  app:
+    lives:
+    - {startsAfter: 40s, listensAfter: 20s, failsAt: 124s, probes: {readiness: {failsAt: 3s, recoversAt: 7s}}}
+    - {}";
+    Stage::new(spec, scenario)
+        .with_faults(FaultPlan {
+            crashes: vec![crash],
+            ..faults()
+        })
+        .lines("200s");
+}

@@ -171,7 +171,10 @@ impl Agent {
         };
         let (current, pod) = spec(record.generation)?;
         let blueprint = Arc::new(pulselet_plan::convert(&pod, self.config.gates)?);
-        let engine = record.engine;
+        let mut engine = record.engine;
+        if stored.is_spare {
+            engine.forget_probe_runs();
+        }
         let mut entry = PodEntry::new(
             engine.identity().clone(),
             record.origin,

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use pulselet_agent::{PodLine, ShutdownPeriods};
+use pulselet_agent::{Origin, PodLine, ShutdownPeriods};
 use pulselet_engine::LineBody;
 use pulselet_engine::line::KillReason;
+use pulselet_runtime_fake::LifeScript;
 use pulselet_vocabulary::PodName;
 use serde_json::json;
 
-use crate::harness::{Bench, eventually, pod, type_of};
+use crate::harness::{Bench, eventually, pod, runtime, type_of};
 
 fn periods(total: u64, critical: u64) -> ShutdownPeriods {
     ShutdownPeriods {
@@ -75,6 +76,37 @@ async fn a_pod_of_the_machine_waits_for_the_next_agent_and_begins_anew() {
         })
         .await;
     }
+}
+
+#[tokio::test]
+async fn pods_of_an_api_that_goes_down_with_the_machine_belong_to_the_machine() {
+    let name = PodName::new("default", "web");
+    for (keeps_api_pods, phase) in [(true, "Running"), (false, "Failed")] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut bench = Bench::on(directory, runtime(), |options| {
+            options.keeps_api_pods = keeps_api_pods;
+        })
+        .await;
+        let added = bench.node.add_pod(pod("web", &json!({})), Origin::Api).await;
+        added.expect("the node is there").expect("the pod is taken");
+        bench.until_ready().await;
+        let stopped = bench.node.stop_for_shutdown(periods(60, 0)).await;
+        stopped.expect("the node is there");
+        let view = bench.node.pod(&name).await.expect("the node is there");
+        assert_eq!(view.expect("the pod is there").status.phase, phase);
+    }
+}
+
+#[tokio::test]
+async fn a_pod_that_does_not_end_holds_up_nothing_when_its_time_is_over() {
+    let mut bench = Bench::new().await;
+    bench.runtime.script("app", [LifeScript::stubborn()]);
+    bench.add(pod("web", &json!({}))).await;
+    bench.until_ready().await;
+    // Its own grace period is a second, too, and what follows SIGKILL takes no time.
+    let stopped = bench.node.stop_for_shutdown(periods(1, 0)).await;
+    stopped.expect("the node is there");
+    bench.until_type("graceExceeded").await;
 }
 
 #[tokio::test]

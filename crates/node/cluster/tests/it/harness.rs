@@ -188,6 +188,8 @@ impl Api {
 /// A running node that is joined.
 pub(crate) struct Agent {
     pub(crate) node: NodeHandle,
+    /// Where its pods' objects come from.
+    pub(crate) objects: ApiObjects,
     _joined: Joined,
 }
 
@@ -270,6 +272,7 @@ impl World {
         let joined = join(&client, node.clone(), feed, &objects, machine);
         self.agent = Some(Agent {
             node,
+            objects,
             _joined: joined,
         });
     }

@@ -1,7 +1,7 @@
 //! Objects that the node's pods use.
 
 use http::Method;
-use pulselet_agent::{ObjectSource as _, SourceError};
+use pulselet_agent::{ObjectSource as _, SourceError, SourceKind, SourceObject};
 use pulselet_cluster::{ApiClient, ApiObjects, Kubeconfig};
 use serde_json::{Value, json};
 
@@ -65,6 +65,17 @@ async fn a_volume_follows_its_config_map_by_a_watch() {
     let uid = created["metadata"]["uid"].as_str().unwrap();
     world.api().until_ready("web").await;
     change(&world, uid, "two").await;
+    // While it is watched nobody has to ask for it, and what no pod uses is not watched.
+    let is_followed = |name: &str| {
+        let object = SourceObject {
+            kind: SourceKind::ConfigMap,
+            namespace: "default".to_owned(),
+            name: name.to_owned(),
+        };
+        let agent = world.agent.as_ref().expect("the agent is there");
+        agent.objects.is_followed(&object)
+    };
+    assert!(is_followed("settings") && !is_followed("other"));
     // The watch comes back after the server did, and tells what it missed.
     world.stop_api().await;
     world.start_api().await;

@@ -1,13 +1,9 @@
 //! The same over a real bus: a daemon of the test's own, on which the test is logind.
 
-use std::path::Path;
-use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
 use futures_util::StreamExt as _;
-use pulselet_testing::requires;
-use tokio::io::{AsyncBufReadExt as _, BufReader};
-use tokio::process::{Child, Command};
+use pulselet_testing::message_bus::MessageBus;
 use tokio::sync::mpsc;
 use zbus::MessageStream;
 use zbus::connection::{Builder, Connection};
@@ -15,52 +11,15 @@ use zbus::connection::{Builder, Connection};
 use crate::bus::{Lock, PATIENCE, State, answer};
 use crate::shutdown::World;
 
-/// A bus that everybody may use for everything. It ends with this.
-struct Daemon {
-    address: String,
-    _process: Child,
-}
-
-impl Daemon {
-    /// `None` if the machine has no such program.
-    async fn start(directory: &Path) -> Option<Self> {
-        let config = directory.join("bus.conf");
-        let text = format!(
-            "<busconfig><listen>unix:path={}</listen><auth>EXTERNAL</auth><policy context=\"default\">\
-             <allow user=\"*\"/><allow own=\"*\"/><allow send_destination=\"*\" eavesdrop=\"true\"/>\
-             <allow eavesdrop=\"true\"/></policy></busconfig>",
-            directory.join("daemon").display()
-        );
-        std::fs::write(&config, text).expect("a file");
-        let started = Command::new("dbus-daemon")
-            .arg(format!("--config-file={}", config.display()))
-            .args(["--nofork", "--print-address"])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn();
-        if !requires("Debian's dbus-daemon", started.is_ok()) {
-            return None;
-        }
-        let mut process = started.expect("it was looked at");
-        let mut lines = BufReader::new(process.stdout.take().expect("a pipe")).lines();
-        let address = lines.next_line().await.expect("a line").expect("an address");
-        Some(Self {
-            address,
-            _process: process,
-        })
-    }
-
-    fn connect(&self) -> Builder<'static> {
-        Builder::address(self.address.as_str())
-    }
+fn connect(bus: &MessageBus) -> Builder<'static> {
+    Builder::address(bus.address())
 }
 
 /// Answers as logind and as the service manager do.
-async fn serve(daemon: &Daemon) -> (Connection, mpsc::UnboundedReceiver<Lock>) {
-    let logind = daemon.connect().name("org.freedesktop.login1").build();
+async fn serve(bus: &MessageBus) -> (Connection, mpsc::UnboundedReceiver<Lock>) {
+    let logind = connect(bus).name("org.freedesktop.login1").build();
     let logind = logind.await.expect("a connection");
-    let systemd = daemon.connect().name("org.freedesktop.systemd1").build();
+    let systemd = connect(bus).name("org.freedesktop.systemd1").build();
     let systemd = systemd.await.expect("a connection");
     let (gives_locks, locks) = mpsc::unbounded_channel();
     let state: Arc<Mutex<State>> = Arc::default();
@@ -92,18 +51,18 @@ async fn signal(connection: &Connection, begins: bool) {
 #[tokio::test]
 async fn a_shutdown_is_held_up_over_a_real_bus() {
     let world = World::new().await;
-    let Some(daemon) = Daemon::start(world.directory.path()).await else {
+    let Some(bus) = MessageBus::start(world.directory.path()) else {
         return;
     };
-    let serving = tokio::time::timeout(PATIENCE, serve(&daemon)).await;
+    let serving = tokio::time::timeout(PATIENCE, serve(&bus)).await;
     let (logind, mut locks) = serving.expect("the bus answers");
     let mut lock = async || {
         let asked = tokio::time::timeout(PATIENCE, locks.recv()).await;
         asked.expect("a lock is asked for").expect("somebody answers")
     };
-    world.watch_on(daemon.address.clone());
+    world.watch_on(bus.address().to_owned());
     let first = lock().await;
-    let stranger = daemon.connect().build().await.expect("a connection");
+    let stranger = connect(&bus).build().await.expect("a connection");
     signal(&stranger, true).await;
     signal(&logind, false).await;
     let second = lock().await;

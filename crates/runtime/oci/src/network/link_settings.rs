@@ -4,12 +4,9 @@
 //! a redirect another way to a third machine. On the bridge every pod can send those, to the host and to other pods.
 
 use std::{
-    fs::{self, File},
-    io::{self, Write as _},
+    fs, io,
     path::{Path, PathBuf},
 };
-
-use rustix::fs::{CWD, Mode, OFlags, openat};
 
 const SETTINGS: &str = "/proc/sys/net";
 
@@ -54,25 +51,15 @@ pub(crate) fn protect_pod(name: &str) -> Result<(), ProtectError> {
 
 /// A setting that is right already need not be writable, and one that is missing belongs to a family that is.
 fn apply(root: &Path, link: &str, settings: &[(&str, &str, &'static str)]) -> Result<(), ProtectError> {
-    // Opened once: every network namespace has its own directory of this name in the same place, and the kernel looks at
-    // one after the other until it finds that of the caller.
-    let directory = openat(
-        CWD,
-        root,
-        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-        Mode::empty(),
-    );
     for (family, name, value) in settings {
-        let path = Path::new(family).join("conf").join(link).join(name);
-        let set = || {
-            let directory = directory.as_ref().map_err(|errno| io::Error::from(*errno))?;
-            let file = openat(directory, &path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
-            File::from(file).write_all(value.as_bytes())
-        };
-        let Err(source) = set() else {
+        let path = root.join(family).join("conf").join(link).join(name);
+        let Err(source) = fs::OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .and_then(|mut file| io::Write::write_all(&mut file, value.as_bytes()))
+        else {
             continue;
         };
-        let path = root.join(path);
         let is_right = || fs::read_to_string(&path).is_ok_and(|text| text.trim() == *value);
         if source.kind() != io::ErrorKind::NotFound && !is_right() {
             return Err(ProtectError { path, value, source });
