@@ -10,6 +10,7 @@ use crate::plan::{PodPlan, Role, Settings};
 use crate::pressure::PressureChange;
 use crate::termination::{GraceSources, KillOrder};
 use crate::time::Time;
+use crate::transition::Transition;
 
 impl PodMachine {
     /// Takes every step that the state allows, then reports what has changed.
@@ -70,6 +71,8 @@ impl PodMachine {
                 container.reset();
             }
         }
+        // Containers that had ended are to run once more, which others see.
+        out.transitions.push(Transition::StatusChanged);
         self.run_sandbox(out)
     }
 
