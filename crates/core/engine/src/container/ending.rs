@@ -257,6 +257,13 @@ impl Container {
         self.stage = Stage::Finished;
     }
 
+    /// Takes a life that was created but must not start before there is a new sandbox.
+    pub(crate) fn put_off(&mut self, scope: &mut Scope<'_>) {
+        let life = scope.life;
+        scope.act(Action::Remove { life });
+        self.stage = Stage::Pending;
+    }
+
     /// Back to its first turn, for a new sandbox.
     pub(crate) fn reset(&mut self) {
         self.stage = Stage::Pending;

@@ -203,8 +203,7 @@ impl PodMachine {
             it.created(scope, Arc::clone(id), stop_signal);
             if matches!(it.stage(), Stage::Starting(created) if created.attempt == scope.life.attempt) {
                 if awaits_boot {
-                    it.abandon(scope);
-                    it.reset();
+                    it.put_off(scope);
                 } else if ending {
                     it.abandon(scope);
                 } else {
