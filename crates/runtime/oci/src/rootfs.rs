@@ -20,7 +20,7 @@ mod lookup;
 mod overlay;
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
@@ -251,7 +251,14 @@ fn clone_tree(path: &Path) -> io::Result<OwnedFd> {
 /// What a mount shows. Below a volume nothing leads out of it, whatever containers that share it do meanwhile.
 fn clone_source(mount: &Mount) -> io::Result<OwnedFd> {
     let Some(sub_path) = &mount.sub_path else {
-        return clone_tree(&mount.host_path);
+        return match clone_tree(&mount.host_path) {
+            // Who wants to know whether it is there says so by the type of a volume; other runtimes make it, too.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                fs::create_dir_all(&mount.host_path)?;
+                clone_tree(&mount.host_path)
+            }
+            cloned => cloned,
+        };
     };
     let source = VolumeRoot::open(&mount.host_path)?.look_up(sub_path)?;
     clone_opened(source, OpenTreeFlags::AT_RECURSIVE)

@@ -176,6 +176,30 @@ async fn a_read_only_root_and_read_only_volumes_cannot_be_written() {
     world.finish().await;
 }
 
+/// As daemon sets count on it that name /lib/modules on a machine that has none.
+#[tokio::test]
+async fn a_directory_of_the_host_that_is_missing_is_made() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let host = world.shared("missing/deep");
+    let mut config = world.config("main", "echo here > /new/file && cat /new/file");
+    config.mounts.push(Mount {
+        volume: "v".into(),
+        container_path: "/new".into(),
+        host_path: host.clone(),
+        image: None,
+        sub_path: None,
+        read_only: false,
+        recursive_read_only: false,
+        propagation: Propagation::Private,
+    });
+    assert_eq!(world.output_of(&config).await, "here");
+    assert_eq!(fs::read_to_string(host.join("file")).expect("reads"), "here\n");
+    world.finish().await;
+}
+
 #[tokio::test]
 async fn a_volume_is_mounted_inside_the_root_whatever_the_links_say() {
     if !can_run() {

@@ -92,7 +92,7 @@ async fn what_cannot_run_says_why() {
     let mut missing = world.config("missing", "");
     missing.command = vec!["no-such-program".into()];
     let mut volume = world.config("volume", "true");
-    volume.mounts[0].host_path = "/no/such/path".into();
+    volume.mounts[0].host_path = "/proc/no/such".into();
     for (config, message) in [
         (
             missing,
@@ -100,7 +100,7 @@ async fn what_cannot_run_says_why() {
         ),
         (
             volume,
-            "cannot mount /no/such/path: No such file or directory (os error 2)",
+            "cannot mount /proc/no/such: No such file or directory (os error 2)",
         ),
     ] {
         let id = world
