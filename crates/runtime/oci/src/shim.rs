@@ -125,7 +125,8 @@ pub(crate) fn bound(spec: &ContainerSpec) -> CapabilitySet {
     CapabilitySet::from_bits_retain(capability::of_shim(spec.confinement.capabilities))
 }
 
-/// Reads what the agent has written about the container.
+/// Reads what the agent has written about the container. Not inlined: it takes much of the stack, and the shim stays.
+#[inline(never)]
 fn load(dir: PathBuf) -> Result<(ShimConfig, Container), LoadError> {
     let record: ContainerRecord = record::read(&dir, CONTAINER_FILE)?.ok_or(LoadError::Missing)?;
     let spec = ContainerSpec::read(&dir)?.ok_or(LoadError::Missing)?;

@@ -13,8 +13,11 @@ use rustix::{event::PollFlags, io::Errno};
 
 use crate::protocol::{Channel, FrameTooLarge, LENGTH_BYTES, Reply, frame_length, put_frame, to_json};
 
-/// Bytes read from a client at a time.
-const READ_CHUNK: usize = 16 * 1024;
+/// Bytes read from a client at a time: more than most requests have.
+const READ_CHUNK: usize = 4 * 1024;
+
+/// Bytes of memory for answers that a client keeps.
+const KEPT_OUTBOX: usize = 16 * 1024;
 
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -126,7 +129,7 @@ impl Connection {
                 }
             }
         }
-        self.outbox.shrink_to(READ_CHUNK);
+        self.outbox.shrink_to(KEPT_OUTBOX);
     }
 
     /// Waits a bounded while for the client to take everything.

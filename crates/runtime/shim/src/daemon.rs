@@ -121,6 +121,8 @@ fn claim_first_start(dir: &Path) -> Result<File, StartError> {
     Ok(lock)
 }
 
+/// Not inlined: what it takes of the stack is given back when it has returned.
+#[inline(never)]
 fn start<L: Launcher>(config: ShimConfig, mut launcher: L, lock: File) -> Result<Shim<L>, StartError> {
     let setup = |step| move |source| StartError::Setup { step, source };
     let system = |step| {

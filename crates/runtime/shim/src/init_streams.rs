@@ -69,7 +69,9 @@ impl InitStreams {
         self.stdin.pending()
     }
 
-    /// Moves one piece of output to the log and to `tee`. Returns the number of bytes, 0 when there is none now.
+    /// Moves one piece of output to the log and to `tee`. Returns the number of bytes, 0 when there is none now. Not inlined: a
+    /// shim whose container says nothing has no stack for its output.
+    #[inline(never)]
     pub(crate) fn pump(&mut self, stream: LogStream, tee: impl FnOnce(&[u8])) -> usize {
         let slot = match stream {
             LogStream::Stdout => &mut self.stdout,
