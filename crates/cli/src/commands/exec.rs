@@ -43,22 +43,29 @@ async fn exec(args: &ExecArgs) -> Result<Exit, Failure> {
         stderr: !tty,
     };
     let client = args.data.client()?;
-    let session = client
-        .exec(&args.pod, args.container.as_deref(), &options)
-        .await?;
+    // Before the command begins: who is killed by a signal leaves it running.
+    let mut interrupts = Interrupts::listen()?;
+    let session = tokio::select! {
+        session = client.exec(&args.pod, args.container.as_deref(), &options) => session?,
+        () = interrupts.next() => return Ok(Exit::Interrupted),
+    };
     let raw = tty.then(RawTerminal::enter).transpose()?;
-    let conversation = converse(session, args.stdin, tty).await;
+    let conversation = converse(session, args.stdin, tty, interrupts).await;
     drop(raw);
     conversation
 }
 
-async fn converse(mut session: ExecSession, stdin: bool, tty: bool) -> Result<Exit, Failure> {
+async fn converse(
+    mut session: ExecSession,
+    stdin: bool,
+    tty: bool,
+    mut interrupts: Interrupts,
+) -> Result<Exit, Failure> {
     let input = session.input();
     let feeding = async {
         tokio::join!(pass_input(stdin, &input), pass_sizes(tty, &input));
         std::future::pending::<Exit>().await
     };
-    let mut interrupts = Interrupts::listen()?;
     let showing = async {
         loop {
             match session.next().await? {

@@ -71,18 +71,25 @@ impl HidingLayer {
             .iter()
             .filter(|path| !path.ancestors().skip(1).any(|above| found.contains(above)));
         for path in outermost {
-            if let Some(parent) = path.parent() {
-                self.make_directories(parent)?;
-            }
-            mknodat(
+            self.hide(path)?;
+        }
+        Ok(self.tree)
+    }
+
+    /// Says that there is nothing. What somebody has removed meanwhile, with what leads to it, needs no hiding.
+    fn hide(&mut self, path: &Path) -> io::Result<()> {
+        let parent = path.parent().unwrap_or(Path::new(""));
+        match self.make_directories(parent) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.find(path)?.is_none() => Ok(()),
+            Err(error) => Err(error),
+            Ok(()) => Ok(mknodat(
                 &self.tree,
                 path,
                 FileType::CharacterDevice,
                 Mode::empty(),
                 NOTHING,
-            )?;
+            )?),
         }
-        Ok(self.tree)
     }
 
     /// Where something is among the image's files, from their root; `None` if it is not there.
@@ -155,5 +162,35 @@ impl HidingLayer {
             Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Another agent's data directory, for example.
+    #[test]
+    fn what_was_removed_since_it_was_found_needs_no_hiding() {
+        if !pulselet_testing::requires("root", pulselet_testing::is_root()) {
+            return;
+        }
+        let (root, place) = (tempfile::tempdir(), tempfile::tempdir());
+        let (root, place) = (root.expect("a directory"), place.expect("a directory"));
+        let open = |path: &Path| {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            openat(CWD, path, flags, Mode::empty()).expect("opens")
+        };
+        let mut layer = HidingLayer {
+            root: open(root.path()),
+            tree: open(place.path()),
+            made: HashSet::new(),
+        };
+        layer.hide(Path::new("gone/with/secret")).expect("is gone");
+        assert!(!place.path().join("gone/with/secret").exists());
+        fs::create_dir(root.path().join("there")).expect("makes");
+        fs::write(root.path().join("there/secret"), "").expect("writes");
+        layer.hide(Path::new("there/secret")).expect("is hidden");
+        assert!(fs::symlink_metadata(place.path().join("there/secret")).is_ok());
     }
 }
