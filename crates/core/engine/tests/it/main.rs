@@ -1,5 +1,7 @@
 //! The engine against its driver's protocol and against recorded answers of the upstream worker.
 
+mod driven;
+mod image_change;
 mod pod;
 mod shutdown;
 mod transitions;

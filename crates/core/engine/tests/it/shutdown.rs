@@ -6,7 +6,7 @@ use pulselet_engine::plan::{ContainerPlan, RestartPolicy};
 use pulselet_engine::status::ConditionKind;
 use pulselet_engine::{Action, AfterShutdown, Input, LifeKey, LineBody, Span};
 
-use crate::pod::{APP, Driven, FIRST, container, created, exited};
+use crate::driven::{APP, Driven, FIRST, container, created, exited};
 
 fn shutdown(left: u64, then: AfterShutdown) -> Input {
     let left = Span::from_secs(left);

@@ -8,7 +8,7 @@ use pulselet_engine::transition::Stop;
 use pulselet_engine::{Input, PodMachine, Span, Time, Transition};
 use pulselet_vocabulary::{Signal, exit_code};
 
-use crate::pod::{APP, Driven, FIRST, at, container, created, exited, probe, probed};
+use crate::driven::{APP, Driven, FIRST, at, container, created, exited, probe, probed};
 
 /// The transitions of all steps from the first life's creation on.
 fn transitions(container: ContainerPlan, inputs: Vec<(u64, Input)>) -> Vec<Transition> {
