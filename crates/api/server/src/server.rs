@@ -28,7 +28,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::access::pki::{self, Authority, Credential, PkiError};
 use crate::access::tokens::ServiceAccountTokens;
 use crate::access::{ADMIN_GROUP, AccessError, Authenticator, KeyError};
-use crate::audit::AuditLog;
+use crate::audit::{AuditLog, AuditPolicy, AuditPolicyError};
 use crate::client::LocalClient;
 use crate::node_proxy::Nodes;
 use crate::registry::copies::{BEAT_INTERVAL, Roster};
@@ -72,6 +72,8 @@ pub struct Config {
     pub new_store: bool,
     /// Where changes and refusals are recorded; `None` if they are not.
     pub audit_log: Option<PathBuf>,
+    /// What is recorded there; `None` if that is changes and refusals, without bodies.
+    pub audit_policy: Option<PathBuf>,
     /// The addresses that Services get.
     pub service_range: ServiceRange,
 }
@@ -88,6 +90,7 @@ impl Config {
             etcd: None,
             new_store: false,
             audit_log: None,
+            audit_policy: None,
             service_range: ServiceRange::DEFAULT,
         }
     }
@@ -122,6 +125,8 @@ pub enum ServeError {
     Bootstrap { source: ApiError },
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error(transparent)]
+    AuditPolicy(#[from] AuditPolicyError),
     #[error(transparent)]
     Pki(#[from] PkiError),
     #[error(transparent)]
@@ -222,7 +227,15 @@ impl Server {
         let service = config.service_range.own_address();
         let acceptor = tls::acceptor(&authority, &authenticator, address.ip(), service)?;
         let nodes = Nodes::new(registry.clone(), &authority)?;
-        let audit = config.audit_log.map(open_audit_log).transpose()?;
+        let policy = config
+            .audit_policy
+            .as_deref()
+            .map(AuditPolicy::read)
+            .transpose()?;
+        let audit = config
+            .audit_log
+            .map(|path| open_audit_log(path, policy))
+            .transpose()?;
         let kubeconfig = data_dir.join("admin.kubeconfig");
         let admin = IssuedKubeconfig {
             path: kubeconfig.clone(),
@@ -481,8 +494,8 @@ fn proves(authenticator: &Authenticator, credential: &Credential, user: &str) ->
     identity.is_some_and(|identity| identity.user == user)
 }
 
-fn open_audit_log(path: PathBuf) -> Result<Arc<AuditLog>, ServeError> {
-    let log = AuditLog::open(&path).map(Arc::new);
+fn open_audit_log(path: PathBuf, policy: Option<AuditPolicy>) -> Result<Arc<AuditLog>, ServeError> {
+    let log = AuditLog::open(&path, policy).map(Arc::new);
     log.map_err(|source| ServeError::OpenAuditLog { path, source })
 }
 

@@ -117,6 +117,9 @@ pub(crate) struct ApiServeArgs {
     /// Record who changed what and who was refused in this file, as lines of JSON; it is put aside when it is full
     #[arg(long, value_name = "FILE", value_parser = paths::parser())]
     pub(crate) audit_log: Option<PathBuf>,
+    /// What is recorded there, as a Policy of audit.k8s.io/v1; without it changes and refusals are, without what was sent
+    #[arg(long, value_name = "FILE", value_parser = paths::parser(), requires = "audit_log")]
+    pub(crate) audit_policy_file: Option<PathBuf>,
     /// Begin with an empty store although one was there, which is put aside; every pod that it knew is ended
     #[arg(long)]
     pub(crate) new_store: bool,
@@ -135,20 +138,20 @@ pub(crate) struct ApiServeArgs {
 #[derive(Debug, Args)]
 pub(crate) struct EtcdArgs {
     /// The authority of etcd's certificates, in PEM; without it etcd is spoken to in plain text
-    #[arg(long, value_name = "FILE", value_parser = paths::parser(), requires = "store")]
-    pub(crate) etcd_cafile: Option<PathBuf>,
+    #[arg(long = "etcd-cafile", value_name = "FILE", value_parser = paths::parser(), requires = "store")]
+    pub(crate) cafile: Option<PathBuf>,
     /// The certificate with which the server comes to etcd, in PEM
-    #[arg(long, value_name = "FILE", value_parser = paths::parser(), requires = "etcd_cafile", requires = "etcd_keyfile")]
-    pub(crate) etcd_certfile: Option<PathBuf>,
+    #[arg(long = "etcd-certfile", value_name = "FILE", value_parser = paths::parser(), requires = "cafile", requires = "keyfile")]
+    pub(crate) certfile: Option<PathBuf>,
     /// Its key, in PEM
-    #[arg(long, value_name = "FILE", value_parser = paths::parser(), requires = "etcd_certfile")]
-    pub(crate) etcd_keyfile: Option<PathBuf>,
+    #[arg(long = "etcd-keyfile", value_name = "FILE", value_parser = paths::parser(), requires = "certfile")]
+    pub(crate) keyfile: Option<PathBuf>,
     /// What the keys in etcd begin with
-    #[arg(long, value_name = "PREFIX", default_value = EtcdConfig::PREFIX, value_parser = parse_prefix, requires = "store")]
-    pub(crate) etcd_prefix: String,
+    #[arg(long = "etcd-prefix", value_name = "PREFIX", default_value = EtcdConfig::PREFIX, value_parser = parse_prefix, requires = "store")]
+    pub(crate) prefix: String,
     /// For how long etcd keeps the past at least; 0 leaves forgetting to others
-    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_interval, requires = "store")]
-    pub(crate) etcd_compaction_interval: Duration,
+    #[arg(long = "etcd-compaction-interval", value_name = "DURATION", default_value = "5m", value_parser = parse_interval, requires = "store")]
+    pub(crate) compaction_interval: Duration,
 }
 
 fn parse_interval(text: &str) -> Result<Duration, String> {

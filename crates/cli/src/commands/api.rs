@@ -33,6 +33,7 @@ pub(crate) fn run(args: &ApiArgs, verbose: u8) -> Result<Exit, Failure> {
     config.profile = args.profile.into();
     config.gates = args.gates.feature_gates;
     config.audit_log.clone_from(&args.audit_log);
+    config.audit_policy.clone_from(&args.audit_policy_file);
     config.new_store = args.new_store;
     config.etcd = etcd(args);
     let options = ControllerOptions {
@@ -45,18 +46,18 @@ pub(crate) fn run(args: &ApiArgs, verbose: u8) -> Result<Exit, Failure> {
 /// The cluster that keeps the objects; `None` if that is a file's task.
 fn etcd(args: &ApiServeArgs) -> Option<EtcdConfig> {
     let EtcdArgs {
-        etcd_cafile,
-        etcd_certfile,
-        etcd_keyfile,
-        etcd_prefix,
-        etcd_compaction_interval,
+        cafile,
+        certfile,
+        keyfile,
+        prefix,
+        compaction_interval,
     } = &args.etcd;
     let mut config = args.store.clone()?;
-    config.prefix.clone_from(etcd_prefix);
-    config.compaction_interval = Some(*etcd_compaction_interval).filter(|interval| !interval.is_zero());
-    config.tls = etcd_cafile.clone().map(|authority| EtcdTls {
+    config.prefix.clone_from(prefix);
+    config.compaction_interval = Some(*compaction_interval).filter(|interval| !interval.is_zero());
+    config.tls = cafile.clone().map(|authority| EtcdTls {
         authority,
-        client: etcd_certfile.clone().zip(etcd_keyfile.clone()),
+        client: certfile.clone().zip(keyfile.clone()),
     });
     Some(config)
 }
@@ -95,6 +96,9 @@ fn not_started(error: &ServeError) -> Failure {
         }
         ServeError::OpenAuditLog { .. } => {
             failure.with_hint("name a file that you can write to with --audit-log")
+        }
+        ServeError::AuditPolicy(_) => {
+            failure.with_hint("name a Policy of audit.k8s.io/v1 with --audit-policy-file; docs/api.md has one")
         }
         ServeError::Listen { .. } => failure.with_hint("name another address with --listen"),
         ServeError::Store(StoreError::Forgetful { path, .. }) if path.starts_with("etcd") => failure.with_hint(
