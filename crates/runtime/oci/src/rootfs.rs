@@ -26,6 +26,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use pulselet_cgroup::Cgroup;
 use pulselet_runtime::{MASKED_PATHS, Mount, Propagation, READ_ONLY_PATHS, VolumeRoot};
 use pulselet_sys::{MountAttributes, map_owners, own_files_as, set_mount_attributes};
 use rustix::{
@@ -44,7 +45,6 @@ pub(crate) use change_root::{change_root, covers_host};
 pub(crate) use overlay::UPPER;
 
 use crate::{
-    cgroup::Cgroup,
     confinement::PodUsers,
     sandbox::PROC,
     shim::Container,
