@@ -53,6 +53,15 @@ pub enum StartError {
     Save(#[from] SaveStoppedError),
 }
 
+/// Why a pod of a manifest neither runs nor waits to be started.
+#[derive(Debug, Error)]
+pub(crate) enum RunManifestError {
+    #[error(transparent)]
+    Add(#[from] AddError),
+    #[error("it is stopped, and stays so with its old manifest: {0}")]
+    Save(#[from] SaveStoppedError),
+}
+
 /// Asks things of a node. Clones ask the same node, which runs until it is shut down.
 #[derive(Clone, Debug)]
 pub struct NodeHandle {
@@ -137,6 +146,7 @@ impl NodeHandle {
         pod: &PodName,
         grace: Option<Duration>,
     ) -> Result<Result<(), StopError>, Gone> {
+        let _turn = self.stopped.turn().await;
         let view = self.pod(pod).await?;
         let origin = match view.map(|view| view.origin) {
             None if self.stopped.has(pod) => return Ok(Err(StopError::Stopped(pod.clone()))),
@@ -168,6 +178,7 @@ impl NodeHandle {
 
     /// Runs a pod again that was stopped.
     pub async fn start_pod(&self, pod: &PodName) -> Result<Result<Added, StartError>, Gone> {
+        let _turn = self.stopped.turn().await;
         let name = pod.clone();
         let taken = match self.with_stopped(move |all| all.take(&name)).await {
             Ok(Some(taken)) => taken,
@@ -192,15 +203,21 @@ impl NodeHandle {
         self.with_stopped(move |all| all.take(&pod)).await.map(drop)
     }
 
-    /// Keeps another manifest for a pod that is stopped; false if it is not.
-    pub(crate) async fn replace_stopped(&self, pod: &Pod, origin: &Origin) -> Result<bool, SaveStoppedError> {
-        if !self.stopped.has(&pod_name_of(pod)) {
-            return Ok(false);
+    /// Runs a pod of a manifest. One that is stopped stays so until somebody starts it, with this manifest then.
+    pub(crate) async fn run_manifest(
+        &self,
+        pod: Pod,
+        origin: Origin,
+    ) -> Result<Result<(), RunManifestError>, Gone> {
+        let _turn = self.stopped.turn().await;
+        if self.stopped.has(&pod_name_of(&pod)) {
+            let kept = self
+                .with_stopped(|all| all.keep(StoppedPod { pod, origin }))
+                .await;
+            return Ok(kept.map_err(RunManifestError::from));
         }
-        let (pod, origin) = (pod.clone(), origin.clone());
-        self.with_stopped(|all| all.keep(StoppedPod { pod, origin }))
-            .await?;
-        Ok(true)
+        let added = self.add_pod(pod, origin).await?;
+        Ok(added.map(drop).map_err(RunManifestError::from))
     }
 
     async fn with_stopped<T: Send + 'static>(

@@ -21,11 +21,9 @@ use pulselet_volume::{LocalObject, LocalObjects};
 use thiserror::Error;
 use tokio::sync::mpsc;
 
-use crate::agent::AddError;
-use crate::handle::{Gone, NodeHandle};
+use crate::handle::{Gone, NodeHandle, RunManifestError};
 use crate::pod::identity::{Origin, pod_name_of};
 use crate::spans;
-use crate::state::stopped::SaveStoppedError;
 
 /// How long a file must be left alone before it is read, so that one that is being written is read once.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -72,9 +70,9 @@ enum FileError {
     #[error("pod \"{pod}\" is also in {other}", other = other.display())]
     Duplicate { pod: PodName, other: PathBuf },
     #[error("pod \"{pod}\": {source}")]
-    Add { pod: PodName, source: AddError },
-    #[error("has pods that are stopped: {0}")]
-    Stopped(SaveStoppedError),
+    Run { pod: PodName, source: RunManifestError },
+    #[error("has no object in it; remove the file to end its pods")]
+    Empty,
 }
 
 /// What distinguishes two versions of a file.
@@ -83,6 +81,14 @@ struct Stamp {
     modified: Option<SystemTime>,
     size: u64,
     inode: u64,
+}
+
+impl Stamp {
+    /// Whether the file was written long enough ago. Of one from the future, by a clock that was set back, nobody knows.
+    fn is_settled(&self) -> bool {
+        let age = self.modified.and_then(|modified| modified.elapsed().ok());
+        age.is_some_and(|age| age >= SETTLE)
+    }
 }
 
 /// What the directory's objects are judged by, and where they go.
@@ -101,6 +107,8 @@ struct Directory {
     rules: Rules,
     node: NodeHandle,
     files: BTreeMap<PathBuf, KnownFile>,
+    /// Files that may be in the middle of being written, as they were seen.
+    unsettled: BTreeMap<PathBuf, Stamp>,
 }
 
 /// A file as it was last looked at.
@@ -142,6 +150,7 @@ pub(crate) fn watch(
         rules,
         node,
         files: BTreeMap::new(),
+        unsettled: BTreeMap::new(),
     };
     Ok(directory.follow(watcher, wakes))
 }
@@ -158,9 +167,10 @@ impl Directory {
             if self.look().await.is_err() {
                 return;
             }
+            let rescan = if self.unsettled.is_empty() { RESCAN } else { SETTLE };
             tokio::select! {
                 Some(()) = wakes.recv(), if watcher.is_some() => tokio::time::sleep(SETTLE).await,
-                () = tokio::time::sleep(RESCAN) => {}
+                () = tokio::time::sleep(rescan) => {}
             }
         }
     }
@@ -205,11 +215,16 @@ impl Directory {
             }
             self.rules.keep_objects(&path, Vec::new());
         }
+        let seen_before = std::mem::take(&mut self.unsettled);
         for (path, stamp) in found {
             if self.files.get(&path).is_some_and(|known| known.stamp == stamp) {
                 continue;
             }
-            self.changed(path, stamp).await?;
+            if stamp.is_settled() || seen_before.get(&path) == Some(&stamp) {
+                self.changed(path, stamp).await?;
+            } else {
+                self.unsettled.insert(path, stamp);
+            }
         }
         Ok(())
     }
@@ -248,17 +263,8 @@ impl Directory {
             let origin = Origin::Manifest {
                 path: path.to_string_lossy().into_owned(),
             };
-            match self.node.replace_stopped(&pod, &origin).await {
-                // It stays stopped until somebody starts it, with this manifest then.
-                Ok(true) => {
-                    names.push(name);
-                    continue;
-                }
-                Ok(false) => {}
-                Err(error) => return Ok(Err(FileError::Stopped(error))),
-            }
-            if let Err(source) = self.node.add_pod(pod, origin).await? {
-                return Ok(Err(FileError::Add { pod: name, source }));
+            if let Err(source) = self.node.run_manifest(pod, origin).await? {
+                return Ok(Err(FileError::Run { pod: name, source }));
             }
             names.push(name);
         }
@@ -293,6 +299,10 @@ impl Directory {
             if pods.len() + objects.len() > MAX_DOCUMENTS {
                 return Err(FileError::TooMany);
             }
+        }
+        // A power cut leaves such files, and whoever writes one has it for a moment.
+        if pods.is_empty() && objects.is_empty() {
+            return Err(FileError::Empty);
         }
         Ok((pods, objects))
     }

@@ -33,6 +33,7 @@ pub(crate) struct StoppedPod {
 pub(crate) struct StoppedPods {
     path: PathBuf,
     pods: Mutex<BTreeMap<PodName, StoppedPod>>,
+    turn: tokio::sync::Mutex<()>,
 }
 
 impl StoppedPods {
@@ -42,8 +43,17 @@ impl StoppedPods {
             tracing::error!(path = %path.display(), %error, "cannot read which pods are stopped; they run again");
             BTreeMap::new()
         });
-        let pods = Mutex::new(pods);
-        Self { path, pods }
+        Self {
+            path,
+            pods: Mutex::new(pods),
+            turn: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    /// Held by whoever stops, starts or replaces a pod, from its look at what is stopped until the node was asked: what
+    /// is listed here and what runs would else part, as when a manifest changes just before its pod is started.
+    pub(crate) async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.turn.lock().await
     }
 
     pub(crate) fn has(&self, pod: &PodName) -> bool {

@@ -49,12 +49,19 @@ async fn a_broken_file_leaves_the_running_pod_alone() {
     let (mut bench, manifests) = bench().await;
     bench.until_ready().await;
     let uid = bench.node.pods().await.unwrap()[0].uid.clone();
-    fs::write(manifests.join("one.yaml"), "apiVersion: v1\nkind: Pod\nspec: [").unwrap();
-    // A file that comes after the broken one was looked at shows that it was.
-    write(&manifests, "zero.yaml", "zero", "a");
-    bench.until_ready().await;
-    let pods = bench.node.pods().await.unwrap();
-    assert!(pods.iter().any(|pod| pod.uid == uid && !pod.deleting));
+    let broken = [
+        "apiVersion: v1\nkind: Pod\nspec: [",
+        "",
+        "# nothing but a remark\n",
+    ];
+    for (round, text) in broken.into_iter().enumerate() {
+        fs::write(manifests.join("one.yaml"), text).unwrap();
+        // A file that comes after the broken one was looked at shows that it was.
+        write(&manifests, "zero.yaml", "zero", &round.to_string());
+        bench.until_ready().await;
+        let pods = bench.node.pods().await.unwrap();
+        assert!(pods.iter().any(|pod| pod.uid == uid && !pod.deleting), "{text:?}");
+    }
     // A second file with the same pod is not used either.
     write(&manifests, "again.yaml", "zero", "b");
     write(&manifests, "zzz.yaml", "last", "a");
