@@ -18,7 +18,7 @@ cargo xtask TIER [ARGUMENTS]
   e2e          the tests of the command as users run it, on every runtime (root)
   docs         documentation without warnings, and its examples
   deny         licences, bans and sources of dependencies (needs cargo-deny)
-  faults       servers under faults drawn at random, for six minutes; seed and counts are printed (root, after a build)
+  faults       servers under faults drawn by a seed, for six minutes; counts are printed (root, after a build)
   vm           the built-in runtime on cgroup version 2 and AppArmor, in an emulated machine (root, qemu)
   bench        the measurements of docs/BENCHMARKS.md
   all          everything but the measurements and the emulated machine, as scripts/test runs it
@@ -164,9 +164,10 @@ fn docs() -> Vec<Step> {
     ]
 }
 
-/// With the program that the tests have built.
+/// With the program that the tests have built. The draw is the same each time: what a new one finds is news about the code
+/// and not about the change that is tested. `scripts/faults` alone draws anew.
 fn faults() -> Step {
-    Step::new(&["scripts/faults", "--for", "360"])
+    Step::new(&["scripts/faults", "--for", "360", "--seed", "1"])
 }
 
 /// Advisories are left out: their database is a repository that not every machine can reach.

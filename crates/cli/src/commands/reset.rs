@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pulselet_agent::DataDir;
+use pulselet_cgroup::{CgroupError, PodCgroups};
 use pulselet_runtime::{ContainerFilter, ContainerState, ContainerStatus, Runtime, SandboxStatus};
 use tokio::task::JoinSet;
 
@@ -71,6 +72,7 @@ async fn reset(args: &ResetArgs, data_dir: DataDir) -> Result<Exit, Failure> {
         return Ok(Exit::No);
     }
     found.end().await?;
+    found.remove_pod_cgroups().await;
     // Opened once more, a runtime that has no pods takes away what all of them shared.
     drop(Found::look(args, &path).await?);
     pulselet_runtime_oci::forget_data_dir(&path);
@@ -162,6 +164,23 @@ impl Found {
             }
         }
         Ok(())
+    }
+
+    async fn remove_pod_cgroups(&self) {
+        for root in self.0.iter().filter_map(|it| it.runtime.cgroup_root()) {
+            let removed = tokio::task::spawn_blocking(|| remove_pod_cgroups_below(root)).await;
+            removed.expect("removing cgroups does not panic");
+        }
+    }
+}
+
+/// What a runtime does not know of because the node has made it.
+fn remove_pod_cgroups_below(root: PathBuf) {
+    match PodCgroups::open(root) {
+        Ok(cgroups) => cgroups.remove_all(),
+        // Where there are none, none are left.
+        Err(CgroupError::NoHierarchy) => {}
+        Err(error) => output::note(&format!("cgroups of pods may be left: {error}")),
     }
 }
 

@@ -8,6 +8,7 @@
 mod acting;
 mod bad_input;
 pub(crate) mod browser;
+mod cgroups;
 mod commands;
 mod cri;
 mod dashboard;

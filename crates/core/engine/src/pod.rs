@@ -99,6 +99,9 @@ pub(crate) struct End {
 pub(crate) struct Failure {
     pub(crate) reason: String,
     pub(crate) message: String,
+    /// The node never took the pod: none of its containers has a state.
+    #[serde(default)]
+    pub(crate) rejected: bool,
 }
 
 impl PodMachine {
@@ -137,6 +140,9 @@ impl PodMachine {
             },
         );
         pod.fail(reason, format!("Pod was rejected: {message}"));
+        if let Some(failure) = &mut pod.failure {
+            failure.rejected = true;
+        }
         pod.complete(now, out);
         pod.settle(now, out);
         pod

@@ -15,6 +15,8 @@ pub struct PodReport {
     /// Why the pod failed as a whole: `Evicted`, `DeadlineExceeded`, `PodOSNotSupported` ...
     pub reason: Option<String>,
     pub message: Option<String>,
+    /// The node never took it: what its containers and conditions would be means nothing.
+    pub rejected: bool,
     pub accepted_at: Time,
     pub conditions: Vec<PodCondition>,
     pub containers: Vec<ContainerReport>,

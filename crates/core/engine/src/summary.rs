@@ -187,6 +187,7 @@ pub(crate) fn status(pod: &PodMachine) -> PodReport {
             .as_ref()
             .filter(|_| pod.phase == Phase::Failed)
             .map(|it| it.message.clone()),
+        rejected: pod.failure.as_ref().is_some_and(|it| it.rejected),
         accepted_at: pod.accepted_at,
         conditions: pod.conditions.clone(),
         containers: pod

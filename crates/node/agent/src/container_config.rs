@@ -17,7 +17,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use pulselet_model::{Container, Pod};
+use pulselet_cgroup::{PodClaim, QosClass};
+use pulselet_model::{Container, Pod, pod_requests, qos_class};
 use pulselet_plan::container_refusal;
 use pulselet_plan::duties::ClusterDns;
 use pulselet_runtime::{
@@ -29,7 +30,7 @@ use pulselet_volume::{Downward, Objects, Wanted};
 pub(crate) use error::ConfigError;
 pub(crate) use naming::fuzz_hosts_file;
 pub(crate) use non_root::{ImageUser, depends_on_image};
-pub(crate) use security::abilities;
+pub(crate) use security::{abilities, pod_resources};
 
 use crate::state::layout::Layout;
 
@@ -63,6 +64,14 @@ impl Context<'_> {
         let pod = self.downward.pod;
         self.layout
             .pod_logs(pod.namespace(), pod.name(), self.downward.uid)
+    }
+}
+
+/// What the pod has a right to beside other pods.
+pub(crate) fn pod_claim(pod: &Pod) -> PodClaim {
+    PodClaim {
+        class: QosClass::from_name(qos_class(&pod.spec)),
+        cpu_millis: pod_requests(&pod.spec).cpu_millis,
     }
 }
 
@@ -116,7 +125,8 @@ pub(crate) fn sandbox_config(context: Context<'_>, attempt: u32) -> SandboxConfi
             .collect(),
         strict_groups: security::strict_groups(pod),
         seccomp: security::seccomp(security.seccomp_profile, context.layout.root()),
-        resources: security::pod_resources(pod),
+        resources: pod_resources(pod),
+        // Whoever makes the sandbox has made it.
         cgroup_parent: None,
         labels: pod.metadata.labels.clone().unwrap_or_default(),
         annotations: pod.metadata.annotations.clone().unwrap_or_default(),

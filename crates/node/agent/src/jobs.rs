@@ -4,6 +4,7 @@
 //! through one queue, exactly once for every action that wants an answer. How many run at once is bounded per class;
 //! stopping is not, because a full node must still be able to stop: there are at most two stops per life.
 
+mod cgroup;
 mod check;
 mod eviction;
 mod full_logs;
@@ -19,6 +20,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pulselet_cgroup::PodCgroups;
 use pulselet_engine::io::Input;
 use pulselet_engine::{LifeKey, PodKey};
 use pulselet_model::Pod;
@@ -83,6 +85,8 @@ pub(crate) struct JobContext {
     pub(crate) state_health: StateHealth,
     pub(crate) signals: Arc<dyn PressureSignals>,
     pub(crate) images: ImageUse,
+    /// `None` if the runtime decides where its pods are.
+    cgroups: Option<Arc<PodCgroups>>,
     /// Whether the runtime keeps logs within their bounds.
     pub(crate) logs_are_bounded: bool,
     answers: mpsc::Sender<JobAnswer>,
@@ -101,6 +105,7 @@ pub(crate) struct JobParts {
     pub(crate) object_pause: Option<Duration>,
     pub(crate) signals: Arc<dyn PressureSignals>,
     pub(crate) clock: Clock,
+    pub(crate) cgroups: Option<Arc<PodCgroups>>,
 }
 
 #[derive(Debug)]
@@ -220,6 +225,7 @@ impl JobContext {
             object_pause,
             signals,
             clock,
+            cgroups,
         } = parts;
         let (answers, receiver) = mpsc::channel(ANSWERS);
         let operations = Arc::new(Semaphore::new(OPERATIONS_AT_ONCE));
@@ -249,6 +255,7 @@ impl JobContext {
             state_health: StateHealth::default(),
             signals,
             images: ImageUse::default(),
+            cgroups,
             logs_are_bounded,
             answers,
             limits: Limits {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pulselet_cgroup::PodCgroups;
 use pulselet_model::Gate;
 use pulselet_plan::{NodeConfig, NodeDuties};
 use pulselet_runtime::Runtime;
@@ -144,6 +145,7 @@ impl Node {
             object_pause: options.object_pause,
             signals,
             clock: opened.clock,
+            cgroups: pod_cgroups(&*options.runtime).await,
         });
         let jobs = Arc::new(jobs);
         let mut agent = Agent::new(
@@ -211,6 +213,20 @@ impl Node {
             over.send_replace(true);
         });
         Ok(handle)
+    }
+}
+
+/// Pods of a runtime that takes them from the node have cgroups of their own. Where the node cannot make any, pods run
+/// without: their containers have limits of their own.
+async fn pod_cgroups(runtime: &dyn Runtime) -> Option<Arc<PodCgroups>> {
+    let root = runtime.cgroup_root()?;
+    let opened = tokio::task::spawn_blocking(move || PodCgroups::open(root)).await;
+    match opened.expect("looking at cgroups does not panic") {
+        Ok(cgroups) => Some(Arc::new(cgroups)),
+        Err(error) => {
+            tracing::warn!(%error, "pods have no cgroups of their own, so no limits as a whole");
+            None
+        }
     }
 }
 

@@ -45,6 +45,8 @@ struct TrackedPod {
     api: Option<Arc<Pod>>,
     /// The uid of the one that was removed at the API while it ran.
     vanished: Option<String>,
+    /// The uid of the one that the API had and has no more.
+    removed: Option<String>,
     /// The uid and the grace period of the last deletion the node was asked for.
     asked: Option<(String, Option<Duration>)>,
     /// The uid and a hash of the manifest the node has.
@@ -58,6 +60,32 @@ struct TrackedPod {
     flight: bool,
     /// To be looked at again when the request under way is answered, whatever the answer is.
     again: bool,
+}
+
+impl TrackedPod {
+    /// Remembers a pod of the API, unless a newer version of it is known.
+    fn note(&mut self, mut pod: Pod) {
+        // Who wrote which field is half of a pod, and nothing to the node.
+        pod.metadata.managed_fields = None;
+        let older = |known: &Arc<Pod>| uid(known) == uid(&pod) && version(&pod) < version(known);
+        if !self.api.as_ref().is_some_and(older) {
+            self.api = Some(Arc::new(pod));
+        }
+    }
+
+    /// Remembers a pod that a request was answered with. The watch may have told of its removal before: whoever believed
+    /// the answer then would run the pod again, and nobody would ever say that it is gone.
+    fn note_answer(&mut self, pod: Pod) {
+        if self.removed.as_deref() != Some(uid(&pod)) {
+            self.note(pod);
+        }
+    }
+
+    /// The API has that pod no more.
+    fn remove(&mut self, of: &str) {
+        self.api.take_if(|api| uid(api) == of);
+        self.removed = Some(of.to_owned());
+    }
 }
 
 /// Why the API does not show a static pod.
@@ -164,8 +192,10 @@ impl Pods {
                     missing.remove(&self.note(pod));
                 }
                 for name in missing {
-                    if let Some(entry) = self.entries.get_mut(&name) {
-                        entry.api = None;
+                    if let Some(entry) = self.entries.get_mut(&name)
+                        && let Some(api) = entry.api.take()
+                    {
+                        entry.remove(uid(&api));
                     }
                 }
                 for entry in self.entries.values_mut() {
@@ -180,25 +210,17 @@ impl Pods {
             Seen::Gone(pod) => {
                 let name = pod_name_of(&pod);
                 let entry = self.entries.entry(name.clone()).or_default();
-                if entry.api.as_ref().is_some_and(|api| uid(api) == uid(&pod)) {
-                    entry.api = None;
-                }
+                entry.remove(uid(&pod));
                 entry.vanished = Some(uid(&pod).to_owned());
                 self.look(&name).await
             }
         }
     }
 
-    /// Remembers a pod of the API, unless a newer version of it is known.
-    fn note(&mut self, mut pod: Pod) -> PodName {
-        // Who wrote which field is half of a pod, and nothing to the node.
-        pod.metadata.managed_fields = None;
+    /// Remembers a pod of the API.
+    fn note(&mut self, pod: Pod) -> PodName {
         let name = pod_name_of(&pod);
-        let entry = self.entries.entry(name.clone()).or_default();
-        let older = |known: &Arc<Pod>| uid(known) == uid(&pod) && version(&pod) < version(known);
-        if !entry.api.as_ref().is_some_and(older) {
-            entry.api = Some(Arc::new(pod));
-        }
+        self.entries.entry(name.clone()).or_default().note(pod);
         name
     }
 
@@ -515,7 +537,7 @@ impl Pods {
                     Sent::Mirror => {}
                 }
                 if let Some(pod) = pod {
-                    self.note(*pod);
+                    entry.note_answer(*pod);
                 }
                 self.waiting.insert(name);
             }
@@ -623,4 +645,36 @@ fn fingerprint(pod: &Pod) -> u64 {
         .expect("a pod is plain data")
         .hash(&mut hasher);
     hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn of_version(version: &str) -> Pod {
+        let metadata = json!({"name": "web", "namespace": "default", "uid": "u", "resourceVersion": version});
+        serde_json::from_value(json!({"metadata": metadata})).expect("a pod")
+    }
+
+    #[test]
+    fn an_answer_that_comes_after_the_removal_does_not_bring_the_pod_back() {
+        let mut tracked = TrackedPod::default();
+        tracked.note(of_version("3"));
+        tracked.remove("u");
+        tracked.note_answer(of_version("4"));
+        assert!(tracked.api.is_none());
+        // An API that lists it has it.
+        tracked.note(of_version("4"));
+        assert_eq!(tracked.api.as_deref().and_then(version), Some(4));
+    }
+
+    #[test]
+    fn an_older_version_does_not_replace_a_newer_one() {
+        let mut tracked = TrackedPod::default();
+        tracked.note(of_version("10"));
+        tracked.note_answer(of_version("9"));
+        assert_eq!(tracked.api.as_deref().and_then(version), Some(10));
+    }
 }

@@ -27,7 +27,7 @@ mod signal_masks;
 pub mod user_ids;
 mod volume_root;
 
-use std::{fmt, time::Duration};
+use std::{fmt, path::PathBuf, time::Duration};
 
 pub use async_trait::async_trait;
 pub use container::{
@@ -192,6 +192,12 @@ pub trait Runtime: fmt::Debug + Send + Sync {
     /// What went through the interfaces that a pod has of its own; none if the runtime does not count.
     async fn sandbox_interfaces(&self, _id: &SandboxId) -> Result<Vec<InterfaceStats>> {
         Ok(Vec::new())
+    }
+
+    /// Below which cgroup the node makes those of its pods, from the roots of the hierarchies on, for
+    /// [`SandboxConfig::cgroup_parent`]; `None` if the runtime takes none.
+    fn cgroup_root(&self) -> Option<PathBuf> {
+        None
     }
 
     /// Container events from now on.

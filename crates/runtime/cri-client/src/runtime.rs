@@ -67,6 +67,8 @@ struct Inner {
     sub_paths: SubPaths,
     found: v1::VersionResponse,
     security: SecurityFeatures,
+    /// `None` if the server does not make cgroups by their paths.
+    cgroup_root: Option<PathBuf>,
     /// They look for changes and for long logs as long as the runtime is used.
     _watchers: [AbortOnDropHandle<()>; 3],
 }
@@ -77,6 +79,7 @@ impl CriRuntime {
         let (connection, found) = Connection::open(&options.socket).await?;
         let security = security::features(&connection).await;
         let owner = owner::load(&options.root)?;
+        let cgroup_root = cgroup_root(&connection, &owner).await;
         let images = Images::new(connection.clone());
         let table = Arc::new(Table::new(connection.clone(), images.clone(), owner.clone()));
         let watch = Arc::new(Watch::new(Arc::clone(&table), connection.clone()));
@@ -96,6 +99,7 @@ impl CriRuntime {
             sub_paths,
             found,
             security,
+            cgroup_root,
             _watchers: watchers,
         }));
         runtime.0.forget_stale_mounts().await;
@@ -106,6 +110,28 @@ impl CriRuntime {
     pub fn was_used(root: &Path) -> bool {
         owner::exists(root)
     }
+}
+
+/// The node makes cgroups by their paths. With another driver, or if the server does not say which it has, pods are where the
+/// server puts them.
+async fn cgroup_root(connection: &Connection, owner: &str) -> Option<PathBuf> {
+    let mut service = connection.runtime();
+    let driver = match call(ASK, service.runtime_config(v1::RuntimeConfigRequest {})).await {
+        Ok(answer) => answer.linux.map(|linux| linux.cgroup_driver()),
+        Err(error) => {
+            tracing::debug!(?error, "the runtime does not say how it makes cgroups");
+            None
+        }
+    };
+    if driver == Some(v1::CgroupDriver::Cgroupfs) {
+        return Some(PathBuf::from(format!("pulselet-{owner}")));
+    }
+    tracing::info!(
+        ?driver,
+        "pods have no cgroups of their own: the runtime does not make them by their paths; with containerd, SystemdCgroup \
+         = false changes that"
+    );
+    None
 }
 
 impl Inner {
@@ -512,6 +538,10 @@ impl Runtime for CriRuntime {
 
     async fn remove_image(&self, reference: &str) -> Result<()> {
         self.0.images.remove(reference).await
+    }
+
+    fn cgroup_root(&self) -> Option<PathBuf> {
+        self.0.cgroup_root.clone()
     }
 
     fn events(&self) -> Events {

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::path::Path;
 
 use pulselet_runtime::{
     Dns, Error, IdRange, Namespaces, Operation, PidNamespace, PodIdentity, PortMapping, Protocol, Result,
@@ -54,8 +55,9 @@ pub(crate) fn to_wire(config: &SandboxConfig, owner: &str) -> v1::PodSandboxConf
 
 fn cgroup_parent(config: &SandboxConfig) -> String {
     let parent = config.cgroup_parent.as_ref();
+    // A path that does not begin at the root begins, for some servers, where they are themselves.
     parent
-        .map(|parent| parent.display().to_string())
+        .map(|parent| Path::new("/").join(parent).display().to_string())
         .unwrap_or_default()
 }
 

@@ -30,6 +30,7 @@ use std::{
     path::PathBuf,
 };
 
+use pulselet_cgroup::Cgroup;
 use pulselet_runtime::IdRange;
 use pulselet_shim::{ChildStreams, reason};
 use pulselet_sys::{
@@ -48,9 +49,7 @@ use rustix::{
 };
 
 use crate::{
-    app_armor, bare_mounts,
-    cgroup::Cgroup,
-    exec_process,
+    app_armor, bare_mounts, exec_process,
     init_process::InitProcess,
     program::Program,
     rootfs::{self, HostParts},

@@ -28,7 +28,6 @@
 mod app_armor;
 mod bare_mounts;
 mod capability;
-mod cgroup;
 mod cni;
 mod confinement;
 mod exec_process;

@@ -18,6 +18,7 @@ use std::{
 };
 
 use jiff::Timestamp;
+use pulselet_cgroup::{Cgroup, Hierarchies};
 use pulselet_shim::Handshake;
 use pulselet_sys::{
     Fork, Pid, ProcessCredentials, SoleThread, become_user, close_on_exec_from, erase_arguments,
@@ -34,7 +35,6 @@ use rustix::{
 };
 
 use crate::{
-    cgroup::{Cgroup, Hierarchies},
     confinement::{self, ALL_CAPABILITIES, FIRST_INHERITED, bound_capabilities},
     rootfs::change_root,
     sandbox::{IPC, NETWORK, PROC, PROCESSES, USERS, UTS},

@@ -11,10 +11,10 @@ use std::{
     time::Duration,
 };
 
+use pulselet_cgroup::Hierarchies;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    cgroup::Hierarchies,
     network::{Network, NetworkOptions},
     runtime::tag,
 };
@@ -95,15 +95,7 @@ fn write(root: &Path, place: &Place) -> std::io::Result<()> {
 /// Takes away what a root that is gone has left on the machine.
 fn take_down(names: &Names, hierarchies: &Hierarchies) {
     let all = hierarchies.cgroup(&names.cgroup);
-    for sandbox in all.children() {
-        let path = names.cgroup.join(sandbox);
-        for container in hierarchies.cgroup(&path).children() {
-            hierarchies
-                .cgroup(&path.join(container))
-                .kill_until_empty(KILL_PATIENCE);
-        }
-    }
-    all.remove();
+    all.kill_and_remove(KILL_PATIENCE);
     let options = NetworkOptions {
         bridge: names.bridge.clone(),
         subnet: None,

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use pulselet_cgroup::{Cgroup, Hierarchies, is_of_node};
 use pulselet_image::ImageStore;
 use pulselet_runtime::{
     AttachOptions, BoxError, ContainerConfig, ContainerFilter, ContainerId, ContainerState, ContainerStats,
@@ -27,7 +28,6 @@ use pulselet_sys::Pid;
 use crate::{
     app_armor,
     bare_mounts::BareMounts,
-    cgroup::{Cgroup, Hierarchies},
     cni::{self, Cni},
     host_image::{self, HostImage},
     image::Images,
@@ -95,34 +95,69 @@ struct Inner {
     bare_mounts: Option<BareMounts>,
 }
 
-/// The cgroups of one runtime: `pulselet-<tag>/<sandbox>/<container>`, the tag made from the root's path.
+/// The cgroups of one runtime, all of them below `pulselet-<tag>`, the tag made from the root's path: `<sandbox>/<container>`,
+/// or below the parent that a sandbox was given `pulselet-<sandbox>/<container>`. A node makes its pods' cgroups below
+/// the same root; a kubelet has its own elsewhere.
 #[derive(Debug, Clone)]
 struct Cgroups {
     hierarchies: Hierarchies,
     base: PathBuf,
 }
 
+/// Before the id of a sandbox in the name of its cgroup, where that is not alone among its own kind.
+const PARENTED: &str = "pulselet-";
+/// How far below the root a sandbox can be: in a pod, which is in a class.
+const SANDBOX_DEPTH: usize = 3;
+
+/// The id of the sandbox that has a cgroup of that name.
+fn sandbox_id(name: &str) -> &str {
+    name.strip_prefix(PARENTED).unwrap_or(name)
+}
+
 impl Cgroups {
     /// Where the cgroups of a sandbox are: below the parent that it was given, or among the others of this runtime.
     fn sandbox_path(&self, id: &SandboxId, config: &SandboxConfig) -> PathBuf {
         match &config.cgroup_parent {
-            Some(parent) => parent.join(format!("pulselet-{id}")),
+            Some(parent) => parent.join(format!("{PARENTED}{id}")),
             None => self.base.join(id.as_str()),
         }
     }
 
     /// The cgroup that the container's specification names. `dir` is the container's.
     fn container(&self, record: &ContainerRecord, dir: &Path) -> Cgroup {
-        let path = match ContainerSpec::read(dir) {
-            Ok(Some(spec)) => spec.cgroup.path,
-            Ok(None) | Err(_) => self.unparented(&record.sandbox, record.id.as_str()),
+        let path = if let Ok(Some(spec)) = ContainerSpec::read(dir) {
+            spec.cgroup.path
+        } else {
+            let found = self.find_container(record.id.as_str()).into_iter().next();
+            found.unwrap_or_else(|| self.base.join(record.sandbox.as_str()).join(record.id.as_str()))
         };
         self.hierarchies.cgroup(&path)
     }
 
-    /// The cgroup of a container whose sandbox has no parent of its own.
-    fn unparented(&self, sandbox: &SandboxId, id: &str) -> PathBuf {
-        self.base.join(sandbox.as_str()).join(id)
+    /// The cgroups of sandboxes below the root, whether or not they have a record.
+    fn sandboxes_on_machine(&self) -> Vec<PathBuf> {
+        let below = self.all().descendants(SANDBOX_DEPTH).into_iter();
+        let name_of = |path: &Path| Some(path.file_name()?.to_str()?.to_owned());
+        let is_sandbox = |path: &PathBuf| {
+            let (Some(name), Some(parent)) = (name_of(path), path.parent()) else {
+                return false;
+            };
+            if parent == self.base {
+                return !is_of_node(&name);
+            }
+            // A container may have cgroups of its own, of any name.
+            name.starts_with(PARENTED) && name_of(parent).is_some_and(|parent| is_of_node(&parent))
+        };
+        below.filter(is_sandbox).collect()
+    }
+
+    /// The cgroups of a container, found by its name.
+    fn find_container(&self, id: &str) -> Vec<PathBuf> {
+        let sandboxes = self.sandboxes_on_machine().into_iter();
+        let paths = sandboxes.map(|sandbox| sandbox.join(id));
+        paths
+            .filter(|path| self.hierarchies.cgroup(path).exists())
+            .collect()
     }
 
     fn sandbox(&self, record: &SandboxRecord) -> Cgroup {
@@ -148,12 +183,8 @@ impl ContainerKind for Cgroups {
         if let Ok(Some(spec)) = ContainerSpec::read(dir) {
             return self.hierarchies.cgroup(&spec.cgroup.path).kill() == 0;
         }
-        let sandboxes = self.all().children().into_iter();
-        let cgroups = sandboxes.map(|sandbox| {
-            let path = self.unparented(&SandboxId::new(sandbox), id);
-            self.hierarchies.cgroup(&path)
-        });
-        let left: usize = cgroups.map(|cgroup| cgroup.kill()).sum();
+        let paths = self.find_container(id).into_iter();
+        let left: usize = paths.map(|path| self.hierarchies.cgroup(&path).kill()).sum();
         left == 0
     }
 
@@ -661,6 +692,10 @@ impl Runtime for OciRuntime {
             images.remove(&reference, &in_use)
         })
         .await
+    }
+
+    fn cgroup_root(&self) -> Option<PathBuf> {
+        Some(self.0.cgroups.base.clone())
     }
 
     fn events(&self) -> Events {

@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use pulselet_cgroup::{Cgroup, CgroupError, Hierarchies, device_rules};
 use pulselet_runtime::ContainerUser;
 use pulselet_shim::{
     ChildStreams, LaunchError, Launcher, ShimConfig,
@@ -28,7 +29,6 @@ use rustix::{
 use crate::{
     bare_mounts::BareMountsPath,
     capability,
-    cgroup::{Cgroup, CgroupError, Hierarchies, device_rules},
     confinement::{ALL_CAPABILITIES, bound_capabilities},
     exec_process,
     init_process::{self, InitProcess},

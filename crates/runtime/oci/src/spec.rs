@@ -6,12 +6,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use pulselet_cgroup::Hierarchies;
 use pulselet_runtime::IdRange;
 use pulselet_runtime::{Device, Mount, Resources};
 use pulselet_shim::record::{self, Durability, RecordError};
 use serde::{Deserialize, Serialize};
 
-use crate::{bare_mounts::BareMountsPath, cgroup::Hierarchies, seccomp::Filter};
+use crate::{bare_mounts::BareMountsPath, seccomp::Filter};
 
 /// In the container's directory.
 const SPEC_FILE: &str = "launch.json";

@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use pulselet_cgroup::Hierarchies;
 use pulselet_runtime::IdRange;
 use pulselet_runtime::{
     ContainerConfig, Error, Mount, PidNamespace, Propagation, Resources, Result, SandboxConfig, Seccomp,
@@ -15,7 +16,6 @@ use crate::{
     app_armor,
     bare_mounts::BareMounts,
     capability,
-    cgroup::Hierarchies,
     image::Template,
     oom_score,
     program::DEFAULT_PATH,

@@ -16,6 +16,7 @@ use tempfile::TempDir;
 use super::harness::{Agent, eventually};
 use crate::command::load_shell_image;
 use crate::cri::CriProcess;
+use pulselet_cgroup::PodCgroups;
 use pulselet_testing::containerd::{self, Containerd};
 use pulselet_testing::image_archive::busybox;
 use pulselet_testing::{is_root, requires};
@@ -406,6 +407,13 @@ impl Drop for World {
             if let Some(pid) = Pid::from_raw(pid) {
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
+        }
+        // The server takes away what it has made, and then what the node has made for it is empty.
+        drop(self.own_cri.take());
+        if let Ok(owner) = std::fs::read_to_string(self.data().join("cri/owner"))
+            && let Ok(cgroups) = PodCgroups::open(format!("pulselet-{}", owner.trim_end()).into())
+        {
+            cgroups.remove_all();
         }
     }
 }

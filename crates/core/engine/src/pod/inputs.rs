@@ -392,6 +392,7 @@ impl PodMachine {
             self.failure = Some(Failure {
                 reason: reason.to_owned(),
                 message,
+                rejected: false,
             });
         }
     }

@@ -123,6 +123,8 @@ impl Agent {
         }
         // What the runtime still has keeps its files, whether or not anybody knows why it is there.
         uids.extend(listing.running_uids().into_iter().map(str::to_owned));
+        let known = uids.clone();
+        self.jobs.sweep_cgroups(move |uid| known.contains(uid)).await;
         self.remove_stale_directories(uids).await;
         Ok(())
     }
@@ -141,7 +143,8 @@ impl Agent {
             }),
             SandboxState::NotReady => {
                 let (jobs, id) = (Arc::clone(&self.jobs), sandbox.id.clone());
-                let work = async move { jobs.remove_stopped_sandbox(&id).await };
+                let uid = sandbox.pod.uid.clone();
+                let work = async move { jobs.remove_stopped_sandbox(&id, &uid).await };
                 self.tasks.spawn(work.instrument(span));
             }
         }
@@ -209,6 +212,9 @@ impl Agent {
             self.store_specs(&entry);
         }
         let key = self.insert(engine, entry);
+        if !has_ended {
+            self.jobs.adopt_cgroup(&uid, &pod);
+        }
         if !has_ended && blueprint.has_written_volumes() {
             self.jobs.adopt_volumes(PodRef {
                 key,

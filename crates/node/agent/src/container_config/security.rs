@@ -124,7 +124,7 @@ pub(super) fn resources(requirements: &core::ResourceRequirements) -> Resources 
 
 /// The limits of a pod as a whole, its overhead included: shares from what it requests, quota and memory where every
 /// container has a limit, or where the pod names one for itself.
-pub(super) fn pod_resources(pod: &Pod) -> Resources {
+pub(crate) fn pod_resources(pod: &Pod) -> Resources {
     let spec = &pod.spec;
     let (requests, limits) = (pod_requests(spec), pod_limits(spec));
     let has = |resources: &core::ResourceRequirements, name| {

@@ -316,6 +316,8 @@ impl JobContext {
     pub(crate) async fn clean_up(&self, key: PodKey, pod: Identity, keeps_logs: bool) {
         let logs = self.layout.pod_logs(&pod.namespace, &pod.name, &pod.uid);
         self.volumes.forget(&pod.uid).await;
+        // A pod that never had a sandbox may have had one.
+        self.remove_cgroup(&pod.uid).await;
         let logs = (!keeps_logs).then_some(logs);
         for path in [Some(self.layout.pod(&pod.uid)), logs].into_iter().flatten() {
             let span = tracing::Span::current();

@@ -56,6 +56,7 @@ impl JobContext {
     async fn make_sandbox(&self, pod: &PodRef, attempt: u32, handler: String) -> Result<SandboxLocation> {
         let config = SandboxConfig {
             runtime_handler: handler,
+            cgroup_parent: self.make_cgroup(pod).await?,
             ..pod.with_context(self, |context| sandbox_config(context, attempt))
         };
         let id = match bounded(Operation::RunSandbox, self.runtime.run_sandbox(&config)).await {
@@ -88,15 +89,19 @@ impl JobContext {
             tracing::warn!(%error, "cannot remove the sandbox, will try again");
             retry.wait().await;
         }
+        self.remove_cgroup(&uid).await;
         self.end_volumes(&uid).await;
         self.send_input(pod, Input::SandboxStopped).await;
     }
 
     /// Removes a stopped sandbox that belongs to no pod.
-    pub(crate) async fn remove_stopped_sandbox(&self, id: &SandboxId) {
+    pub(crate) async fn remove_stopped_sandbox(&self, id: &SandboxId, uid: &str) {
         let _permit = self.limits.operations.acquire().await;
         match bounded(Operation::RemoveSandbox, self.runtime.remove_sandbox(id)).await {
-            Ok(()) => tracing::info!(sandbox = %id, "removed a stopped sandbox that an earlier agent left"),
+            Ok(()) => {
+                self.remove_cgroup(uid).await;
+                tracing::info!(sandbox = %id, "removed a stopped sandbox that an earlier agent left");
+            }
             Err(error) => {
                 tracing::warn!(sandbox = %id, %error, "a stopped sandbox that an earlier agent left cannot be removed");
             }

@@ -41,8 +41,14 @@ pub(crate) struct KnownImage {
 }
 
 pub(crate) fn pod_status(status: &engine::PodReport, around: &Surroundings<'_>) -> PodStatus {
+    // As a kubelet has it: clients would show the state of a container in place of the reason why the pod was refused.
+    let (containers, conditions): (&[_], &[_]) = if status.rejected {
+        (&[], &[])
+    } else {
+        (&status.containers, &status.conditions)
+    };
     let of = |wanted: fn(Role) -> bool| {
-        let all = status.containers.iter().enumerate();
+        let all = containers.iter().enumerate();
         all.filter(|(_, container)| wanted(container.role))
             .map(|(index, container)| container_status(index, container, around))
             .collect()
@@ -54,11 +60,7 @@ pub(crate) fn pod_status(status: &engine::PodReport, around: &Surroundings<'_>) 
         phase: status.phase.as_str().to_owned(),
         reason: status.reason.clone().unwrap_or_default(),
         message: status.message.clone().unwrap_or_default(),
-        conditions: status
-            .conditions
-            .iter()
-            .map(|it| condition(it, around.clock))
-            .collect(),
+        conditions: conditions.iter().map(|it| condition(it, around.clock)).collect(),
         host_ips: vec![core::HostIP { ip: host_ip.clone() }],
         host_ip,
         pod_ip: pod_ips.first().map(|first| first.ip.clone()).unwrap_or_default(),
@@ -200,6 +202,7 @@ mod tests {
             phase: Phase::Running,
             reason: None,
             message: None,
+            rejected: false,
             accepted_at: clock.now(),
             conditions: vec![engine::PodCondition {
                 kind: engine::ConditionKind::Ready,

@@ -14,7 +14,7 @@ use pulselet_sim::{Scenario, Setup, Simulation};
 use pulselet_vocabulary::PodName;
 use serde_json::{Value, json};
 
-use crate::harness::Bench;
+use crate::harness::{Bench, pod_of};
 
 /// Pods that are given to one node.
 const PODS: u32 = 100;
@@ -146,4 +146,32 @@ fn a_simulation_refuses_what_a_node_refuses() {
         Ok(())
     });
     outcome.unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// Clients show the state of a container in place of the pod's reason.
+#[tokio::test]
+async fn a_refused_pod_has_a_reason_and_no_containers_also_after_a_restart() {
+    let bench = Bench::new().await;
+    let spec = json!({
+        "os": {"name": "windows"}, "initContainers": [{"name": "first", "image": "app:1"}],
+        "containers": [{"name": "app", "image": "app:1"}],
+    });
+    bench.add(pod_of("web", &spec)).await;
+    let check = async |bench: &Bench| {
+        let name = PodName::new("default", "web");
+        let view = bench.node.pod(&name).await.expect("the node is there");
+        let status = view.expect("the pod is there").status;
+        assert_eq!(
+            (&*status.phase, &*status.reason),
+            ("Failed", "PodOSNotSupported"),
+            "{status:?}"
+        );
+        assert!(status.container_statuses.is_empty(), "{status:?}");
+        assert!(status.init_container_statuses.is_empty(), "{status:?}");
+        assert!(status.conditions.is_empty(), "{status:?}");
+        assert!(status.start_time.is_some());
+    };
+    check(&bench).await;
+    let (directory, runtime) = bench.leave().await;
+    check(&Bench::on(directory, runtime, |_| ()).await).await;
 }

@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use pulselet_cgroup::CgroupError;
 use pulselet_runtime::{
     ContainerFilter, ContainerState, ContainerStatus, Error, IdRange, Operation, PidNamespace, Result,
     SandboxConfig, SandboxId, SandboxState, user_ids,
@@ -21,9 +22,8 @@ use pulselet_shim::{
 };
 use pulselet_shim_client::{Assignment, SandboxRecord, ShimCommand, sync_sandbox};
 
-use super::{Inner, OciRuntime};
+use super::{Inner, OciRuntime, sandbox_id};
 use crate::{
-    cgroup::CgroupError,
     cni::{self, CniError, Target},
     network::PodAddresses,
     sandbox::{self, Plan, SandboxError},
@@ -68,9 +68,10 @@ impl Inner {
         }
         self.network.remove_strays()?;
         let known: Vec<&str> = sandboxes.iter().map(|record| record.id.as_str()).collect();
-        for name in self.cgroups.all().children() {
-            if !known.contains(&name.as_str()) {
-                self.end_unknown(&SandboxId::new(name));
+        for path in self.cgroups.sandboxes_on_machine() {
+            let id = path.file_name().and_then(|name| name.to_str()).map(sandbox_id);
+            if id.is_some_and(|id| !known.contains(&id)) {
+                self.end_unknown(&path);
             }
         }
         if sandboxes.is_empty() {
@@ -80,19 +81,11 @@ impl Inner {
     }
 
     /// Kills what runs in the cgroups of a sandbox that has no record, or no readable one.
-    fn end_unknown(&self, id: &SandboxId) {
-        let sandbox = self
-            .cgroups
-            .hierarchies
-            .cgroup(&self.cgroups.base.join(id.as_str()));
-        for container in sandbox.children() {
-            let path = self.cgroups.unparented(id, &container);
-            let cgroup = self.cgroups.hierarchies.cgroup(&path);
-            if !cgroup.kill_until_empty(KILL_PATIENCE) {
-                tracing::warn!(sandbox = %id, container, "processes without a record cannot be killed");
-            }
+    fn end_unknown(&self, path: &Path) {
+        let cgroup = self.cgroups.hierarchies.cgroup(path);
+        if !cgroup.kill_and_remove(KILL_PATIENCE) {
+            tracing::warn!(cgroup = %path.display(), "processes without a record cannot be killed");
         }
-        sandbox.remove();
     }
 
     /// Looks for namespaces that are not pinned any more, and pins those again that a running container still has.
@@ -190,7 +183,10 @@ impl Inner {
     fn make_sandbox(&self, record: &SandboxRecord) -> std::result::Result<(), MakeError> {
         let cgroup = self.cgroups.sandbox(record);
         cgroup.create()?;
-        cgroup.limit_pod(&record.config.resources)?;
+        // Whoever has made the parent limits the pod there.
+        if record.config.cgroup_parent.is_none() {
+            cgroup.limit_pod(&record.config.resources)?;
+        }
         let dir = self.shims.sandbox_dir(&record.id);
         if self.wants_plugins(&record.config) {
             // Plugins may keep what they gave on the disk, for good: whatever happens to the machine, somebody has to

@@ -16,6 +16,7 @@ mod isolation;
 mod lifecycle;
 mod limits;
 mod network;
+mod pod_cgroups;
 mod security_fields;
 mod spoofing;
 mod world;

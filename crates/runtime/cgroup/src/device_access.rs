@@ -31,7 +31,7 @@ enum DeviceKind {
 
 /// One sort of device, and what may be done to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct DeviceRule {
+pub struct DeviceRule {
     kind: DeviceKind,
     /// `None` stands for all.
     major: Option<u32>,
@@ -53,7 +53,7 @@ const DEFAULT: [(u32, Option<u32>); 9] = [
 ];
 
 /// The rules of a container that is not privileged, with the devices that its pod names.
-pub(crate) fn rules(of_pod: &[Device]) -> Vec<DeviceRule> {
+pub fn rules(of_pod: &[Device]) -> Vec<DeviceRule> {
     let make_any = [DeviceKind::Character, DeviceKind::Block].map(|kind| DeviceRule {
         kind,
         major: None,

@@ -1,4 +1,4 @@
-//! The cgroups of containers and pods: limits, membership, killing, accounts.
+//! One cgroup: limits, membership, killing, accounts.
 //!
 //! Both versions of the interface are known. With version 1 a cgroup is one directory in each controller's hierarchy,
 //! with version 2 one directory in the only hierarchy. Where a machine has both, a controller is used where it is.
@@ -6,10 +6,8 @@
 //! A process joins by itself, and with version 1 by way of the `tasks` file: for a process with one thread the kernel
 //! then takes no machine-wide lock, whose wait (ten milliseconds here) an exec probe every second would feel.
 
-mod device_access;
-
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     fs::{self, File},
     io::{self, Write as _},
     path::{Path, PathBuf},
@@ -20,12 +18,12 @@ use pulselet_runtime::{ContainerStats, Resources, Signal};
 use pulselet_sys::{Pid, attach_device_filter, process_id, send_signal};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::device_access::{DeviceRule, rules as device_rules};
+use crate::device_access::{self, DeviceRule};
 
 /// Between two rounds of killing.
 const KILL_INTERVAL: Duration = Duration::from_millis(2);
 /// How long a process may take to leave a cgroup that is removed.
-const REMOVE_PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const REMOVE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Processes of a container at most, where its pod gives no number: enough for any server, not enough to starve the
 /// machine of process ids.
@@ -46,7 +44,7 @@ const MAX_SHARES: u64 = 262_144;
 const MAX_DEPTH: usize = 8;
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum CgroupError {
+pub enum CgroupError {
     #[error("none are mounted here that can be used; `mount -t cgroup2 cgroup2 /sys/fs/cgroup` does that")]
     NoHierarchy,
     #[error("cannot read the mounts: {0}")]
@@ -57,13 +55,31 @@ pub(crate) enum CgroupError {
     Limit { file: PathBuf, source: io::Error },
     #[error("{file:?} is no file of this machine's cgroups: only version 2 has limits by such names")]
     Unified { file: String },
+    #[error("{uid:?} cannot be part of a cgroup's name: give the pod another uid")]
+    Name { uid: String },
     #[error("cannot keep {path} from the host's devices: {source}", path = path.display())]
     Devices { path: PathBuf, source: io::Error },
 }
 
+impl CgroupError {
+    /// Whether a parent was not there.
+    pub(crate) fn is_not_found(&self) -> bool {
+        match self {
+            Self::Create { source, .. } | Self::Limit { source, .. } => {
+                source.kind() == io::ErrorKind::NotFound
+            }
+            Self::NoHierarchy
+            | Self::ReadMounts(_)
+            | Self::Unified { .. }
+            | Self::Name { .. }
+            | Self::Devices { .. } => false,
+        }
+    }
+}
+
 /// Where the hierarchies are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Hierarchies {
+pub enum Hierarchies {
     /// The controllers that are there, each with its mount.
     V1(Vec<(String, PathBuf)>),
     V2(PathBuf),
@@ -71,13 +87,13 @@ pub(crate) enum Hierarchies {
 
 /// One cgroup, in all hierarchies.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Cgroup {
+pub struct Cgroup {
     hierarchies: Hierarchies,
     path: PathBuf,
 }
 
 impl Hierarchies {
-    pub(crate) fn find() -> Result<Self, CgroupError> {
+    pub fn find() -> Result<Self, CgroupError> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(CgroupError::ReadMounts)?;
         Self::find_in(&mounts, |root| {
             fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default()
@@ -118,14 +134,14 @@ impl Hierarchies {
     }
 
     /// The cgroup of that path below the root; it need not be there.
-    pub(crate) fn cgroup(&self, path: &Path) -> Cgroup {
+    pub fn cgroup(&self, path: &Path) -> Cgroup {
         Cgroup {
             hierarchies: self.clone(),
             path: path.to_owned(),
         }
     }
 
-    fn mounts(&self) -> Vec<&Path> {
+    pub(crate) fn mounts(&self) -> Vec<&Path> {
         match self {
             Self::V1(controllers) => {
                 let mut seen = HashSet::new();
@@ -138,12 +154,12 @@ impl Hierarchies {
 }
 
 impl Cgroup {
-    pub(crate) fn is_v2(&self) -> bool {
+    pub fn is_v2(&self) -> bool {
         matches!(self.hierarchies, Hierarchies::V2(_))
     }
 
     /// Its directory in each hierarchy, with the path of the hierarchy as containers are to see it.
-    pub(crate) fn views(&self) -> Vec<(PathBuf, PathBuf)> {
+    pub fn views(&self) -> Vec<(PathBuf, PathBuf)> {
         let mounts = self.hierarchies.mounts().into_iter();
         mounts
             .map(|mount| (mount.join(&self.path), mount.to_owned()))
@@ -155,7 +171,7 @@ impl Cgroup {
     }
 
     /// Makes it, with its parents. What is there already stays.
-    pub(crate) fn create(&self) -> Result<(), CgroupError> {
+    pub fn create(&self) -> Result<(), CgroupError> {
         for mount in self.hierarchies.mounts() {
             // The parents are usually there, with all that they hand down.
             if self.is_v2() || !self.create_in_parent(mount)? {
@@ -214,7 +230,7 @@ impl Cgroup {
     }
 
     /// The limits of a container: those given, and a number of processes in any case.
-    pub(crate) fn limit(&self, resources: &Resources) -> Result<(), CgroupError> {
+    pub fn limit(&self, resources: &Resources) -> Result<(), CgroupError> {
         let pids_limit = resources.pids_limit.or(Some(DEFAULT_PIDS_LIMIT));
         self.limit_pod(&Resources {
             pids_limit,
@@ -235,7 +251,7 @@ impl Cgroup {
     }
 
     /// The limits of a pod as a whole: those given.
-    pub(crate) fn limit_pod(&self, resources: &Resources) -> Result<(), CgroupError> {
+    pub fn limit_pod(&self, resources: &Resources) -> Result<(), CgroupError> {
         let mut settings = match &self.hierarchies {
             Hierarchies::V1(_) => v1_settings(resources),
             Hierarchies::V2(_) => v2_settings(resources),
@@ -254,9 +270,20 @@ impl Cgroup {
 
     /// The limits of a container that runs. With version 1 the limit of memory cannot pass that of memory and swap, which
     /// therefore has to rise first and fall last.
-    pub(crate) fn change_limits(&self, resources: &Resources) -> Result<(), CgroupError> {
+    pub fn change_limits(&self, resources: &Resources) -> Result<(), CgroupError> {
         self.bound_swap(resources);
         self.limit(resources)
+    }
+
+    /// The same for a pod as a whole.
+    pub fn change_pod_limits(&self, resources: &Resources) -> Result<(), CgroupError> {
+        self.bound_swap(resources);
+        self.limit_pod(resources)
+    }
+
+    /// Whether it is there, in any hierarchy.
+    pub fn exists(&self) -> bool {
+        self.directories().iter().any(|directory| directory.exists())
     }
 
     fn set(&self, controller: &str, file: &str, value: &str) -> Result<(), CgroupError> {
@@ -280,7 +307,7 @@ impl Cgroup {
     }
 
     /// Allows only these devices, for good. With version 1 a machine may have no controller for that.
-    pub(crate) fn limit_devices(&self, rules: &[DeviceRule]) -> Result<(), CgroupError> {
+    pub fn limit_devices(&self, rules: &[DeviceRule]) -> Result<(), CgroupError> {
         let Some(directory) = self.directory("devices") else {
             return Ok(());
         };
@@ -334,7 +361,7 @@ impl Cgroup {
     }
 
     /// Moves the calling process, which has one thread, into it.
-    pub(crate) fn join(&self) -> io::Result<()> {
+    pub fn join(&self) -> io::Result<()> {
         let file = if self.is_v2() { "cgroup.procs" } else { "tasks" };
         for directory in self.directories() {
             fs::write(directory.join(file), "0")?;
@@ -343,7 +370,7 @@ impl Cgroup {
     }
 
     /// Sends SIGKILL to all in it. Returns how many there were; called again until there are none.
-    pub(crate) fn kill(&self) -> usize {
+    pub fn kill(&self) -> usize {
         if self.is_v2() {
             let members = self.members();
             let killed = self
@@ -370,7 +397,7 @@ impl Cgroup {
     }
 
     /// Kills all in it again and again. Returns whether none is left.
-    pub(crate) fn kill_until_empty(&self, patience: Duration) -> bool {
+    pub fn kill_until_empty(&self, patience: Duration) -> bool {
         let give_up = Instant::now() + patience;
         while self.kill() > 0 {
             if Instant::now() > give_up {
@@ -381,7 +408,7 @@ impl Cgroup {
         true
     }
 
-    pub(crate) fn members(&self) -> HashSet<Pid> {
+    pub fn members(&self) -> HashSet<Pid> {
         let mut members = HashSet::new();
         for directory in self.directories() {
             let text = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
@@ -391,7 +418,7 @@ impl Cgroup {
     }
 
     /// Whether the kernel has killed a process in it for want of memory.
-    pub(crate) fn oom_killed(&self) -> bool {
+    pub fn oom_killed(&self) -> bool {
         let file = if self.is_v2() {
             "memory.events"
         } else {
@@ -404,7 +431,7 @@ impl Cgroup {
     }
 
     /// Returns `None` if the cgroup is not there (any more).
-    pub(crate) fn stats(&self) -> Option<ContainerStats> {
+    pub fn stats(&self) -> Option<ContainerStats> {
         let memory = self.directory("memory")?;
         let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
         let (usage, inactive, anonymous) = if self.is_v2() {
@@ -450,29 +477,39 @@ impl Cgroup {
 
     /// Removes it and what is below it, as far as no process is in there. One that was just killed needs a moment to
     /// leave.
-    pub(crate) fn remove(&self) {
-        let give_up = Instant::now() + REMOVE_PATIENCE;
-        let mut left = self.directories();
-        loop {
-            left.retain(|directory| {
-                remove_tree(directory, MAX_DEPTH);
-                directory.exists()
-            });
-            if left.is_empty() || Instant::now() > give_up {
-                return;
-            }
-            std::thread::sleep(KILL_INTERVAL);
-        }
+    pub fn remove(&self) {
+        remove_directories(self.directories(), REMOVE_PATIENCE);
     }
 
-    pub(crate) fn remove_if_empty(&self) {
+    pub fn remove_if_empty(&self) {
         for directory in self.directories() {
             let _ = fs::remove_dir(directory);
         }
     }
 
+    /// The paths of all that are below it, up to `depth` levels.
+    pub fn descendants(&self, depth: usize) -> BTreeSet<PathBuf> {
+        let mut found = BTreeSet::new();
+        for name in self.children().into_iter().filter(|_| depth > 0) {
+            let child = self.hierarchies.cgroup(&self.path.join(name));
+            found.extend(child.descendants(depth - 1));
+            found.insert(child.path);
+        }
+        found
+    }
+
+    /// Kills all that is in it and in those below it, then removes them. Returns whether no process is left.
+    pub fn kill_and_remove(&self, patience: Duration) -> bool {
+        let below = self.descendants(MAX_DEPTH).into_iter();
+        let cgroups = below.map(|path| self.hierarchies.cgroup(&path));
+        let all = cgroups.chain([self.clone()]);
+        let left = all.filter(|cgroup| !cgroup.kill_until_empty(patience)).count();
+        self.remove();
+        left == 0
+    }
+
     /// The names of those directly below it.
-    pub(crate) fn children(&self) -> HashSet<String> {
+    pub fn children(&self) -> HashSet<String> {
         self.directories()
             .iter()
             .filter_map(|directory| fs::read_dir(directory).ok())
@@ -520,6 +557,21 @@ fn inherit_cpuset(parent: &Path, child: &Path) -> bool {
         let inherited = read(parent.join(file)).unwrap_or_default();
         !inherited.is_empty() && fs::write(child.join(file), inherited).is_ok()
     })
+}
+
+/// Removes cgroups with what is below them, as far as no process is in there until patience ends.
+pub(crate) fn remove_directories(mut left: Vec<PathBuf>, patience: Duration) {
+    let give_up = Instant::now() + patience;
+    loop {
+        left.retain(|directory| {
+            remove_tree(directory, MAX_DEPTH);
+            directory.exists()
+        });
+        if left.is_empty() || Instant::now() > give_up {
+            return;
+        }
+        std::thread::sleep(KILL_INTERVAL);
+    }
 }
 
 fn remove_tree(directory: &Path, depth: usize) {
@@ -725,7 +777,9 @@ mod tests {
         let path = PathBuf::from(format!("pulselet-devices-{}", std::process::id()));
         let cgroup = Hierarchies::V2(usable.expect("just looked")).cgroup(&path);
         cgroup.create().expect("makes directories");
-        cgroup.limit_devices(&device_rules(&[])).expect("attaches");
+        cgroup
+            .limit_devices(&device_access::rules(&[]))
+            .expect("attaches");
         let script = "read go; cd $1; (: > /dev/null) && echo null; (: > /dev/kmsg) || echo kmsg; \
             mknod made c 1 11 && echo made; (: > made) || echo refused; head -c 2 /dev/zero | wc -c";
         let directory = tempfile::tempdir().expect("a directory");
