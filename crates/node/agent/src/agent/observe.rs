@@ -56,7 +56,12 @@ impl Agent {
             }
             // The manifest has named another image since; that one was asked for, too.
             JobResult::Image { .. } | JobResult::ImageFailed { .. } => {}
-            JobResult::Container(status) => self.observe(key, &status),
+            JobResult::Container(status) => {
+                self.observe(key, &status);
+                // One that was restarted for other resources may be the last that was waited for.
+                self.work_on_resize(key);
+            }
+            JobResult::Resized(resized) => self.resized(key, resized),
             JobResult::ProbeDone {
                 life,
                 kind,
