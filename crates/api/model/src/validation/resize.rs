@@ -145,6 +145,7 @@ fn is_removed(new: Option<&BTreeMap<String, Quantity>>, old: Option<&BTreeMap<St
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::ResourceRequirements;
     use serde_json::{Value, json};
 
     use crate::admission::{admit_create, admit_resize};
@@ -221,7 +222,7 @@ mod tests {
             &json!({"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}}),
         ));
         let removed = refused(&part, |pod| {
-            set(pod, json!({"requests": {"cpu": "1", "memory": "1Gi"}}))
+            set(pod, json!({"requests": {"cpu": "1", "memory": "1Gi"}}));
         });
         assert_eq!(
             removed,
@@ -292,7 +293,7 @@ mod tests {
             refused(&old, change),
             ["spec: Forbidden: Pod running on node without support for resize"]
         );
-        old.status.container_statuses[0].resources = Some(Default::default());
+        old.status.container_statuses[0].resources = Some(ResourceRequirements::default());
         assert!(refused(&old, change).is_empty());
     }
 
