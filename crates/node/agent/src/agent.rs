@@ -249,6 +249,7 @@ impl Agent {
                 self.measure_volumes();
                 self.attend_to_duties();
                 self.retry_resizes();
+                self.count_running();
             }
             Wake::LightSave => {
                 self.mark_some_lightly_changed();

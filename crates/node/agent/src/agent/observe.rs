@@ -31,7 +31,10 @@ impl Agent {
         let key = answer.pod;
         match answer.result {
             JobResult::Engine(input) => self.feed(key, input),
-            JobResult::Sandbox(location) => self.sandbox_is(key, location),
+            JobResult::Sandbox(location) => {
+                self.metrics.kubelet.pod_started();
+                self.sandbox_is(key, location);
+            }
             JobResult::Image {
                 container,
                 image,

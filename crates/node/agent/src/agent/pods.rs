@@ -163,6 +163,7 @@ impl Agent {
                 pulselet_engine::PodMachine::new(own, plan, settings, seed, now, &mut self.out)
             }
             Some(refusal) => {
+                self.metrics.kubelet.pod_rejected(refusal.reason.as_str());
                 let why = (refusal.reason.as_str(), refusal.status_message());
                 pulselet_engine::PodMachine::rejected(own, plan, settings, why, now, &mut self.out)
             }
