@@ -24,7 +24,7 @@ use crate::output::ColorArg;
 pub(crate) use about::{CompletionArgs, ManArgs, VersionArgs};
 pub(crate) use api::{
     ApiArgs, ApiBackupArgs, ApiBootstrapKubeconfigArgs, ApiCheckArgs, ApiCommand, ApiKubeconfigArgs,
-    ApiRestoreArgs,
+    ApiRestoreArgs, ApiServeArgs, EtcdArgs,
 };
 pub(crate) use cri::CriArgs;
 pub(crate) use dashboard::DashboardArgs;

@@ -8,6 +8,8 @@
 //! - `namespaces` empties namespaces that are ending.
 //! - `events` removes old events.
 //!
+//! Where several servers share a store, one of them runs the controllers: `leadership` says which.
+//!
 //! What must always hold: a controller keeps nothing that it could not read again, so that it may begin anew at any
 //! time; a failure is logged and tried again; a change that somebody else made first is theirs.
 //!
@@ -15,12 +17,14 @@
 //! node).
 
 mod events;
+mod leadership;
 mod namespaces;
 mod node_lifecycle;
 mod scheduler;
 
 use std::time::Duration;
 
+use leadership::Candidate;
 use pulselet_apiserver::LocalClient;
 use tokio::task::JoinSet;
 
@@ -38,23 +42,40 @@ pub struct ControllerOptions {
 #[derive(Debug)]
 pub struct Controllers {
     tasks: JoinSet<()>,
+    /// `None` if no other server could run them.
+    candidate: Option<Candidate>,
 }
 
 impl Controllers {
     /// Starts the controllers on the runtime of the caller.
     pub fn start(client: &LocalClient, options: ControllerOptions) -> Self {
         let mut tasks = JoinSet::new();
-        tasks.spawn(namespaces::run(client.clone()));
-        tasks.spawn(events::run(client.clone()));
-        tasks.spawn(node_lifecycle::run(client.clone()));
-        if options.bind_pods {
-            tasks.spawn(scheduler::run(client.clone()));
+        let candidate = client
+            .is_shared()
+            .then(|| Candidate::new(client.clone(), options));
+        match &candidate {
+            Some(candidate) => {
+                tasks.spawn(candidate.clone().run());
+            }
+            None => spawn_all(&mut tasks, client, options),
         }
-        Self { tasks }
+        Self { tasks, candidate }
     }
 
     /// Ends the controllers and waits until none of them uses the store any more.
     pub async fn stop(mut self) {
         self.tasks.shutdown().await;
+        if let Some(candidate) = self.candidate {
+            candidate.release().await;
+        }
+    }
+}
+
+fn spawn_all(tasks: &mut JoinSet<()>, client: &LocalClient, options: ControllerOptions) {
+    tasks.spawn(namespaces::run(client.clone()));
+    tasks.spawn(events::run(client.clone()));
+    tasks.spawn(node_lifecycle::run(client.clone()));
+    if options.bind_pods {
+        tasks.spawn(scheduler::run(client.clone()));
     }
 }

@@ -18,7 +18,7 @@ mod revocation;
 pub(crate) mod signing;
 pub(crate) mod tokens;
 
-pub(crate) use attributes::ResourceAttributes;
+pub(crate) use attributes::{Attributes, ResourceAttributes};
 pub use authn::AccessError;
 pub(crate) use authn::{Authenticator, Identity, Standing};
 pub(crate) use authz::{Access, Authorizer};

@@ -1,36 +1,41 @@
-//! The audit log: who changed what, and who was refused.
+//! The audit log: who changed what, and who was refused; or what a policy says.
 //!
-//! One line of JSON for each request that changes something and for each that is refused, in the form of upstream's
-//! audit events of level `Metadata`: neither what was sent nor what was answered is in it. A request waits for room in
-//! the queue rather than going unrecorded. Strangers are the exception: they can be as many as they like and would
+//! Lines are JSON, in the form of upstream's audit events. Without a policy there is one of level `Metadata` for each request that
+//! changes something and for each that is refused: neither what was sent nor what was answered is in it. With one (`policy`) the
+//! first rule that fits says whether a request is recorded, at which stages, and with which bodies (`bodies`). A request waits
+//! for room in the queue rather than going unrecorded. Strangers are the exception: they can be as many as they like and would
 //! push everything else out of the log, so only some of their refusals are written, and the rest is counted.
 
+mod bodies;
 mod file;
+mod policy;
+mod record;
 
 use std::io;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use http::{Method, Request, StatusCode};
-use jiff::Timestamp;
-use serde_json::{Value, json};
+use bodies::{BodyCopy, Unshown, strip_managed_fields};
+use file::RotatingFile;
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Body as _;
+pub(crate) use policy::AuditPolicy;
+pub use policy::AuditPolicyError;
+use policy::{AuditDecision, AuditLevel, AuditStage};
+use record::AuditLine;
+pub(crate) use record::AuditRecord;
+use serde_json::Value;
 use tokio::sync::mpsc;
 
-use crate::access::Identity;
-use crate::registry::object;
-use crate::registry::resource::{ObjectPath, Subresource};
-use crate::rest::route::{self, Route, Verb};
-use file::RotatingFile;
+use crate::rest::Body;
 
 /// Lines that wait to be written.
 const QUEUE: usize = 1024;
 /// How many refusals of strangers are written in a second.
 const STRANGERS_PER_SECOND: u32 = 10;
-/// How many bytes of an address are written. Longer ones say nothing more.
-const MAX_URI_BYTES: usize = 4096;
 
 /// Writes the audit log. What is in the queue is written before this is gone.
 #[derive(Debug)]
@@ -39,6 +44,8 @@ pub(crate) struct AuditLog {
     lines: Option<mpsc::Sender<String>>,
     writer: Option<JoinHandle<()>>,
     strangers: Mutex<Allowance>,
+    /// `None` if changes and refusals are recorded.
+    policy: Option<AuditPolicy>,
 }
 
 /// What is left to strangers of the current second.
@@ -56,24 +63,22 @@ struct Allowance {
 pub(crate) struct AuditedRequest {
     log: Arc<AuditLog>,
     record: Option<AuditRecord>,
+    /// `None` without a policy.
+    decision: Option<AuditDecision>,
+    /// `None` if what was sent is not recorded.
+    sent: Option<BodyCopy>,
 }
 
-/// What is known of a request before it is answered.
+/// A watch whose end is recorded.
 #[derive(Debug)]
-pub(crate) struct AuditRecord {
-    method: Method,
-    uri: String,
-    path: Option<ObjectPath>,
-    verb: Option<Verb>,
-    /// `None` if the caller could not prove who they claim to be.
-    caller: Option<Identity>,
-    source: SocketAddr,
-    received: Timestamp,
-    start: Instant,
+struct AuditedStream {
+    log: Arc<AuditLog>,
+    record: AuditRecord,
+    line: Option<AuditLine>,
 }
 
 impl AuditLog {
-    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path, policy: Option<AuditPolicy>) -> io::Result<Self> {
         let mut file = RotatingFile::open(path, file::MAX_BYTES)?;
         let (lines, mut queue) = mpsc::channel::<String>(QUEUE);
         let writer = std::thread::Builder::new().name("audit-log".to_owned());
@@ -92,43 +97,60 @@ impl AuditLog {
                 used: 0,
                 suppressed: 0,
             }),
+            policy,
         })
     }
 
     /// Begins to record a request.
-    pub(crate) fn begin(self: &Arc<Self>, record: AuditRecord) -> AuditedRequest {
-        AuditedRequest {
+    pub(crate) fn begin(
+        self: &Arc<Self>,
+        record: AuditRecord,
+        request: Request<Body>,
+    ) -> (AuditedRequest, Request<Body>) {
+        let policy = self.policy.as_ref();
+        let decision = policy.map(|policy| policy.decide(record.caller(), record.attributes()));
+        let wants_sent = decision
+            .as_ref()
+            .is_some_and(|decision| decision.level >= AuditLevel::Request && record.has_object());
+        let mut audited = AuditedRequest {
             log: Arc::clone(self),
             record: Some(record),
+            decision,
+            sent: None,
+        };
+        if !wants_sent {
+            return (audited, request);
         }
+        let (parts, body) = request.into_parts();
+        let (copy, body) = BodyCopy::of(&parts.headers, body);
+        audited.sent = Some(copy);
+        (audited, Request::from_parts(parts, body))
     }
 
-    async fn record(&self, record: AuditRecord, code: StatusCode) {
-        let is_refused = matches!(code, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
-        let Some(lines) = self.lines.as_ref().filter(|_| is_refused || record.mutates()) else {
-            return;
-        };
+    /// Writes a line about a request. Those about strangers may be left out.
+    async fn write(&self, record: &AuditRecord, mut line: AuditLine) {
+        let Some(lines) = &self.lines else { return };
         if !record.is_of_stranger() {
             // The writer ends after all senders only.
-            let _ = lines.send(record.line(Some(code), 0)).await;
+            let _ = lines.send(record.line(line)).await;
             return;
         }
-        let suppressed = self.allow_stranger(Instant::now());
-        if let Some(suppressed) = suppressed
-            && lines.try_send(record.line(Some(code), suppressed)).is_err()
-        {
+        let Some(suppressed) = self.allow_stranger(Instant::now()) else {
+            return;
+        };
+        line.suppressed = suppressed;
+        if lines.try_send(record.line(line)).is_err() {
             self.lock().suppressed += suppressed + 1;
         }
     }
 
-    /// Records a change whose client has left. Nobody is there to wait for room in the queue.
-    fn record_abandoned(&self, record: &AuditRecord) {
-        if !record.mutates() || record.is_of_stranger() {
+    /// Writes a line where nobody is there to wait for room in the queue.
+    fn write_now(&self, record: &AuditRecord, line: AuditLine) {
+        if record.is_of_stranger() {
             return;
         }
-        let line = record.line(None, 0);
         if let Some(lines) = &self.lines
-            && let Err(error) = lines.try_send(line)
+            && let Err(error) = lines.try_send(record.line(line))
         {
             tracing::error!(line = error.into_inner(), "the audit log has no room for a line");
         }
@@ -166,159 +188,181 @@ impl Drop for AuditLog {
 }
 
 impl AuditedRequest {
-    /// The request has been answered.
-    pub(crate) async fn answered(mut self, code: StatusCode) {
-        if let Some(record) = self.record.take() {
-            self.log.record(record, code).await;
+    /// The request is about to be served.
+    pub(crate) async fn received(&self) {
+        let stage = AuditStage::RequestReceived;
+        if let (Some(record), Some(decision)) = (&self.record, &self.decision)
+            && decision.records(stage)
+        {
+            self.log
+                .write(record, AuditLine::new(decision.level, stage, None))
+                .await;
+        }
+    }
+
+    /// The request has been answered with this, which is sent when it is recorded.
+    pub(crate) async fn answered(mut self, answer: Response<Body>) -> Response<Body> {
+        let Some(record) = self.record.take() else {
+            return answer;
+        };
+        let code = answer.status();
+        let Some(decision) = self.decision.take() else {
+            let is_refused = matches!(code, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+            if is_refused || record.mutates() {
+                let is_stream = code == StatusCode::SWITCHING_PROTOCOLS;
+                let line = AuditLine::new(AuditLevel::Metadata, last_stage(is_stream), Some(code));
+                self.log.write(&record, line).await;
+            }
+            return answer;
+        };
+        if record.is_long(code) && (code.is_success() || code.is_informational()) {
+            return self.started(record, &decision, answer).await;
+        }
+        let stage = AuditStage::ResponseComplete;
+        if !decision.records(stage) {
+            return answer;
+        }
+        let mut line = AuditLine::new(decision.level, stage, Some(code));
+        let sent = self.sent.as_ref().and_then(BodyCopy::object);
+        line.request = shown(sent, &decision, "requestObject", &mut line.left_out);
+        let answer = if decision.level == AuditLevel::RequestResponse && record.has_object() {
+            let (answer, response) = copied(answer).await;
+            line.response = shown(response, &decision, "responseObject", &mut line.left_out);
+            answer
+        } else {
+            answer
+        };
+        self.log.write(&record, line).await;
+        answer
+    }
+
+    /// A watch or a stream begins. The end of a watch is recorded when it comes.
+    async fn started(
+        &self,
+        record: AuditRecord,
+        decision: &AuditDecision,
+        answer: Response<Body>,
+    ) -> Response<Body> {
+        let code = answer.status();
+        if decision.records(AuditStage::ResponseStarted) {
+            let line = AuditLine::new(decision.level, AuditStage::ResponseStarted, Some(code));
+            self.log.write(&record, line).await;
+        }
+        if code == StatusCode::SWITCHING_PROTOCOLS || !decision.records(AuditStage::ResponseComplete) {
+            return answer;
+        }
+        let line = AuditLine::new(decision.level, AuditStage::ResponseComplete, Some(code));
+        let stream = AuditedStream {
+            log: Arc::clone(&self.log),
+            record,
+            line: Some(line),
+        };
+        answer.map(|body| {
+            let audited = body.map_frame(move |frame| {
+                // It is here as long as the body is.
+                let _ = &stream;
+                frame
+            });
+            audited.boxed_unsync()
+        })
+    }
+}
+
+impl Drop for AuditedStream {
+    fn drop(&mut self) {
+        if let Some(line) = self.line.take() {
+            self.log.write_now(&self.record, line);
         }
     }
 }
 
 impl Drop for AuditedRequest {
     fn drop(&mut self) {
-        if let Some(record) = self.record.take() {
-            self.log.record_abandoned(&record);
-        }
-    }
-}
-
-impl AuditRecord {
-    pub(crate) fn new<B>(request: &Request<B>, caller: Option<&Identity>, source: SocketAddr) -> Self {
-        let path = match route::parse(request.uri().path()) {
-            Ok(Route::Objects(path)) => Some(path),
-            Ok(Route::Proxy(proxied)) => Some(proxied.object),
-            Ok(_) | Err(_) => None,
+        let Some(record) = self.record.take() else { return };
+        let stage = AuditStage::ResponseComplete;
+        let level = match &self.decision {
+            Some(decision) if decision.records(stage) => decision.level,
+            None if record.mutates() => AuditLevel::Metadata,
+            Some(_) | None => return,
         };
-        let query = request.uri().query().unwrap_or_default();
-        let watch = query
-            .split('&')
-            .any(|part| matches!(part, "watch=1" | "watch=true"));
-        let verb = path
-            .as_ref()
-            .and_then(|path| Verb::of(request.method(), path, watch).ok());
-        let mut uri = request
-            .uri()
-            .path_and_query()
-            .map_or_else(String::new, ToString::to_string);
-        if uri.len() > MAX_URI_BYTES {
-            uri = uri.chars().take(MAX_URI_BYTES).collect();
-        }
-        Self {
-            method: request.method().clone(),
-            uri,
-            path,
-            verb,
-            caller: caller.cloned(),
-            source,
-            received: Timestamp::now(),
-            start: Instant::now(),
-        }
-    }
-
-    fn mutates(&self) -> bool {
-        self.verb.is_some_and(Verb::mutates)
-    }
-
-    fn is_of_stranger(&self) -> bool {
-        self.caller.as_ref().is_none_or(Identity::is_anonymous)
-    }
-
-    /// The line for an answer; `None` if the client left before it.
-    fn line(&self, code: Option<StatusCode>, suppressed: u64) -> String {
-        let method = self.method.as_str().to_lowercase();
-        let latency = self.start.elapsed();
-        let is_stream = code == Some(StatusCode::SWITCHING_PROTOCOLS);
-        let mut event = json!({
-            "kind": "Event",
-            "apiVersion": "audit.k8s.io/v1",
-            "level": "Metadata",
-            "auditID": object::new_uid(),
-            "stage": if is_stream { "ResponseStarted" } else { "ResponseComplete" },
-            "requestURI": self.uri,
-            "verb": self.verb.map_or(method, |verb| verb.name().to_owned()),
-            "user": self.user(),
-            "sourceIPs": [self.source.ip().to_string()],
-            "requestReceivedTimestamp": micros(self.received),
-            "stageTimestamp": micros(Timestamp::now()),
-            "annotations": {
-                "apiserver.latency.k8s.io/total": format!("{:.3}ms", latency.as_secs_f64() * 1000.0),
-            },
-        });
-        match code {
-            Some(code) => event["responseStatus"] = json!({"code": code.as_u16()}),
-            None => event["annotations"]["pulselet/abandoned"] = json!("true"),
-        }
-        if let Some(caller) = self
-            .caller
-            .as_ref()
-            .filter(|caller| caller.impersonator.is_some())
-        {
-            event["impersonatedUser"] = caller.shown();
-        }
-        if let Some(path) = &self.path {
-            event["objectRef"] = object_reference(path);
-        }
-        if suppressed > 0 {
-            event["annotations"]["pulselet/suppressed"] = json!(suppressed.to_string());
-        }
-        event.to_string()
-    }
-
-    fn user(&self) -> Value {
-        match &self.caller {
-            Some(caller) => caller.impersonator.as_deref().unwrap_or(caller).shown(),
-            None => json!({}),
-        }
+        let mut line = AuditLine::new(level, stage, None);
+        line.is_abandoned = true;
+        self.log.write_now(&record, line);
     }
 }
 
-/// A time with microseconds, as upstream's audit events have it.
-fn micros(time: Timestamp) -> String {
-    format!("{time:.6}")
+/// The last stage that is recorded of a request without a policy.
+const fn last_stage(is_stream: bool) -> AuditStage {
+    if is_stream {
+        AuditStage::ResponseStarted
+    } else {
+        AuditStage::ResponseComplete
+    }
 }
 
-fn object_reference(path: &ObjectPath) -> Value {
-    let version = path.endpoint.group_version;
-    let mut reference = json!({
-        "resource": path.endpoint.info().plural,
-        "apiVersion": version.version(),
-    });
-    let parts = [
-        (
-            "apiGroup",
-            Some(version.group()).filter(|group| !group.is_empty()),
-        ),
-        ("namespace", path.namespace.as_deref()),
-        ("name", path.name.as_deref()),
-        ("subresource", path.subresource.map(Subresource::name)),
-    ];
-    for (field, value) in parts {
-        if let Some(value) = value {
-            reference[field] = json!(value);
+/// A body as a line shows it.
+fn shown(
+    body: Option<Result<Value, Unshown>>,
+    decision: &AuditDecision,
+    name: &'static str,
+    left_out: &mut Vec<&'static str>,
+) -> Option<Value> {
+    let Ok(mut object) = body? else {
+        left_out.push(name);
+        return None;
+    };
+    if decision.omit_managed_fields {
+        strip_managed_fields(&mut object);
+    }
+    Some(object)
+}
+
+/// An answer and what is in it, if it is in memory as a whole.
+async fn copied(answer: Response<Body>) -> (Response<Body>, Option<Result<Value, Unshown>>) {
+    let (parts, body) = answer.into_parts();
+    match body.size_hint().exact() {
+        None => return (Response::from_parts(parts, body), Some(Err(Unshown))),
+        Some(0) => return (Response::from_parts(parts, body), None),
+        Some(_) => {}
+    }
+    match body.collect().await {
+        Ok(collected) => {
+            let bytes = collected.to_bytes();
+            let object = bodies::answered(&parts.headers, &bytes);
+            let body = Full::new(bytes).map_err(|never| match never {}).boxed_unsync();
+            (Response::from_parts(parts, body), Some(object))
+        }
+        Err(error) => {
+            let body = Full::default().map_err(|never| match never {}).boxed_unsync();
+            tracing::error!(%error, "an answer could not be read for the audit log");
+            (Response::from_parts(parts, body), Some(Err(Unshown)))
         }
     }
-    reference
 }
 
 #[cfg(test)]
 mod tests {
+    use http::Method;
+    use serde_json::json;
+
     use super::*;
+    use crate::access::Identity;
 
     #[test]
     fn a_change_whose_client_leaves_is_recorded() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("audit.log");
-        let log = Arc::new(AuditLog::open(&path).unwrap());
+        let log = Arc::new(AuditLog::open(&path, None).unwrap());
         let ann = Identity {
             user: "ann".to_owned(),
             ..Identity::default()
         };
         for method in [Method::DELETE, Method::GET] {
-            let mut request = Request::new(());
+            let mut request = Request::new(Body::default());
             *request.method_mut() = method;
             *request.uri_mut() = "/api/v1/namespaces/a/pods/b".parse().unwrap();
             let record = AuditRecord::new(&request, Some(&ann), ([127, 0, 0, 1], 1).into());
-            drop(log.begin(record));
+            drop(log.begin(record, request));
         }
         drop(log);
         let text = std::fs::read_to_string(&path).unwrap();
@@ -332,7 +376,7 @@ mod tests {
     #[test]
     fn strangers_write_a_few_lines_and_are_counted() {
         let directory = tempfile::tempdir().unwrap();
-        let log = AuditLog::open(&directory.path().join("audit.log")).unwrap();
+        let log = AuditLog::open(&directory.path().join("audit.log"), None).unwrap();
         let start = Instant::now();
         let allowed = (0..100).filter(|_| log.allow_stranger(start).is_some()).count();
         assert_eq!(allowed, 10);

@@ -11,14 +11,17 @@ use serde_json::json;
 use crate::registry::Registry;
 use crate::registry::object::Object;
 use crate::registry::resource::{ObjectPath, ResourceKind};
-use crate::rest::query::DeleteOptions;
-use crate::rest::status::ApiError;
+use crate::rest::body::Parsed;
+use crate::rest::query::{DeleteOptions, WriteOptions};
+use crate::rest::status::{ApiError, StatusReason};
 use crate::store::{Revision, Watch};
 
 /// A client of the server in whose process it is. Clones share one store.
 #[derive(Debug, Clone)]
 pub struct LocalClient {
     registry: Registry,
+    /// Names this server among those that share its store.
+    copy: Arc<str>,
     /// The data directory stays locked as long as a client may write to it.
     _lock: Arc<File>,
 }
@@ -62,11 +65,49 @@ impl ObjectWatch {
 }
 
 impl LocalClient {
-    pub(crate) fn new(registry: Registry, lock: Arc<File>) -> Self {
+    pub(crate) fn new(registry: Registry, copy: Arc<str>, lock: Arc<File>) -> Self {
         Self {
             registry,
+            copy,
             _lock: lock,
         }
+    }
+
+    /// Whether other servers use the store as well. What must be done by one alone is then done by whoever holds the lease.
+    pub fn is_shared(&self) -> bool {
+        self.registry.is_shared()
+    }
+
+    /// The name of this server among those that share its store.
+    pub fn copy(&self) -> &str {
+        &self.copy
+    }
+
+    /// The object of a kind and name; `None` if there is none.
+    pub async fn get(
+        &self,
+        kind: ResourceKind,
+        namespace: Option<&str>,
+        name: &str,
+    ) -> Result<Option<Object>, ApiError> {
+        match self
+            .registry
+            .get(&ObjectPath::stored(kind, namespace, name))
+            .await
+        {
+            Err(error) if error.reason == StatusReason::NotFound => Ok(None),
+            found => found.map(Some),
+        }
+    }
+
+    /// Replaces an object if nobody has changed it since it was read; otherwise that is a conflict.
+    pub async fn replace_unchanged(&self, kind: ResourceKind, object: &Object) -> Result<(), ApiError> {
+        let body = Parsed {
+            value: object.value().clone(),
+            duplicates: Vec::new(),
+        };
+        let (path, options) = (path(kind, object), WriteOptions::of_server());
+        self.registry.update(&path, body, &options).await.map(drop)
     }
 
     /// All objects of a kind, or those of a namespace, and the revision at which they were read.

@@ -6,7 +6,7 @@
 //! - `server` listens, speaks TLS, and hands each request to the handler.
 //! - `rest` is the protocol: paths, queries, bodies, the forms of answers, errors.
 //! - `access` says who is asking and what they may do, and keeps the certificate authority.
-//! - `audit` records who changed what, and who was refused.
+//! - `audit` records who changed what, and who was refused, or what a policy says.
 //! - `registry` holds the catalogue of kinds and the rules for reading and changing objects.
 //! - `schema` is the table of the fields that the kinds have.
 //! - `patch` computes what a patch or an apply makes of an object, and who owns which field.
@@ -42,6 +42,7 @@ mod watch;
 
 pub use access::pki::{PkiError, bootstrap_kubeconfig, node_kubeconfig};
 pub use access::{ADMIN_GROUP, AccessError, KeyError, NODE_GROUP, NODE_USER_PREFIX, RevocationError};
+pub use audit::AuditPolicyError;
 pub use client::{Deletion, LocalClient, ObjectChange, ObjectWatch};
 pub use registry::object::{Object, timestamp};
 pub use registry::plain::PlainKind;

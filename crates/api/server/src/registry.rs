@@ -5,6 +5,7 @@
 //! (`access`), except for what depends on the object that is sent or replaced (`restriction`).
 
 pub(crate) mod attendance;
+pub(crate) mod copies;
 mod deletion;
 pub(crate) mod kinds;
 mod namespaces;

@@ -15,29 +15,36 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use pulselet_model::{GateSet, Profile};
+use sha2::Digest as _;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::access::pki::{self, Authority, Credential, PkiError};
 use crate::access::tokens::ServiceAccountTokens;
 use crate::access::{ADMIN_GROUP, AccessError, Authenticator, KeyError};
-use crate::audit::AuditLog;
+use crate::audit::{AuditLog, AuditPolicy, AuditPolicyError};
 use crate::client::LocalClient;
 use crate::node_proxy::Nodes;
+use crate::registry::copies::{BEAT_INTERVAL, Roster};
 use crate::registry::kinds::Rules;
-use crate::registry::object::is_whole;
+use crate::registry::object::{is_whole, new_uid};
 use crate::registry::{Registry, ServiceRange};
 use crate::rest::handler::Handler;
 use crate::rest::status::ApiError;
-use crate::store::{self, CheckReport, HistoryLimits, SqliteStore, StoreError};
+use crate::store::{self, CheckReport, EtcdConfig, EtcdStore, HistoryLimits, SqliteStore, Store, StoreError};
 pub(crate) use connection::keep_alive;
 use connections::{ConnectionLimits, Connections};
 
 /// The store's file in the data directory.
 const STORE: &str = "api.db";
+/// Beside it is kept which store of an etcd cluster was used.
+const ETCD: &str = "etcd";
 /// How long requests under way may take when the server stops.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 /// How long the listener waits after an error, such as too many open files.
@@ -54,15 +61,19 @@ const REVOKED: &str = "revoked";
 #[derive(Debug, Clone)]
 pub struct Config {
     pub listen: SocketAddr,
-    /// Holds the store, certificates, tokens and the administrator's kubeconfig.
+    /// Holds the store unless that is etcd, certificates, tokens and the administrator's kubeconfig.
     pub data_dir: PathBuf,
     pub profile: Profile,
     pub gates: GateSet,
     pub history: HistoryLimits,
+    /// The etcd cluster that keeps the objects; `None` if they are in a file of the data directory.
+    pub etcd: Option<EtcdConfig>,
     /// Begin with an empty store, whatever was there; that is put aside.
     pub new_store: bool,
     /// Where changes and refusals are recorded; `None` if they are not.
     pub audit_log: Option<PathBuf>,
+    /// What is recorded there; `None` if that is changes and refusals, without bodies.
+    pub audit_policy: Option<PathBuf>,
     /// The addresses that Services get.
     pub service_range: ServiceRange,
 }
@@ -76,8 +87,10 @@ impl Config {
             profile: Profile::default(),
             gates: GateSet::default(),
             history: HistoryLimits::default(),
+            etcd: None,
             new_store: false,
             audit_log: None,
+            audit_policy: None,
             service_range: ServiceRange::DEFAULT,
         }
     }
@@ -95,6 +108,13 @@ pub enum ServeError {
     Locked { path: PathBuf },
     #[error("cannot put {path} aside: {source}")]
     PutAside { path: PathBuf, source: io::Error },
+    #[error(
+        "this server and the others on its etcd have different certificate authorities or token keys: each would refuse what \
+         the other issues"
+    )]
+    OtherAuthority,
+    #[error("a store in etcd is not begun anew: it is not this server's alone")]
+    NewEtcd,
     #[error("cannot open the audit log {path}: {source}")]
     OpenAuditLog { path: PathBuf, source: io::Error },
     #[error("cannot listen on {address}: {source}")]
@@ -105,6 +125,8 @@ pub enum ServeError {
     Bootstrap { source: ApiError },
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error(transparent)]
+    AuditPolicy(#[from] AuditPolicyError),
     #[error(transparent)]
     Pki(#[from] PkiError),
     #[error(transparent)]
@@ -127,6 +149,8 @@ pub struct Server {
     address: SocketAddr,
     data_dir: PathBuf,
     kubeconfig: PathBuf,
+    /// Names this server among those that share its store.
+    copy: Arc<str>,
     /// Locked as long as the server or a client of it lives.
     lock: Arc<File>,
 }
@@ -159,34 +183,31 @@ impl Server {
     pub async fn bind(config: Config) -> Result<Self, ServeError> {
         let data_dir = config.data_dir;
         let lock = data_dir::claim(&data_dir)?;
-        let path = data_dir.join(STORE);
-        if config.new_store {
-            begin_anew(&path)?;
-        }
-        let store = SqliteStore::open(&path, config.history)?;
-        // Nobody has to wait for it: it changes nothing.
-        tokio::task::spawn_blocking(move || warn_of_damage(&path));
+        let store = match &config.etcd {
+            Some(_) if config.new_store => return Err(ServeError::NewEtcd),
+            Some(etcd) => Arc::new(EtcdStore::open(etcd, &data_dir.join(ETCD)).await?),
+            None => open_file(&data_dir, config.new_store, config.history)?,
+        };
         let rules = Rules {
             profile: config.profile,
             gates: config.gates,
         };
         let authority = Arc::new(Authority::load_or_create(&data_dir.join("pki"))?);
-        let registry = Registry::new(
-            Arc::new(store),
-            rules,
-            config.service_range,
-            authority.certificate_pem(),
-        );
+        let registry = Registry::new(store, rules, config.service_range, authority.certificate_pem());
+        let bootstrap_failed = |source| ServeError::Bootstrap { source };
+        let tokens = ServiceAccountTokens::open(&data_dir.join("pki"), registry.clone())?;
+        if registry.is_shared() {
+            let fingerprint = fingerprint(&authority, &tokens);
+            if !registry.agrees_on(&fingerprint).await.map_err(bootstrap_failed)? {
+                return Err(ServeError::OtherAuthority);
+            }
+        }
         registry
             .create_system_namespaces()
             .await
-            .map_err(|source| ServeError::Bootstrap { source })?;
-        registry
-            .create_default_policy()
-            .await
-            .map_err(|source| ServeError::Bootstrap { source })?;
+            .map_err(bootstrap_failed)?;
+        registry.create_default_policy().await.map_err(bootstrap_failed)?;
         let revoked = data_dir.join("pki").join(REVOKED);
-        let tokens = ServiceAccountTokens::open(&data_dir.join("pki"), registry.clone())?;
         let token_file = data_dir.join("tokens.csv");
         let authenticator = Authenticator::new(authority.certificate(), &revoked, &token_file, tokens)?;
         let listen_failed = |source| ServeError::Listen {
@@ -195,14 +216,26 @@ impl Server {
         };
         let listener = TcpListener::bind(config.listen).await.map_err(listen_failed)?;
         let address = listener.local_addr().map_err(listen_failed)?;
-        registry
-            .publish_own_service(tls::reachable(address))
-            .await
-            .map_err(|source| ServeError::Bootstrap { source })?;
+        if registry.is_shared() {
+            Roster::new(registry.clone(), tls::reachable(address))
+                .beat()
+                .await
+        } else {
+            registry.publish_own_service(&[tls::reachable(address)]).await
+        }
+        .map_err(bootstrap_failed)?;
         let service = config.service_range.own_address();
         let acceptor = tls::acceptor(&authority, &authenticator, address.ip(), service)?;
         let nodes = Nodes::new(registry.clone(), &authority)?;
-        let audit = config.audit_log.map(open_audit_log).transpose()?;
+        let policy = config
+            .audit_policy
+            .as_deref()
+            .map(AuditPolicy::read)
+            .transpose()?;
+        let audit = config
+            .audit_log
+            .map(|path| open_audit_log(path, policy))
+            .transpose()?;
         let kubeconfig = data_dir.join("admin.kubeconfig");
         let admin = IssuedKubeconfig {
             path: kubeconfig.clone(),
@@ -232,6 +265,7 @@ impl Server {
             address,
             data_dir,
             kubeconfig,
+            copy: format!("{address}_{}", new_uid()).into(),
             lock: Arc::new(lock),
         })
     }
@@ -248,7 +282,11 @@ impl Server {
 
     /// A client for controllers in this process.
     pub fn client(&self) -> LocalClient {
-        LocalClient::new(self.registry.clone(), Arc::clone(&self.lock))
+        LocalClient::new(
+            self.registry.clone(),
+            Arc::clone(&self.copy),
+            Arc::clone(&self.lock),
+        )
     }
 
     /// Writes a kubeconfig with which a node can join, into the data directory.
@@ -297,11 +335,30 @@ impl Server {
         })
     }
 
+    /// What a server does that shares its store with others, until this is dropped.
+    fn keep_company(&self) -> [AbortOnDropHandle<()>; 2] {
+        let mut roster = Roster::new(self.registry.clone(), tls::reachable(self.address));
+        let beats = async move {
+            loop {
+                if let Err(error) = roster.beat().await {
+                    tracing::warn!(%error, "the server cannot tell others that it is there");
+                }
+                tokio::time::sleep(BEAT_INTERVAL).await;
+            }
+        };
+        let policy = self.registry.clone().follow_policy();
+        [
+            AbortOnDropHandle::new(tokio::spawn(beats)),
+            AbortOnDropHandle::new(tokio::spawn(policy)),
+        ]
+    }
+
     /// Serves until `stop` is done, then gives requests under way a little time.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let (stopping, stopped) = watch::channel(false);
         let open = Connections::new(ConnectionLimits::of_process());
         let mut connections = JoinSet::new();
+        let companions = self.registry.is_shared().then(|| self.keep_company());
         tokio::pin!(stop);
         let mut renewal = tokio::time::interval(RENEWAL_INTERVAL);
         loop {
@@ -332,6 +389,12 @@ impl Server {
             ));
         }
         drop(self.listener);
+        if let Some(companions) = companions {
+            drop(companions);
+            let mut roster = Roster::new(self.registry.clone(), tls::reachable(self.address));
+            // What cannot be said now, the others notice.
+            let _ = tokio::time::timeout(SHUTDOWN_GRACE, roster.leave()).await;
+        }
         // The receivers may all be gone, and then nobody needs to know.
         let _ = stopping.send(true);
         let _ = tokio::time::timeout(SHUTDOWN_GRACE, async {
@@ -341,6 +404,24 @@ impl Server {
         connections.shutdown().await;
         self.registry.settle().await;
     }
+}
+
+/// Opens the store in the data directory.
+fn open_file(data_dir: &Path, anew: bool, history: HistoryLimits) -> Result<Arc<dyn Store>, ServeError> {
+    let path = data_dir.join(STORE);
+    if anew {
+        begin_anew(&path)?;
+    }
+    let store = SqliteStore::open(&path, history)?;
+    // Nobody has to wait for it: it changes nothing.
+    tokio::task::spawn_blocking(move || warn_of_damage(&path));
+    Ok(Arc::new(store))
+}
+
+/// What all copies of a server must have the same of.
+fn fingerprint(authority: &Authority, tokens: &ServiceAccountTokens) -> String {
+    let certificate = STANDARD.encode(sha2::Sha256::digest(authority.certificate()));
+    format!("{certificate} {}", tokens.key_set())
 }
 
 /// A kubeconfig that cannot be written, on a full disk, is as good as the one that is there, if that leads here.
@@ -413,8 +494,8 @@ fn proves(authenticator: &Authenticator, credential: &Credential, user: &str) ->
     identity.is_some_and(|identity| identity.user == user)
 }
 
-fn open_audit_log(path: PathBuf) -> Result<Arc<AuditLog>, ServeError> {
-    let log = AuditLog::open(&path).map(Arc::new);
+fn open_audit_log(path: PathBuf, policy: Option<AuditPolicy>) -> Result<Arc<AuditLog>, ServeError> {
+    let log = AuditLog::open(&path, policy).map(Arc::new);
     log.map_err(|source| ServeError::OpenAuditLog { path, source })
 }
 

@@ -1,11 +1,14 @@
 //! Where objects are kept: a map from keys to bytes with one revision counter over all of it.
 //!
 //! The trait asks for no more than etcd can also give: a range read at a revision, a compare-and-swap, and a watch
-//! from a revision. What must always hold: a swap that was answered is durable; revisions only grow, by one per
-//! change; a watch yields every change after its start in order, or fails with [`StoreError::Compacted`].
+//! from a revision. What must always hold: a swap that was answered is durable; revisions only grow; a watch yields every
+//! change after its start in order, or fails with [`StoreError::Compacted`].
+//!
+//! There are two: `sqlite` in a file, which is one server's own, and `etcd` in a cluster that several servers share.
 //!
 //! The store does not look into values. Kinds, names and rules are the registry's.
 
+mod etcd;
 mod identity;
 mod sqlite;
 mod window;
@@ -16,6 +19,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 
+pub use etcd::{EtcdConfig, EtcdStore, EtcdTls, ParseEtcdError};
 pub use identity::StoreIdentity;
 pub use sqlite::{CheckReport, HistoryLimits, SqliteStore, backup, check, restore};
 
@@ -67,6 +71,17 @@ pub enum Expect {
     Present,
     /// Present, and last changed by exactly this change.
     Revision(Revision),
+}
+
+impl Expect {
+    /// Whether it holds of a key with this revision; `None` if the key is absent.
+    fn holds(self, found: Option<Revision>) -> bool {
+        match self {
+            Self::Absent => found.is_none(),
+            Self::Present => found.is_some(),
+            Self::Revision(revision) => found == Some(revision),
+        }
+    }
 }
 
 /// One change, and what must hold before it is made.
@@ -136,6 +151,16 @@ pub enum StoreError {
     Copy { path: String, message: String },
     #[error("the store is closed")]
     Closed,
+    #[error("cannot read {path}, which the connections to etcd need: {source}")]
+    ReadCredential { path: String, source: std::io::Error },
+    /// Nothing was changed.
+    #[error("cannot reach etcd: {message}")]
+    Unreachable { message: String },
+    /// Nobody knows whether the change was made.
+    #[error("etcd did not say whether the change was made: {message}; look before you try again")]
+    Unanswered { message: String },
+    #[error("the object is larger than etcd takes")]
+    TooLarge,
     #[error("revision {asked} is gone; the oldest that can still be read is {oldest}")]
     Compacted { asked: Revision, oldest: Revision },
     #[error("revision {asked} is not there yet; the newest is {newest}")]
@@ -155,6 +180,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Which store this is: the same for as long as it knows what it was told.
     fn identity(&self) -> &str;
+
+    /// Whether other servers change it, too: what one of them remembers may then be old.
+    fn is_shared(&self) -> bool;
 
     /// Why changes cannot be written now; `None` if they can, as far as is known.
     fn trouble(&self) -> Option<String>;

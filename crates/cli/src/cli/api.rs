@@ -2,11 +2,14 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use pulselet_apiserver::store::EtcdConfig;
 
 use super::node::parse_node_name;
 use super::shared::{DataDirArgs, GateArgs, ProfileArg};
+use crate::commands::parse_span;
 use crate::paths;
 
 #[derive(Debug, Args)]
@@ -114,11 +117,52 @@ pub(crate) struct ApiServeArgs {
     /// Record who changed what and who was refused in this file, as lines of JSON; it is put aside when it is full
     #[arg(long, value_name = "FILE", value_parser = paths::parser())]
     pub(crate) audit_log: Option<PathBuf>,
+    /// What is recorded there, as a Policy of audit.k8s.io/v1; without it changes and refusals are, without what was sent
+    #[arg(long, value_name = "FILE", value_parser = paths::parser(), requires = "audit_log")]
+    pub(crate) audit_policy_file: Option<PathBuf>,
     /// Begin with an empty store although one was there, which is put aside; every pod that it knew is ended
     #[arg(long)]
     pub(crate) new_store: bool,
+    /// Keep the objects in this etcd cluster instead of a file, for API servers in more than one copy
+    #[arg(long, value_name = "etcd://HOST:PORT,...")]
+    pub(crate) store: Option<EtcdConfig>,
+    #[command(flatten)]
+    pub(crate) etcd: EtcdArgs,
     #[command(flatten)]
     pub(crate) data_dir: DataDirArgs,
     #[command(flatten)]
     pub(crate) gates: GateArgs,
+}
+
+/// How etcd is spoken to, in the words of kube-apiserver.
+#[derive(Debug, Args)]
+pub(crate) struct EtcdArgs {
+    /// The authority of etcd's certificates, in PEM; without it etcd is spoken to in plain text
+    #[arg(long = "etcd-cafile", value_name = "FILE", value_parser = paths::parser(), requires = "store")]
+    pub(crate) cafile: Option<PathBuf>,
+    /// The certificate with which the server comes to etcd, in PEM
+    #[arg(long = "etcd-certfile", value_name = "FILE", value_parser = paths::parser(), requires = "cafile", requires = "keyfile")]
+    pub(crate) certfile: Option<PathBuf>,
+    /// Its key, in PEM
+    #[arg(long = "etcd-keyfile", value_name = "FILE", value_parser = paths::parser(), requires = "certfile")]
+    pub(crate) keyfile: Option<PathBuf>,
+    /// What the keys in etcd begin with
+    #[arg(long = "etcd-prefix", value_name = "PREFIX", default_value = EtcdConfig::PREFIX, value_parser = parse_prefix, requires = "store")]
+    pub(crate) prefix: String,
+    /// For how long etcd keeps the past at least; 0 leaves forgetting to others
+    #[arg(long = "etcd-compaction-interval", value_name = "DURATION", default_value = "5m", value_parser = parse_interval, requires = "store")]
+    pub(crate) compaction_interval: Duration,
+}
+
+fn parse_interval(text: &str) -> Result<Duration, String> {
+    parse_span(text).map(Duration::from)
+}
+
+fn parse_prefix(text: &str) -> Result<String, String> {
+    let is_path = text.starts_with('/') && text.len() > 1 && !text.ends_with('/') && !text.contains("//");
+    if is_path {
+        Ok(text.to_owned())
+    } else {
+        Err("a prefix begins with a slash and does not end with one, for example /pulselet".to_owned())
+    }
 }

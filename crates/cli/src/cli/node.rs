@@ -72,6 +72,9 @@ pub(crate) struct ServeArgs {
     /// Record who changed what and who was refused in this file, as lines of JSON; it is put aside when it is full
     #[arg(long, value_name = "FILE", value_parser = paths::parser())]
     pub(crate) audit_log: Option<PathBuf>,
+    /// What is recorded there, as a Policy of audit.k8s.io/v1; without it changes and refusals are, without what was sent
+    #[arg(long, value_name = "FILE", value_parser = paths::parser(), requires = "audit_log")]
+    pub(crate) audit_policy_file: Option<PathBuf>,
     /// A directory of manifests: static pods, which the API shows
     #[arg(long, value_name = "DIR", value_parser = paths::parser())]
     pub(crate) manifests: Option<PathBuf>,

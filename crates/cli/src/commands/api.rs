@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use pulselet_apiserver::store::StoreError;
+use pulselet_apiserver::store::{EtcdConfig, EtcdTls, StoreError};
 use pulselet_apiserver::{
     Config, PkiError, ServeError, Server, backup_store, check_store, node_kubeconfig, restore_store,
 };
@@ -12,7 +12,7 @@ use pulselet_controllers::{ControllerOptions, Controllers};
 use crate::agent;
 use crate::cli::{
     ApiArgs, ApiBackupArgs, ApiBootstrapKubeconfigArgs, ApiCheckArgs, ApiCommand, ApiKubeconfigArgs,
-    ApiRestoreArgs,
+    ApiRestoreArgs, ApiServeArgs, EtcdArgs,
 };
 use crate::exit::{Exit, Failure};
 use crate::interrupt::Interrupts;
@@ -33,12 +33,33 @@ pub(crate) fn run(args: &ApiArgs, verbose: u8) -> Result<Exit, Failure> {
     config.profile = args.profile.into();
     config.gates = args.gates.feature_gates;
     config.audit_log.clone_from(&args.audit_log);
+    config.audit_policy.clone_from(&args.audit_policy_file);
     config.new_store = args.new_store;
+    config.etcd = etcd(args);
     let options = ControllerOptions {
         bind_pods: args.bind_pods,
     };
     logging::start(Quietness::Daemon, verbose, std::io::stderr);
     agent::executor()?.block_on(serve(config, options))
+}
+
+/// The cluster that keeps the objects; `None` if that is a file's task.
+fn etcd(args: &ApiServeArgs) -> Option<EtcdConfig> {
+    let EtcdArgs {
+        cafile,
+        certfile,
+        keyfile,
+        prefix,
+        compaction_interval,
+    } = &args.etcd;
+    let mut config = args.store.clone()?;
+    config.prefix.clone_from(prefix);
+    config.compaction_interval = Some(*compaction_interval).filter(|interval| !interval.is_zero());
+    config.tls = cafile.clone().map(|authority| EtcdTls {
+        authority,
+        client: certfile.clone().zip(keyfile.clone()),
+    });
+    Some(config)
 }
 
 async fn serve(config: Config, options: ControllerOptions) -> Result<Exit, Failure> {
@@ -76,10 +97,29 @@ fn not_started(error: &ServeError) -> Failure {
         ServeError::OpenAuditLog { .. } => {
             failure.with_hint("name a file that you can write to with --audit-log")
         }
+        ServeError::AuditPolicy(_) => {
+            failure.with_hint("name a Policy of audit.k8s.io/v1 with --audit-policy-file; docs/api.md has one")
+        }
         ServeError::Listen { .. } => failure.with_hint("name another address with --listen"),
+        ServeError::Store(StoreError::Forgetful { path, .. }) if path.starts_with("etcd") => failure.with_hint(
+            "restore a snapshot of etcd, or name the cluster that was used before, or remove etcd.identity from the data \
+             directory to accept what etcd has now, which ends every pod that it does not know",
+        ),
         ServeError::Store(StoreError::Forgetful { .. }) => failure.with_hint(
             "put the files back that belong to it, or restore a backup with `pulselet api restore FILE`, or begin anew \
              with --new-store, which ends every pod",
+        ),
+        ServeError::Store(StoreError::Unreachable { .. }) => {
+            failure.with_hint("see that etcd runs where --store says, and that the --etcd-*file flags fit it")
+        }
+        ServeError::Store(StoreError::ReadCredential { .. }) => {
+            failure.with_hint("name files that you can read with --etcd-cafile, --etcd-certfile and --etcd-keyfile")
+        }
+        ServeError::OtherAuthority => failure.with_hint(
+            "copy the directory `pki` of the data directory of a server that runs to this one, before its first start",
+        ),
+        ServeError::NewEtcd => failure.with_hint(
+            "name another --etcd-prefix, or remove etcd.identity from the data directory to accept what etcd has now",
         ),
         ServeError::PutAside { .. } | ServeError::Tls { .. }
         | ServeError::Bootstrap { .. }

@@ -27,6 +27,7 @@ pub(crate) fn run(args: &ServeArgs, verbose: u8) -> Result<Exit, Failure> {
     let mut config = Config::new(args.listen, args.agent.data.resolve()?);
     config.profile = args.profile.into();
     config.audit_log.clone_from(&args.audit_log);
+    config.audit_policy.clone_from(&args.audit_policy_file);
     config.new_store = args.new_store;
     if args.new_store {
         // The node of this directory follows it too.

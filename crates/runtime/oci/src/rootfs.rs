@@ -15,41 +15,34 @@
 
 mod change_root;
 mod devices;
+mod hiding;
 mod hiding_layer;
+mod kernel_files;
 mod lookup;
 mod overlay;
 
 use std::{
-    fs::{self, File},
-    io,
+    fs, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
-use pulselet_cgroup::Cgroup;
-use pulselet_runtime::{MASKED_PATHS, Mount, Propagation, READ_ONLY_PATHS, VolumeRoot};
+use pulselet_runtime::{Mount, Propagation, VolumeRoot};
 use pulselet_sys::{MountAttributes, map_owners, own_files_as, set_mount_attributes};
 use rustix::{
-    fs::{CWD, FileType, PROC_SUPER_MAGIC, fstat, fstatfs},
-    io::Errno,
-    mount::{
-        FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
-        fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount,
-        open_tree,
-    },
-    thread::{CapabilitySet, LinkNameSpaceType, capabilities, move_into_link_name_space, set_capabilities},
+    fs::{CWD, FileType, fstat},
+    mount::{MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount_change, move_mount, open_tree},
+    thread::{CapabilitySet, capabilities, set_capabilities},
 };
 
-use self::lookup::{Links, Missing, RootDir, Target};
+use self::{
+    devices::Devices,
+    lookup::{Links, Missing, RootDir, Target},
+};
 pub(crate) use change_root::{change_root, covers_host};
 pub(crate) use overlay::UPPER;
 
-use crate::{
-    confinement::PodUsers,
-    sandbox::PROC,
-    shim::Container,
-    spec::{Confinement, ContainerSpec, PidNamespaceSource},
-};
+use crate::{confinement::PodUsers, shim::Container, spec::ContainerSpec};
 
 /// The mount point of the root, in the container's directory.
 const ROOT: &str = "root";
@@ -71,12 +64,6 @@ const REPLACEABLE_PROC_FILES: [&str; 11] = [
     "/proc/sys/kernel/ns_last_pid",
     "/proc/uptime",
 ];
-
-/// The group that terminals belong to.
-const TERMINAL_GROUP: u32 = 5;
-
-/// The inode number of the root of every proc file system.
-const PROC_ROOT_INODE: u64 = 1;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RootError {
@@ -124,13 +111,21 @@ struct Bind {
     read_only: bool,
 }
 
-/// What the kernel mounts for a container by itself.
-struct KernelMount<'a> {
-    kind: &'static str,
-    target: &'static str,
-    attributes: MountAttrFlags,
-    /// With an empty value an option is a flag.
-    options: &'a [(&'static str, &'a str)],
+impl Bind {
+    fn set_attributes(&self) -> io::Result<()> {
+        let mut attributes = self.attributes;
+        // With the others, unless they are also for what is mounted below it.
+        attributes.read_only |= self.read_only && !attributes.recursive;
+        set_mount_attributes(&self.tree, attributes)?;
+        if self.read_only && !attributes.read_only {
+            let read_only = MountAttributes {
+                read_only: true,
+                ..MountAttributes::default()
+            };
+            set_mount_attributes(&self.tree, read_only)?;
+        }
+        Ok(())
+    }
 }
 
 /// What a container has of the host, opened among the host's mounts and detached from them.
@@ -154,9 +149,9 @@ impl HostParts {
             } else {
                 Vec::new()
             },
-            cgroups: cgroup_binds(cgroup, privileged)?,
+            cgroups: kernel_files::cgroup_binds(cgroup, privileged)?,
             volumes: volume_binds(spec, users)?,
-            proc: shared_proc(spec)?,
+            proc: kernel_files::shared_proc(spec)?,
         })
     }
 }
@@ -179,28 +174,30 @@ pub(crate) fn enter(
     let host_root = users.map_or(0, PodUsers::root);
     overlay::make_directories(dir).map_err(RootError::Overlay)?;
     let place = dir.join(ROOT);
-    let (device_binds, null) = devices::device_binds(spec, &place, terminal, host_root)?;
+    let devices = Devices::make(spec, &place, terminal, host_root)?;
     overlay::mount_overlay(spec, dir, users)?;
     change_root(&place).map_err(RootError::Pivot)?;
     if let Some(users) = users {
         own_files(users).map_err(RootError::OwnFiles)?;
     }
     let root = RootDir::open().map_err(RootError::Pivot)?;
-    mount_proc(&root, parts.proc)?;
-    mount_kernel_files(&root, privileged, host_root)?;
-    devices::fill_dev(&root, &parts.devices, users.is_some())
+    kernel_files::mount_proc(&root, parts.proc)?;
+    let dev = kernel_files::mount_dev(&root, privileged, host_root)?;
+    devices
+        .fill(&root, &dev, &parts.devices, users.is_some())
         .map_err(|source| RootError::Kernel { what: "/dev", source })?;
-    mount_cgroup_root(&root, cgroup, privileged)?;
+    let sys = kernel_files::mount_sys(&root, privileged)?;
+    kernel_files::mount_cgroups(&root, &sys, cgroup, privileged, &parts.cgroups)?;
     for path in &spec.root.volumes {
         keep_writable(&root, path)?;
     }
-    for bind in device_binds.into_iter().chain(parts.cgroups) {
-        attach(&root, &bind, |_| Ok(()))?;
+    for bind in &devices.of_pod {
+        attach(&root, bind, |_| Ok(()))?;
     }
     for bind in volumes {
         attach(&root, &bind, |target| check_volume_target(&bind, target))?;
     }
-    protect_kernel_files(&root, spec, null)?;
+    hiding::protect_kernel_files(&root, spec, devices.mask)?;
     if spec.root.read_only {
         make_root_read_only(&root).map_err(RootError::ReadOnlyRoot)?;
     }
@@ -262,34 +259,6 @@ fn clone_source(mount: &Mount) -> io::Result<OwnedFd> {
     };
     let source = VolumeRoot::open(&mount.host_path)?.look_up(sub_path)?;
     clone_opened(source, OpenTreeFlags::AT_RECURSIVE)
-}
-
-/// With version 1, the container's own directory in each hierarchy.
-fn cgroup_binds(cgroup: &Cgroup, privileged: bool) -> Result<Vec<Bind>, RootError> {
-    if cgroup.is_v2() {
-        return Ok(Vec::new());
-    }
-    let inside = |(_, target): &(PathBuf, PathBuf)| target.starts_with("/sys/fs/cgroup");
-    let bind = |(directory, target): (PathBuf, PathBuf)| {
-        let tree = clone_tree(&directory).map_err(|source| RootError::OpenSource {
-            path: directory,
-            source,
-        })?;
-        let attributes = MountAttributes {
-            no_suid: true,
-            no_dev: true,
-            no_exec: true,
-            private: true,
-            ..MountAttributes::default()
-        };
-        Ok(Bind {
-            tree,
-            target,
-            attributes,
-            read_only: !privileged,
-        })
-    };
-    cgroup.views().into_iter().filter(inside).map(bind).collect()
 }
 
 /// What the specification mounts, in its order; `None` stands for an image.
@@ -381,184 +350,6 @@ fn clone_directory(files: &Path, part: &Path) -> io::Result<OwnedFd> {
     clone_opened(found, OpenTreeFlags::AT_RECURSIVE)
 }
 
-/// Does something among the mounts of another process, and comes back. A mount can only be copied from among one's own.
-fn in_mounts_of<T>(pid: i32, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-    let mounts = Some(LinkNameSpaceType::Mount);
-    let own = File::open("/proc/self/ns/mnt")?;
-    let theirs = File::open(format!("/proc/{pid}/ns/mnt"))?;
-    move_into_link_name_space(theirs.as_fd(), mounts)?;
-    let done = work();
-    move_into_link_name_space(own.as_fd(), mounts)?;
-    done
-}
-
-/// The files of the process namespace that the container shares with others, detached; `None` if it has one of its own.
-/// This process is not in it and cannot mount them anew.
-fn shared_proc(spec: &ContainerSpec) -> Result<Option<OwnedFd>, RootError> {
-    let path = match &spec.namespaces.processes {
-        PidNamespaceSource::Own => return Ok(None),
-        PidNamespaceSource::Pod(pin) => pin.with_file_name(PROC),
-        PidNamespaceSource::Host | PidNamespaceSource::Target(_) => "/proc".into(),
-    };
-    let open = || -> io::Result<OwnedFd> {
-        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-        let tree = match spec.namespaces.processes {
-            PidNamespaceSource::Target(pid) => in_mounts_of(pid, || {
-                match open_tree(CWD, &path, flags) {
-                    // What hides files there is locked, and comes along.
-                    Err(Errno::INVAL) => Ok(open_tree(CWD, &path, flags | OpenTreeFlags::AT_RECURSIVE)?),
-                    opened => Ok(opened?),
-                }
-            })?,
-            PidNamespaceSource::Own | PidNamespaceSource::Pod(_) | PidNamespaceSource::Host => {
-                open_tree(CWD, &path, flags)?
-            }
-        };
-        if !is_proc_root(&tree) {
-            return Err(io::Error::other("it is not the root of a proc file system"));
-        }
-        let attributes = MountAttributes {
-            no_suid: true,
-            no_dev: true,
-            no_exec: true,
-            private: true,
-            ..MountAttributes::default()
-        };
-        set_mount_attributes(&tree, attributes)?;
-        Ok(tree)
-    };
-    open().map(Some).map_err(|source| RootError::Kernel {
-        what: "/proc",
-        source,
-    })
-}
-
-fn is_proc_root(tree: &OwnedFd) -> bool {
-    let is_proc = fstatfs(tree).is_ok_and(|stat| stat.f_type == PROC_SUPER_MAGIC);
-    is_proc && fstat(tree).is_ok_and(|stat| stat.st_ino == PROC_ROOT_INODE)
-}
-
-/// Mounts /proc: a view of the given one, or this process namespace's own.
-fn mount_proc(root: &RootDir, shared: Option<OwnedFd>) -> Result<(), RootError> {
-    let own = KernelMount {
-        kind: "proc",
-        target: "/proc",
-        attributes: MountAttrFlags::MOUNT_ATTR_NOSUID
-            | MountAttrFlags::MOUNT_ATTR_NODEV
-            | MountAttrFlags::MOUNT_ATTR_NOEXEC,
-        options: &[],
-    };
-    let Some(tree) = shared else {
-        return own.make(root);
-    };
-    let target = look_up(root, Path::new(own.target), Links::Refuse, Missing::MakeDirectory)?;
-    attach_to(&tree, &target).map_err(|source| RootError::Kernel {
-        what: own.target,
-        source,
-    })
-}
-
-/// `host_root` is the host's number of the container's root.
-fn mount_kernel_files(root: &RootDir, privileged: bool, host_root: u32) -> Result<(), RootError> {
-    let plain = MountAttrFlags::MOUNT_ATTR_NOSUID
-        | MountAttrFlags::MOUNT_ATTR_NODEV
-        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    let dev = if privileged {
-        MountAttrFlags::MOUNT_ATTR_NOSUID
-    } else {
-        MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV
-    };
-    let sys = if privileged {
-        plain
-    } else {
-        plain | MountAttrFlags::MOUNT_ATTR_RDONLY
-    };
-    let pts = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    let terminal_group = host_root.saturating_add(TERMINAL_GROUP).to_string();
-    let mounts: [(_, _, _, &[_]); 4] = [
-        ("tmpfs", "/dev", dev, &[("mode", "755"), ("size", "65536k")]),
-        (
-            "devpts",
-            "/dev/pts",
-            pts,
-            &[
-                ("newinstance", ""),
-                ("ptmxmode", "0666"),
-                ("mode", "0620"),
-                ("gid", &terminal_group),
-            ],
-        ),
-        ("mqueue", "/dev/mqueue", plain, &[]),
-        ("sysfs", "/sys", sys, &[]),
-    ];
-    for (kind, target, attributes, options) in mounts {
-        let mount = KernelMount {
-            kind,
-            target,
-            attributes,
-            options,
-        };
-        mount.make(root)?;
-    }
-    Ok(())
-}
-
-impl KernelMount<'_> {
-    /// An image that has a link in its place is refused.
-    fn make(&self, root: &RootDir) -> Result<(), RootError> {
-        let target = look_up(
-            root,
-            Path::new(self.target),
-            Links::Refuse,
-            Missing::MakeDirectory,
-        )?;
-        self.detached()
-            .and_then(|tree| attach_to(&tree, &target))
-            .map_err(|source| RootError::Kernel {
-                what: self.target,
-                source,
-            })
-    }
-
-    fn detached(&self) -> io::Result<OwnedFd> {
-        let context = fsopen(self.kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
-        for (name, value) in self.options {
-            if value.is_empty() {
-                fsconfig_set_flag(context.as_fd(), *name)?;
-            } else {
-                fsconfig_set_string(context.as_fd(), *name, *value)?;
-            }
-        }
-        fsconfig_create(context.as_fd())?;
-        Ok(fsmount(
-            context.as_fd(),
-            FsMountFlags::FSMOUNT_CLOEXEC,
-            self.attributes,
-        )?)
-    }
-}
-
-fn mount_cgroup_root(root: &RootDir, cgroup: &Cgroup, privileged: bool) -> Result<(), RootError> {
-    let mut attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
-        | MountAttrFlags::MOUNT_ATTR_NODEV
-        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    if !privileged && cgroup.is_v2() {
-        attributes |= MountAttrFlags::MOUNT_ATTR_RDONLY;
-    }
-    let (kind, options): (_, &[_]) = if cgroup.is_v2() {
-        ("cgroup2", &[])
-    } else {
-        ("tmpfs", &[("mode", "755"), ("size", "64k")])
-    };
-    let mount = KernelMount {
-        kind,
-        target: "/sys/fs/cgroup",
-        attributes,
-        options,
-    };
-    mount.make(root)
-}
-
 fn look_up(root: &RootDir, path: &Path, links: Links, missing: Missing) -> Result<Target, RootError> {
     root.look_up(path, links, missing)
         .map_err(|source| RootError::Attach {
@@ -585,28 +376,17 @@ fn attach(
     };
     let target = look_up(root, &bind.target, Links::Follow, missing)?;
     check(&target)?;
-    let mount = || -> io::Result<()> {
-        let mut attributes = bind.attributes;
-        // With the others, unless they are also for what is mounted below it.
-        attributes.read_only |= bind.read_only && !attributes.recursive;
-        set_mount_attributes(&bind.tree, attributes)?;
-        if bind.read_only && !attributes.read_only {
-            let read_only = MountAttributes {
-                read_only: true,
-                ..MountAttributes::default()
-            };
-            set_mount_attributes(&bind.tree, read_only)?;
-        }
-        attach_to(&bind.tree, &target)
-    };
-    mount().map_err(failed)
+    let prepared = bind.set_attributes();
+    prepared
+        .and_then(|()| attach_to(&bind.tree, &target))
+        .map_err(failed)
 }
 
 /// Refuses the root itself and what belongs to the kernel: what hides and protects files there would cover the volume's
 /// instead, and programs would take the volume's word for the kernel's. A whole proc file system is allowed.
 fn check_volume_target(bind: &Bind, target: &Target) -> Result<(), RootError> {
     let allowed = if target.path == Path::new("/proc") {
-        is_proc_root(&bind.tree)
+        kernel_files::is_proc_root(&bind.tree)
     } else {
         is_free(&target.path)
     };
@@ -655,134 +435,6 @@ fn keep_writable(root: &RootDir, path: &Path) -> Result<(), RootError> {
             path: path.to_owned(),
             source,
         })
-}
-
-/// Hides and protects what shows or changes the host. `null` is a detached mount of a device file.
-fn protect_kernel_files(root: &RootDir, spec: &ContainerSpec, null: OwnedFd) -> Result<(), RootError> {
-    let mut mask = Mask {
-        root,
-        file: Cover::new(null),
-        directory: None,
-    };
-    if !spec.confinement.privileged && !spec.confinement.unmasked {
-        let Confinement {
-            masked_paths,
-            read_only_paths,
-            ..
-        } = &spec.confinement;
-        for path in paths_or(masked_paths.as_deref(), &MASKED_PATHS) {
-            mask.hide(&path, links_at(&path))?;
-        }
-        for path in paths_or(read_only_paths.as_deref(), &READ_ONLY_PATHS) {
-            protect(root, &path)?;
-        }
-    }
-    Ok(())
-}
-
-fn paths_or(given: Option<&[PathBuf]>, default: &[&str]) -> Vec<PathBuf> {
-    given.map_or_else(
-        || default.iter().map(PathBuf::from).collect(),
-        <[PathBuf]>::to_vec,
-    )
-}
-
-/// The kernel's own files are what their paths say; an image may have links anywhere else.
-fn links_at(path: &Path) -> Links {
-    if path.starts_with("/proc") || path.starts_with("/sys") {
-        Links::Refuse
-    } else {
-        Links::Follow
-    }
-}
-
-/// Something empty that is put over others. Once it is mounted somewhere it can be cloned.
-struct Cover {
-    tree: OwnedFd,
-    attached: bool,
-}
-
-impl Cover {
-    const fn new(tree: OwnedFd) -> Self {
-        Self {
-            tree,
-            attached: false,
-        }
-    }
-
-    fn put_over(&mut self, target: &Target) -> io::Result<()> {
-        if self.attached {
-            return attach_to(&clone_opened(&self.tree, OpenTreeFlags::empty())?, target);
-        }
-        attach_to(&self.tree, target)?;
-        self.attached = true;
-        Ok(())
-    }
-}
-
-/// What hides files and directories.
-struct Mask<'a> {
-    root: &'a RootDir,
-    file: Cover,
-    /// Made when it is needed.
-    directory: Option<Cover>,
-}
-
-impl Mask<'_> {
-    /// Puts something empty over a path, if it is there.
-    fn hide(&mut self, path: &Path, links: Links) -> Result<(), RootError> {
-        let mut hidden = || -> io::Result<()> {
-            let target = self.root.look_up(path, links, Missing::Refuse)?;
-            if FileType::from_raw_mode(fstat(&target.fd)?.st_mode) != FileType::Directory {
-                return self.file.put_over(&target);
-            }
-            let directory = match &mut self.directory {
-                Some(directory) => directory,
-                none => none.insert(Cover::new(empty_directory()?)),
-            };
-            directory.put_over(&target)
-        };
-        unless_missing(path, hidden())
-    }
-}
-
-fn empty_directory() -> io::Result<OwnedFd> {
-    let mount = KernelMount {
-        kind: "tmpfs",
-        target: "",
-        attributes: MountAttrFlags::MOUNT_ATTR_RDONLY
-            | MountAttrFlags::MOUNT_ATTR_NOSUID
-            | MountAttrFlags::MOUNT_ATTR_NODEV
-            | MountAttrFlags::MOUNT_ATTR_NOEXEC,
-        options: &[("size", "0"), ("nr_inodes", "2"), ("mode", "555")],
-    };
-    mount.detached()
-}
-
-/// Makes a path read-only, if it is there.
-fn protect(root: &RootDir, path: &Path) -> Result<(), RootError> {
-    let protected = || -> io::Result<()> {
-        let target = root.look_up(path, links_at(path), Missing::Refuse)?;
-        let tree = clone_opened(&target.fd, OpenTreeFlags::AT_RECURSIVE)?;
-        let read_only = MountAttributes {
-            read_only: true,
-            recursive: true,
-            ..MountAttributes::default()
-        };
-        set_mount_attributes(&tree, read_only)?;
-        attach_to(&tree, &target)
-    };
-    unless_missing(path, protected())
-}
-
-fn unless_missing(path: &Path, result: io::Result<()>) -> Result<(), RootError> {
-    match result {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(RootError::Hide {
-            path: path.to_owned(),
-            source,
-        }),
-        Ok(()) | Err(_) => Ok(()),
-    }
 }
 
 fn make_root_read_only(root: &RootDir) -> io::Result<()> {

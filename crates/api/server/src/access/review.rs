@@ -169,7 +169,7 @@ impl ReviewPath {
     }
 
     /// Asking, in the words of access rules.
-    fn attributes(&self) -> Attributes {
+    pub(crate) fn attributes(&self) -> Attributes {
         Attributes::Resource(ResourceAttributes {
             verb: "create".to_owned(),
             group: self.kind.group().name().to_owned(),

@@ -1,9 +1,10 @@
 //! Who looks after the kinds that others act on. A controller watches the objects that it acts on, so a kind that nobody
 //! watches is one that nobody acts on.
 //!
-//! kubectl watches to show something, and does not count.
+//! kubectl watches to show something, and does not count. What is watched at other servers of the same store is known from what
+//! they say about it every few seconds, see [`super::copies`].
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::json;
@@ -19,7 +20,14 @@ const SPECTATOR: &str = "kubectl";
 
 /// How many watches are open, by the plural of what they are about.
 #[derive(Debug, Default)]
-pub(crate) struct Attendance(Mutex<HashMap<&'static str, OpenWatches>>);
+pub(crate) struct Attendance {
+    here: Mutex<HashMap<&'static str, OpenWatches>>,
+    /// At other servers of the same store.
+    elsewhere: Mutex<Watched>,
+}
+
+/// What is watched, by plurals, and whether of some kind the metadata alone.
+pub(crate) type Watched = BTreeMap<String, bool>;
 
 #[derive(Debug, Default, Clone, Copy)]
 struct OpenWatches {
@@ -57,7 +65,7 @@ impl Attendance {
     }
 
     fn count(&self, plural: &'static str, view: View, change: impl Fn(usize) -> usize) {
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.here.lock().unwrap_or_else(PoisonError::into_inner);
         let watches = open.entry(plural).or_default();
         watches.all = change(watches.all);
         if view == View::Metadata {
@@ -66,8 +74,27 @@ impl Attendance {
     }
 
     fn of(&self, plural: &str) -> OpenWatches {
-        let open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        open.get(plural).copied().unwrap_or_default()
+        let open = self.here.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watches = open.get(plural).copied().unwrap_or_default();
+        let elsewhere = self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(of_metadata) = elsewhere.get(plural) {
+            watches.all += 1;
+            watches.metadata += usize::from(*of_metadata);
+        }
+        watches
+    }
+
+    /// What is watched at this server.
+    pub(crate) fn watched_here(&self) -> Watched {
+        let open = self.here.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = open.iter().filter(|(_, watches)| watches.all > 0);
+        open.map(|(plural, watches)| ((*plural).to_owned(), watches.metadata > 0))
+            .collect()
+    }
+
+    /// Notes what is watched at other servers of the same store.
+    pub(crate) fn set_elsewhere(&self, watched: Watched) {
+        *self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner) = watched;
     }
 
     /// Whether somebody removes what owners leave behind, and lets objects go that wait for that.
@@ -157,6 +184,12 @@ mod tests {
         drop((watch, collector));
         assert!(attendance.complaint(ResourceKind::JOB).is_some());
         assert!(!attendance.collects(ResourceKind::JOB));
+        attendance.set_elsewhere([("jobs".to_owned(), false)].into());
+        assert_eq!(attendance.complaint(ResourceKind::JOB), None);
+        assert!(!attendance.collects(ResourceKind::JOB));
+        attendance.set_elsewhere([("jobs".to_owned(), true)].into());
+        assert!(attendance.collects(ResourceKind::JOB));
+        assert_eq!(attendance.watched_here(), Watched::new());
         assert_eq!(attendance.complaint(ResourceKind::Pod), None);
         assert_eq!(attendance.complaint(ResourceKind::ENDPOINTS), None);
     }

@@ -25,12 +25,16 @@ const WRITTEN_AT_ONCE: usize = 64;
 /// How often roles are gathered again because one that gathers is gathered itself.
 const MAX_GATHERINGS: usize = 8;
 
+/// Whether this is the key of a role or a binding.
+pub(super) fn is_policy(key: &str) -> bool {
+    let mut kinds = POLICY_KINDS.iter();
+    kinds.any(|kind| key.starts_with(&kind.prefix(None)))
+}
+
 impl Registry {
     /// Makes a change in the store. One of roles or bindings is counted, so that the policy is read again.
     pub(super) async fn swap(&self, swap: Swap) -> Result<Swapped, StoreError> {
-        let is_policy = POLICY_KINDS
-            .iter()
-            .any(|kind| swap.key.starts_with(&kind.prefix(None)));
+        let is_policy = is_policy(&swap.key);
         let swapped = self.store.swap(swap).await?;
         if is_policy && matches!(swapped, Swapped::Done(_)) {
             self.policy_changes.fetch_add(1, Ordering::AcqRel);

@@ -1,7 +1,8 @@
 //! Services: the addresses and ports that they get, and the Service by which Pods find this server.
 //!
 //! What must always hold: no two Services have the same cluster address or node port. Writes of Services are made one
-//! after the other for that, and what is taken is read from the store each time.
+//! after the other for that, and what is taken is read from the store each time. Servers that share a store take turns: each
+//! write begins with a ticket, a change of one key, and is made only if no other ticket was taken since.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -16,6 +17,7 @@ use super::resource::{ObjectPath, ResourceKind};
 use super::writes::ChangedObject;
 use super::{Registry, Written};
 use crate::rest::status::{ApiError, StatusReason};
+use crate::store::{Expect, Revision, Swap, Swapped};
 
 /// Ports of nodes that Services may have.
 const NODE_PORTS: std::ops::RangeInclusive<i64> = 30_000..=32_767;
@@ -23,6 +25,10 @@ const NODE_PORTS: std::ops::RangeInclusive<i64> = 30_000..=32_767;
 const HEADLESS: &str = "None";
 /// The Service by which Pods find this server.
 const KUBERNETES: &str = "kubernetes";
+/// Changed by every ticket.
+const TURN: &str = "/turns/services";
+/// How often a ticket is asked for that others are faster with.
+const MAX_TICKETS: usize = 16;
 
 /// The addresses that Services get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,16 +98,64 @@ pub(super) struct Taken<'a> {
     addresses: HashSet<String>,
     ports: HashSet<i64>,
     range: ServiceRange,
+    /// `None` if no other server writes to the store.
+    ticket: Option<Revision>,
     _turn: MutexGuard<'a, ()>,
 }
 
+impl Taken<'_> {
+    /// What must still hold when the Service is written.
+    pub(super) fn guard(&self) -> Option<(String, Expect)> {
+        self.ticket
+            .map(|ticket| (TURN.to_owned(), Expect::Revision(ticket)))
+    }
+}
+
+/// Whether this is the key of what [`Taken::guard`] asks for.
+pub(super) fn is_turn(key: &str) -> bool {
+    key == TURN
+}
+
+/// Lets others have their turn.
+pub(super) async fn yield_turn() {
+    let pause = std::time::Duration::from_millis(rand::random_range(1..=20));
+    tokio::time::sleep(pause).await;
+}
+
 impl Registry {
+    /// Takes a ticket: no other server writes a Service before we do, or we do not write it.
+    async fn service_ticket(&self) -> Result<Revision, ApiError> {
+        for _ in 0..MAX_TICKETS {
+            let (found, _) = self.store.get(TURN).await?;
+            let swap = Swap {
+                key: TURN.to_owned(),
+                expect: found.map_or(Expect::Absent, |found| Expect::Revision(found.revision)),
+                value: Some(bytes::Bytes::new()),
+                guards: Vec::new(),
+            };
+            match self.store.swap(swap).await? {
+                Swapped::Done(ticket) => return Ok(ticket),
+                Swapped::Conflict(_) | Swapped::GuardFailed { .. } => yield_turn().await,
+            }
+        }
+        Err(ApiError::too_many_requests())
+    }
+
     /// What is taken, for a write of a Service; `None` for other kinds.
-    pub(super) async fn taken(&self, kind: ResourceKind) -> Result<Option<Taken<'_>>, ApiError> {
+    pub(super) async fn taken(
+        &self,
+        kind: ResourceKind,
+        dry_run: bool,
+    ) -> Result<Option<Taken<'_>>, ApiError> {
         if kind != ResourceKind::SERVICE {
             return Ok(None);
         }
         let turn = self.service_turn.lock().await;
+        let ticket = if self.store.is_shared() && !dry_run {
+            Some(self.service_ticket().await?)
+        } else {
+            None
+        };
         let (services, _) = self.all(kind, None).await?;
         let addresses = services.iter().flat_map(addresses).map(str::to_owned).collect();
         let ports = services.iter().flat_map(node_ports).collect();
@@ -109,12 +163,39 @@ impl Registry {
             addresses,
             ports,
             range: self.service_range,
+            ticket,
             _turn: turn,
         }))
     }
 
-    /// Makes the Service `kubernetes` and what it leads to: this server.
-    pub(crate) async fn publish_own_service(&self, server: SocketAddr) -> Result<(), ApiError> {
+    /// Makes the Service `kubernetes` and what it leads to: this server, and others that share its store. They should all
+    /// listen on one port: an `EndpointSlice` has room for one.
+    pub(crate) async fn publish_own_service(&self, servers: &[SocketAddr]) -> Result<(), ApiError> {
+        let mut servers = servers.to_vec();
+        servers.sort_unstable_by_key(|server| (server.port(), server.ip()));
+        servers.dedup();
+        let Some(server) = servers.first().copied() else {
+            return Ok(());
+        };
+        let same_port = servers
+            .iter()
+            .filter(|other| other.port() == server.port() && other.is_ipv4() == server.is_ipv4());
+        let addresses: Vec<String> = same_port.map(|server| server.ip().to_string()).collect();
+        let subsets: Vec<Value> = servers
+            .chunk_by(|one, other| one.port() == other.port())
+            .map(|chunk| {
+                let addresses: Vec<Value> = chunk
+                    .iter()
+                    .map(|server| json!({"ip": server.ip().to_string()}))
+                    .collect();
+                let ports = json!([{"name": "https", "port": chunk[0].port(), "protocol": "TCP"}]);
+                json!({"addresses": addresses, "ports": ports})
+            })
+            .collect();
+        let slice: Vec<Value> = addresses
+            .iter()
+            .map(|address| json!({"addresses": [address], "conditions": {"ready": true}}))
+            .collect();
         let labels = json!({"component": "apiserver", "provider": "kubernetes"});
         let service = json!({
             "metadata": {"name": KUBERNETES, "namespace": "default", "labels": labels},
@@ -124,11 +205,10 @@ impl Registry {
             },
         });
         let ports = json!([{"name": "https", "port": server.port(), "protocol": "TCP"}]);
-        let address = server.ip().to_string();
         let endpoints = json!({
             "metadata": {"name": KUBERNETES, "namespace": "default",
                 "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
-            "subsets": [{"addresses": [{"ip": address}], "ports": ports}],
+            "subsets": subsets,
         });
         let family = match server.ip() {
             IpAddr::V4(_) => "IPv4",
@@ -138,7 +218,7 @@ impl Registry {
             "metadata": {"name": KUBERNETES, "namespace": "default",
                 "labels": {"kubernetes.io/service-name": KUBERNETES}},
             "addressType": family,
-            "endpoints": [{"addresses": [address], "conditions": {"ready": true}}],
+            "endpoints": slice,
             "ports": ports,
         });
         self.put_own(ResourceKind::SERVICE, service, &["/spec/ports"])
@@ -166,8 +246,14 @@ impl Registry {
         let path = ObjectPath::stored(kind, Some(object.namespace()), object.name());
         match self.get(&path).await {
             Err(error) if error.reason == StatusReason::NotFound => {
-                let taken = self.taken(kind).await?;
-                return self.ensure_with(kind, object, taken.as_ref()).await;
+                for _ in 0..MAX_TICKETS {
+                    let taken = self.taken(kind, false).await?;
+                    match self.ensure_with(kind, object.clone(), taken.as_ref()).await {
+                        Err(error) if error.reason == StatusReason::Conflict => yield_turn().await,
+                        ensured => return ensured,
+                    }
+                }
+                return Err(ApiError::too_many_requests());
             }
             Err(error) => return Err(error),
             Ok(_) => {}

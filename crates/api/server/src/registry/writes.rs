@@ -63,10 +63,10 @@ impl Registry {
             ));
         }
         let generated = object.name().is_empty() && !object.generate_name().is_empty();
-        let taken = self.taken(path.endpoint.kind).await?;
         let mut attempts = 0;
         let object = loop {
             attempts += 1;
+            let taken = self.taken(path.endpoint.kind, options.dry_run).await?;
             let mut object = object.clone();
             if generated {
                 object.set_meta("name", json!(object::generate_name(object.generate_name())));
@@ -74,11 +74,23 @@ impl Registry {
             let admitted = self.admit_new(path.endpoint, object, taken.as_ref())?;
             let mut object = admitted.object;
             managed::record(None, &mut object, path, options, writer);
-            match self.insert(path.endpoint, object, options.dry_run).await {
+            match self
+                .insert(path.endpoint, object, options.dry_run, taken.as_ref())
+                .await
+            {
                 Err(error)
                     if error.reason == StatusReason::AlreadyExists
                         && generated
                         && attempts < MAX_NAME_ATTEMPTS => {}
+                // Another server was faster with a Service.
+                Err(error)
+                    if error.reason == StatusReason::Conflict
+                        && taken.is_some()
+                        && attempts < MAX_CHANGE_ATTEMPTS =>
+                {
+                    drop(taken);
+                    services::yield_turn().await;
+                }
                 Err(error) => return Err(error),
                 Ok(object) => {
                     warnings.extend(admitted.warnings);
@@ -125,15 +137,16 @@ impl Registry {
         endpoint: Endpoint,
         mut object: Object,
         dry_run: bool,
+        taken: Option<&Taken<'_>>,
     ) -> Result<Object, ApiError> {
         let kind = endpoint.kind;
         let name = object.name().to_owned();
         let namespace = kind.info().namespaced.then(|| object.namespace().to_owned());
         for _ in 0..MAX_CHANGE_ATTEMPTS {
-            let guards = match &namespace {
-                Some(namespace) => vec![self.open_namespace(endpoint, namespace, &name).await?],
-                None => Vec::new(),
-            };
+            let mut guards: Vec<_> = taken.and_then(Taken::guard).into_iter().collect();
+            if let Some(namespace) = &namespace {
+                guards.push(self.open_namespace(endpoint, namespace, &name).await?);
+            }
             let key = kind.key(namespace.as_deref(), &name);
             if dry_run {
                 let (found, _) = self.store.get(&key).await?;
@@ -154,6 +167,9 @@ impl Registry {
                     return Ok(object);
                 }
                 Swapped::Conflict(_) => return Err(ApiError::already_exists(endpoint, &name)),
+                Swapped::GuardFailed { key } if services::is_turn(&key) => {
+                    return Err(ApiError::modified(endpoint, &name));
+                }
                 // The namespace was changed meanwhile; look again whether it still takes objects.
                 Swapped::GuardFailed { .. } => {}
             }
@@ -195,7 +211,7 @@ impl Registry {
     ) -> Result<(), ApiError> {
         let endpoint = kind.storage();
         let object = self.admit_new(endpoint, object, taken)?.object;
-        match self.insert(endpoint, object, false).await {
+        match self.insert(endpoint, object, false, taken).await {
             Err(error) if error.reason == StatusReason::AlreadyExists => Ok(()),
             Err(error) => Err(error),
             Ok(_) => Ok(()),
@@ -212,14 +228,12 @@ impl Registry {
         let decoded = kinds::decode(path.endpoint, body, options.field_validation, self.rules)?;
         let mut sent = decoded.object;
         place(&mut sent, path)?;
-        let taken = self.taken(path.endpoint.kind).await?;
         let changed = self
-            .change(path, options.dry_run, |old| {
+            .change_with(path, options.dry_run, |old, taken| {
                 let changed = self.admit(path, old, sent.clone(), options, FieldWriter::Update)?;
-                keep_assigned(path, old, changed, taken.as_ref())
+                keep_assigned(path, old, changed, taken)
             })
             .await;
-        drop(taken);
         let missing = matches!(&changed, Err(error) if error.reason == StatusReason::NotFound);
         if missing && path.endpoint.info().create_on_update && path.subresource.is_none() {
             let decoded = Decoded {
@@ -247,9 +261,8 @@ impl Registry {
             Patch::Apply(config) => FieldWriter::Apply(config),
             Patch::Json(_) | Patch::Merge(_) | Patch::Strategic(_) => FieldWriter::Update,
         };
-        let taken = self.taken(endpoint.kind).await?;
         let changed = self
-            .change(path, options.dry_run, |old| {
+            .change_with(path, options.dry_run, |old, taken| {
                 let shown = self.present(endpoint, old.clone());
                 let patched = patch::apply(wanted, endpoint, &shown, options)?;
                 let body = Parsed {
@@ -261,10 +274,9 @@ impl Registry {
                 place(&mut sent, path)?;
                 let mut change = self.admit(path, old, sent, options, writer)?;
                 change.warnings.splice(0..0, decoded.warnings);
-                keep_assigned(path, old, change, taken.as_ref())
+                keep_assigned(path, old, change, taken)
             })
             .await;
-        drop(taken);
         match (&changed, wanted) {
             (Err(error), Patch::Apply(config))
                 if error.reason == StatusReason::NotFound && path.subresource.is_none() =>
@@ -325,21 +337,52 @@ impl Registry {
         mut compute: impl FnMut(&Object) -> Result<ChangedObject, ApiError> + Send,
     ) -> Result<Written, ApiError> {
         for _ in 0..MAX_CHANGE_ATTEMPTS {
-            let entry = self.entry(path).await?;
-            let old = Object::from_entry(&entry)?;
-            let ChangedObject { object, warnings } = compute(&old)?;
-            if let Some(object) = self.replace(path, &entry, object, dry_run).await? {
-                return Ok(Written {
-                    object,
-                    warnings,
-                    created: false,
-                });
+            if let Some(written) = self.try_change(path, dry_run, None, &mut compute).await? {
+                return Ok(written);
             }
         }
-        Err(ApiError::modified(
-            path.endpoint,
-            path.name.as_deref().unwrap_or_default(),
-        ))
+        let name = path.name.as_deref().unwrap_or_default();
+        Err(ApiError::modified(path.endpoint, name))
+    }
+
+    /// As [`Self::change`]; what gives a Service its address is told what others have.
+    async fn change_with(
+        &self,
+        path: &ObjectPath,
+        dry_run: bool,
+        mut compute: impl FnMut(&Object, Option<&Taken<'_>>) -> Result<ChangedObject, ApiError> + Send,
+    ) -> Result<Written, ApiError> {
+        for _ in 0..MAX_CHANGE_ATTEMPTS {
+            let taken = self.taken(path.endpoint.kind, dry_run).await?;
+            let taken = taken.as_ref();
+            let changed = self
+                .try_change(path, dry_run, taken, |old| compute(old, taken))
+                .await?;
+            if let Some(written) = changed {
+                return Ok(written);
+            }
+        }
+        let name = path.name.as_deref().unwrap_or_default();
+        Err(ApiError::modified(path.endpoint, name))
+    }
+
+    /// `None` if somebody else changed the object meanwhile.
+    async fn try_change(
+        &self,
+        path: &ObjectPath,
+        dry_run: bool,
+        taken: Option<&Taken<'_>>,
+        mut compute: impl FnMut(&Object) -> Result<ChangedObject, ApiError> + Send,
+    ) -> Result<Option<Written>, ApiError> {
+        let entry = self.entry(path).await?;
+        let old = Object::from_entry(&entry)?;
+        let ChangedObject { object, warnings } = compute(&old)?;
+        let replaced = self.replace(path, &entry, object, dry_run, taken).await?;
+        Ok(replaced.map(|object| Written {
+            object,
+            warnings,
+            created: false,
+        }))
     }
 
     /// Stores a changed object; `None` if somebody else changed it meanwhile.
@@ -349,6 +392,7 @@ impl Registry {
         entry: &StoredObject,
         mut object: Object,
         dry_run: bool,
+        taken: Option<&Taken<'_>>,
     ) -> Result<Option<Object>, ApiError> {
         let value = object.encode();
         // The last finalizer of an object whose end has begun is gone: so is the object.
@@ -362,7 +406,7 @@ impl Registry {
             key: entry.key.clone(),
             expect: Expect::Revision(entry.revision),
             value: Some(value).filter(|_| !ended),
-            guards: Vec::new(),
+            guards: taken.and_then(Taken::guard).into_iter().collect(),
         };
         match self.swap(swap).await? {
             Swapped::Done(revision) => {

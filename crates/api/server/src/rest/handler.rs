@@ -100,20 +100,29 @@ impl Handler {
         source: SocketAddr,
         request: Request<Body>,
     ) -> BoxFuture<'static, Response<Body>> {
-        let record = || AuditRecord::new(&request, caller.as_ref().ok(), source);
-        let audited = self.audit.as_ref().map(|audit| audit.begin(record()));
         let (asked, began) = (RequestLabels::of(&request), Instant::now());
+        let (audited, request) = match &self.audit {
+            Some(audit) => {
+                let record = AuditRecord::new(&request, caller.as_ref().ok(), source);
+                let (audited, request) = audit.begin(record, request);
+                (Some(audited), request)
+            }
+            None => (None, request),
+        };
         Box::pin(async move {
+            if let Some(audited) = &audited {
+                audited.received().await;
+            }
             let answered = match caller {
                 Ok(identity) => self.answer(identity, request).await,
                 Err(error) => Err(error),
             };
             let answer = answered.unwrap_or_else(|error| failure(&error));
             self.metrics.answered(asked, answer.status(), began.elapsed());
-            if let Some(audited) = audited {
-                audited.answered(answer.status()).await;
+            match audited {
+                Some(audited) => audited.answered(answer).await,
+                None => answer,
             }
-            answer
         })
     }
 

@@ -177,6 +177,19 @@ pub(crate) struct WriteOptions {
 const MAX_MANAGER_BYTES: usize = 128;
 
 impl WriteOptions {
+    /// Those of a write that the server makes itself.
+    pub(crate) fn of_server() -> Self {
+        Self {
+            dry_run: false,
+            field_validation: FieldValidation::Strict,
+            field_manager: "pulselet".to_owned(),
+            force: false,
+            node: None,
+            caller: None,
+            grants: None,
+        }
+    }
+
     /// `user_agent` names the manager of clients that do not name themselves.
     pub(crate) fn parse(query: &Query, user_agent: &str) -> Result<Self, ApiError> {
         let field_validation = match query.text("fieldValidation") {

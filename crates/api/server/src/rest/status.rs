@@ -293,7 +293,19 @@ impl From<StoreError> for ApiError {
                 error.retry_after = Some(1);
                 error
             }
+            StoreError::Unanswered { .. } => {
+                tracing::error!(%error, "the store did not answer a change");
+                Self::timeout(&error.to_string())
+            }
+            StoreError::Unreachable { .. } => {
+                tracing::error!(%error, "the store failed a request");
+                let mut unavailable = Self::new(StatusReason::ServiceUnavailable, error.to_string());
+                unavailable.retry_after = Some(1);
+                unavailable
+            }
+            StoreError::TooLarge => Self::new(StatusReason::RequestEntityTooLarge, error.to_string()),
             StoreError::Open { .. }
+            | StoreError::ReadCredential { .. }
             | StoreError::Format { .. }
             | StoreError::StartWriter { .. }
             | StoreError::Read { .. }

@@ -244,6 +244,10 @@ impl Store for SqliteStore {
         &self.shared.identity
     }
 
+    fn is_shared(&self) -> bool {
+        false
+    }
+
     fn trouble(&self) -> Option<String> {
         lock(&self.shared.trouble).clone()
     }

@@ -1,8 +1,8 @@
 //! The newest changes, in memory, shared by all watches.
 //!
-//! Revisions in the window have no gaps. A watch that falls behind its start reads the rest from the database. What every
-//! watch has had the time to read is let go of, see [`Window::let_go`]: a server that had much to do and is idle now keeps
-//! none of it.
+//! Between its floor and its newest revision the window has every change there was. A watch that is further back than the
+//! floor reads the rest from the store. What every watch has had the time to read is let go of, see [`Window::let_go`]: a
+//! server that had much to do and is idle now keeps none of it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,12 +18,15 @@ const MAX_BATCH: usize = 256;
 
 #[derive(Debug)]
 pub(super) struct Window {
-    /// The revision of the first change in `changes`, or of the next one to come.
-    first: u64,
+    /// Changes after this one are in `changes`.
+    floor: Revision,
+    /// There are no further changes up to here. It may be later than the last of `changes`: a store that others write to as well
+    /// counts their changes, too.
+    newest: Revision,
     changes: VecDeque<Arc<Change>>,
     bytes: usize,
     /// The newest change at the last [`Window::let_go`].
-    seen: u64,
+    seen: Revision,
 }
 
 /// What a window has for a reader.
@@ -39,15 +42,22 @@ impl Window {
     /// An empty window after `latest`.
     pub(super) const fn new(latest: Revision) -> Self {
         Self {
-            first: latest.0 + 1,
+            floor: latest,
+            newest: latest,
             changes: VecDeque::new(),
             bytes: 0,
-            seen: latest.0,
+            seen: latest,
         }
     }
 
+    /// Changes after this one are in the window.
+    pub(super) const fn floor(&self) -> Revision {
+        self.floor
+    }
+
     pub(super) fn push(&mut self, mut change: Change) {
-        debug_assert_eq!(change.revision.0, self.first + self.changes.len() as u64);
+        debug_assert!(change.revision >= self.newest, "changes come in order");
+        self.newest = change.revision;
         self.share_previous(&mut change);
         self.bytes += change.bytes();
         self.changes.push_back(Arc::new(change));
@@ -58,12 +68,17 @@ impl Window {
         }
     }
 
+    /// There was no further change up to this revision.
+    pub(super) fn advance(&mut self, newest: Revision) {
+        self.newest = self.newest.max(newest);
+    }
+
     fn drop_oldest(&mut self) -> bool {
         let Some(oldest) = self.changes.pop_front() else {
             return false;
         };
         self.bytes -= oldest.bytes();
-        self.first += 1;
+        self.floor = oldest.revision;
         true
     }
 
@@ -72,10 +87,10 @@ impl Window {
         let Some(previous) = &mut change.previous else {
             return;
         };
-        let place = previous.revision.0.checked_sub(self.first);
-        let earlier = place
-            .and_then(|place| usize::try_from(place).ok())
-            .and_then(|place| self.changes.get(place));
+        let place = self
+            .changes
+            .binary_search_by_key(&previous.revision, |change| change.revision);
+        let earlier = place.ok().and_then(|place| self.changes.get(place));
         if let Some(value) = earlier.and_then(|earlier| earlier.value.as_ref())
             && *value == previous.value
         {
@@ -91,30 +106,37 @@ impl Window {
 
     /// Lets go of the changes that were there at the last call already. Returns whether some are left.
     pub(super) fn let_go(&mut self) -> bool {
-        while self.first <= self.seen && self.drop_oldest() {}
-        self.seen = (self.first + self.changes.len() as u64).saturating_sub(1);
+        while self
+            .changes
+            .front()
+            .is_some_and(|oldest| oldest.revision <= self.seen)
+        {
+            self.drop_oldest();
+        }
+        self.seen = self.newest;
         self.changes.shrink_to_fit();
         !self.changes.is_empty()
     }
 
     /// Matching changes after a position.
     pub(super) fn after(&self, position: Revision, prefix: &str) -> Lookup {
-        let Some(skip) = (position.0 + 1).checked_sub(self.first) else {
+        if position < self.floor {
             return Lookup::TooOld;
-        };
-        let skip = usize::try_from(skip).unwrap_or(usize::MAX);
-        let mut found = Vec::new();
+        }
+        let skip = self.changes.partition_point(|change| change.revision <= position);
+        let mut found: Vec<Arc<Change>> = Vec::new();
         let mut reached = position;
         for change in self.changes.iter().skip(skip) {
+            // Changes that were made at once are given at once.
+            if found.len() >= MAX_BATCH && change.revision > reached {
+                return Lookup::Found(found, reached);
+            }
             reached = change.revision;
             if change.key.starts_with(prefix) {
                 found.push(Arc::clone(change));
-                if found.len() == MAX_BATCH {
-                    break;
-                }
             }
         }
-        Lookup::Found(found, reached)
+        Lookup::Found(found, reached.max(self.newest))
     }
 }
 
@@ -191,6 +213,32 @@ mod tests {
         );
         window.push(change(10, "/a", 100));
         assert!(matches!(window.after(Revision(9), "/"), Lookup::Found(found, _) if found.len() == 1));
+    }
+
+    #[test]
+    fn revisions_of_others_leave_gaps_and_move_readers_on() {
+        let mut window = Window::new(Revision(10));
+        window.push(change(14, "/a", 1));
+        window.push(change(20, "/b", 1));
+        window.advance(Revision(25));
+        for (position, expected) in [(10, 2), (13, 2), (14, 1), (19, 1), (20, 0), (25, 0)] {
+            let Lookup::Found(found, reached) = window.after(Revision(position), "/") else {
+                panic!("the window covers revision {position}");
+            };
+            assert_eq!((found.len(), reached), (expected, Revision(25)), "{position}");
+        }
+        assert_eq!(window.after(Revision(9), "/"), Lookup::TooOld);
+        assert!(window.let_go());
+        assert!(!window.let_go());
+        assert_eq!(
+            (window.floor(), window.after(Revision(19), "/")),
+            (Revision(20), Lookup::TooOld)
+        );
+        // One who has seen more than the window is not moved back.
+        assert_eq!(
+            window.after(Revision(30), "/"),
+            Lookup::Found(Vec::new(), Revision(30))
+        );
     }
 
     #[test]

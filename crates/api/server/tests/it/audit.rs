@@ -71,3 +71,111 @@ async fn changes_and_refusals_are_recorded_and_reads_are_not() {
         json!(["system:masters", "system:authenticated"])
     );
 }
+
+const POLICY: &str = "
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+omitManagedFields: true
+rules:
+- {level: Metadata, resources: [{group: '', resources: [secrets]}]}
+- {level: RequestResponse, verbs: [create, patch], resources: [{group: '', resources: [configmaps]}]}
+- {level: Request, verbs: [update], resources: [{group: '', resources: [configmaps]}]}
+- {level: Metadata, verbs: [watch], omitStages: [ResponseStarted]}
+- {level: Metadata, nonResourceURLs: [/version], omitStages: [ResponseComplete]}
+- {level: Metadata, nonResourceURLs: [/livez]}
+";
+
+/// What a line is about, at which level and stage, and with which bodies.
+fn summary(line: &Value) -> Value {
+    json!([
+        line["verb"],
+        line["objectRef"]["resource"],
+        line["level"],
+        line["stage"],
+        line["requestObject"]["data"],
+        line["responseObject"]["data"]
+    ])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_says_what_is_recorded_and_with_which_bodies() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (path, policy) = (
+        directory.path().join("audit.log"),
+        directory.path().join("policy.yaml"),
+    );
+    std::fs::write(&policy, POLICY).expect("written");
+    let server = TestServer::start_with(|config| {
+        config.audit_log = Some(path.clone());
+        config.audit_policy = Some(policy);
+    });
+    let mut admin = Client::admin(&server).await;
+    let map = json!({"metadata": {"name": "m"}, "data": {"a": "b"}});
+    let (code, made) = admin.post(MAPS, &map).await;
+    assert_eq!(
+        (code, &made["data"]),
+        (201, &json!({"a": "b"})),
+        "the answer is whole"
+    );
+    assert_eq!(admin.get(&format!("{MAPS}/m")).await.0, 200);
+    let secret = json!({"metadata": {"name": "s"}, "stringData": {"password": "hunter2"}});
+    assert_eq!(
+        admin.post("/api/v1/namespaces/default/secrets", &secret).await.0,
+        201
+    );
+    let changed = json!({"data": {"a": "c"}}).to_string();
+    let answer = admin
+        .send(
+            Method::PATCH,
+            &format!("{MAPS}/m"),
+            "application/merge-patch+json",
+            changed,
+        )
+        .await;
+    assert_eq!(answer.status(), 200);
+    let (_, patched) = crate::client::collect(answer).await;
+    assert!(!patched.is_empty(), "the answer is sent, too");
+    let put = admin.json(Method::PUT, &format!("{MAPS}/m"), Some(&map)).await;
+    assert_eq!(put.0, 200);
+    let broken = admin
+        .send(Method::POST, MAPS, "application/json", "{".to_owned())
+        .await;
+    assert_eq!(crate::client::collect(broken).await.0, 400);
+    assert_eq!(admin.get("/version").await.0, 200);
+    assert_eq!(admin.get("/livez").await.0, 200);
+    let mut events = Client::admin(&server)
+        .await
+        .watch(&format!("{MAPS}?watch=true&timeoutSeconds=1"))
+        .await;
+    while events.next().await.is_some() {}
+    drop((events, admin));
+    drop(server);
+
+    let text = std::fs::read_to_string(&path).expect("the log is there");
+    assert!(
+        !text.contains("hunter2") && !text.contains("managedFields"),
+        "{text}"
+    );
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let seen: Vec<Value> = lines.iter().map(summary).collect();
+    let (b, c) = (json!({"a": "b"}), json!({"a": "c"}));
+    let done = "ResponseComplete";
+    assert_eq!(
+        seen,
+        [
+            json!(["create", "configmaps", "RequestResponse", done, b, b]),
+            json!(["create", "secrets", "Metadata", done, null, null]),
+            json!(["patch", "configmaps", "RequestResponse", done, c, c]),
+            json!(["update", "configmaps", "Request", done, b, null]),
+            json!(["create", "configmaps", "RequestResponse", done, null, null]),
+            json!(["get", null, "Metadata", done, null, null]),
+            json!(["watch", "configmaps", "Metadata", done, null, null]),
+        ]
+    );
+    assert_eq!(lines[4]["annotations"]["pulselet/left-out"], "requestObject");
+    assert_eq!(lines[4]["responseObject"]["code"], 400);
+}

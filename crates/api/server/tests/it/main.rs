@@ -3,7 +3,9 @@
 mod access;
 mod audit;
 mod client;
+mod copies;
 mod crowding;
+mod etcd;
 mod faults;
 mod harness;
 mod hostile_node;

@@ -19,15 +19,17 @@ use std::{
 use pulselet_sys::{MountAttributes, set_mount_attributes};
 use rustix::{
     fs::{
-        AtFlags, CWD, FileType, Gid, Mode, Uid, chmod, chown, chownat, fstat, major, makedev, minor, mknodat,
+        AtFlags, CWD, FileType, Gid, Mode, Uid, chown, chownat, fstat, major, makedev, minor, mknodat,
         symlinkat,
     },
     mount::{MountFlags, OpenTreeFlags, mount, open_tree},
+    process::umask,
     termios::ttyname,
 };
 
 use super::{
     Bind, RootError, clone_tree,
+    kernel_files::FreshDirectory,
     lookup::{Links, Missing, RootDir},
 };
 use crate::spec::ContainerSpec;
@@ -70,40 +72,101 @@ struct Node {
     owner: (u32, u32),
 }
 
-/// Makes what is mounted below /dev, and a read-only null device to hide files with. For this process alone the file system
-/// of the device files is mounted at `place`, where the root is mounted over it: it goes with the old root, and is not
-/// unmounted before, because every unmounting waits for all processors. `host_root` is the host's number of the
-/// container's root, to whom the usual devices belong.
-pub(super) fn device_binds(
-    spec: &ContainerSpec,
-    place: &Path,
-    terminal: Option<BorrowedFd<'_>>,
-    host_root: u32,
-) -> Result<(Vec<Bind>, OwnedFd), RootError> {
-    let console = terminal.map(console_bind).transpose()?;
-    let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
-    let options = Some(c"mode=700,size=64k");
-    mount("tmpfs", place, "tmpfs", flags, options).map_err(|errno| RootError::Devices(errno.into()))?;
-    let null = null_device(place).map_err(RootError::Devices)?;
-    let mut binds = Vec::new();
-    if !spec.confinement.privileged {
-        for (name, major, minor) in DEVICES {
-            let node = Node::open_to_all(major, minor, host_root);
-            let tree = node.make(&place.join(name)).map_err(RootError::Devices)?;
-            binds.push(device_bind(tree, Path::new("/dev").join(name), false));
+/// The device files of a container, made and not yet mounted.
+pub(super) struct Devices {
+    /// Those that every container may use, by their names in /dev.
+    usual: Vec<(&'static str, OwnedFd)>,
+    /// Those that its pod names, and its terminal.
+    pub(super) of_pod: Vec<Bind>,
+    /// A null device that cannot be written to, to hide files with.
+    pub(super) mask: OwnedFd,
+}
+
+impl Devices {
+    /// For this process alone the file system of the device files is mounted at `place`, where the root is mounted over it: it
+    /// goes with the old root, and is not unmounted before, because every unmounting waits for all processors. `host_root` is
+    /// the host's number of the container's root, to whom the usual devices belong.
+    pub(super) fn make(
+        spec: &ContainerSpec,
+        place: &Path,
+        terminal: Option<BorrowedFd<'_>>,
+        host_root: u32,
+    ) -> Result<Self, RootError> {
+        let console = terminal.map(console_bind).transpose()?;
+        // What a mount of one of these files may not do is inherited from this one.
+        let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
+        let options = Some(c"mode=700,size=64k");
+        mount("tmpfs", place, "tmpfs", flags, options).map_err(|errno| RootError::Devices(errno.into()))?;
+        // Their modes are as they are said here.
+        let usual_mask = umask(Mode::empty());
+        let mask = null_device(place).map_err(RootError::Devices)?;
+        let mut usual = Vec::new();
+        if !spec.confinement.privileged {
+            for (name, major, minor) in DEVICES {
+                let node = Node::open_to_all(major, minor, host_root);
+                usual.push((name, node.make(&place.join(name)).map_err(RootError::Devices)?));
+            }
         }
+        let mut of_pod = Vec::new();
+        for (index, device) in spec.devices.iter().enumerate() {
+            let made = like_host(&device.host_path, &place.join(format!("device{index}")));
+            let tree = made.map_err(|source| RootError::OpenSource {
+                path: device.host_path.clone(),
+                source,
+            })?;
+            let read_only = !device.permissions.contains('w');
+            of_pod.push(device_bind(tree, device.container_path.clone(), read_only));
+        }
+        of_pod.extend(console);
+        umask(usual_mask);
+        Ok(Self { usual, of_pod, mask })
     }
-    for (index, device) in spec.devices.iter().enumerate() {
-        let made = like_host(&device.host_path, &place.join(format!("device{index}")));
-        let tree = made.map_err(|source| RootError::OpenSource {
-            path: device.host_path.clone(),
-            source,
-        })?;
-        let read_only = !device.permissions.contains('w');
-        binds.push(device_bind(tree, device.container_path.clone(), read_only));
+
+    /// Mounts the usual ones, and makes the links and, for a privileged container, the device files of the host. With users of
+    /// its own a pod gets no rights on the host's devices by that: they belong to whom they belong on the host.
+    pub(super) fn fill(
+        &self,
+        root: &RootDir,
+        dev: &FreshDirectory,
+        of_host: &[DeviceFile],
+        own_users: bool,
+    ) -> io::Result<()> {
+        for (link, target) in [
+            ("fd", "/proc/self/fd"),
+            ("stdin", "/proc/self/fd/0"),
+            ("stdout", "/proc/self/fd/1"),
+            ("stderr", "/proc/self/fd/2"),
+            ("ptmx", "pts/ptmx"),
+        ] {
+            symlinkat(target, dev, link)?;
+        }
+        for (name, tree) in &self.usual {
+            dev.attach_file(tree, name)?;
+        }
+        for device in of_host.iter().filter(|device| device.path != Path::new("ptmx")) {
+            device.make(root, own_users)?;
+        }
+        Ok(())
     }
-    binds.extend(console);
-    Ok((binds, null))
+}
+
+impl DeviceFile {
+    fn make(&self, root: &RootDir, own_users: bool) -> io::Result<()> {
+        let path = Path::new("/dev").join(&self.path);
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Ok(());
+        };
+        let parent = root.look_up(parent, Links::Refuse, Missing::MakeDirectory)?;
+        let mode = Mode::from_raw_mode(self.mode);
+        mknodat(parent.fd.as_fd(), name, self.kind, mode, self.number)?;
+        if own_users {
+            let (uid, gid) = self.owner;
+            let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+            let flags = AtFlags::SYMLINK_NOFOLLOW;
+            chownat(parent.fd.as_fd(), name, Some(uid), Some(gid), flags)?;
+        }
+        Ok(())
+    }
 }
 
 fn device_bind(tree: OwnedFd, target: PathBuf, read_only: bool) -> Bind {
@@ -131,14 +194,14 @@ impl Node {
         }
     }
 
-    /// Makes it and returns a detached mount of it. The path is the host's.
+    /// Makes it and returns a detached mount of it. The path is the host's, and the process masks no bits of modes.
     fn make(&self, path: &Path) -> io::Result<OwnedFd> {
-        let mode = Mode::from_raw_mode(self.mode);
-        mknodat(CWD, path, self.kind, mode, self.number)?;
-        // The process's mask has taken some of it away.
-        chmod(path, mode)?;
-        let (uid, gid) = self.owner;
-        chown(path, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+        mknodat(CWD, path, self.kind, Mode::from_raw_mode(self.mode), self.number)?;
+        // It is root's already.
+        if self.owner != (0, 0) {
+            let (uid, gid) = self.owner;
+            chown(path, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+        }
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
         Ok(open_tree(CWD, path, flags)?)
     }
@@ -233,40 +296,4 @@ pub(super) fn host_devices() -> Vec<DeviceFile> {
         }
     }
     found
-}
-
-/// Makes the links and, for a privileged container, the device files below /dev. No volume is mounted there yet. With
-/// users of its own a pod gets no rights on the host's devices by that: they belong to whom they belong on the host.
-pub(super) fn fill_dev(root: &RootDir, devices: &[DeviceFile], own_users: bool) -> io::Result<()> {
-    let dev = root.look_up(Path::new("/dev"), Links::Refuse, Missing::Refuse)?;
-    for (link, target) in [
-        ("fd", "/proc/self/fd"),
-        ("stdin", "/proc/self/fd/0"),
-        ("stdout", "/proc/self/fd/1"),
-        ("stderr", "/proc/self/fd/2"),
-        ("ptmx", "pts/ptmx"),
-    ] {
-        symlinkat(target, &dev.fd, link)?;
-    }
-    for device in devices.iter().filter(|device| device.path != Path::new("ptmx")) {
-        let path = Path::new("/dev").join(&device.path);
-        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-            continue;
-        };
-        let parent = root.look_up(parent, Links::Refuse, Missing::MakeDirectory)?;
-        let mode = Mode::from_raw_mode(device.mode);
-        mknodat(parent.fd.as_fd(), name, device.kind, mode, device.number)?;
-        if own_users {
-            let (uid, gid) = device.owner;
-            let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-            chownat(
-                parent.fd.as_fd(),
-                name,
-                Some(uid),
-                Some(gid),
-                AtFlags::SYMLINK_NOFOLLOW,
-            )?;
-        }
-    }
-    Ok(())
 }

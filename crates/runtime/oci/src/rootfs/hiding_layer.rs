@@ -20,7 +20,7 @@ use rustix::{
     mount::{MountAttrFlags, MoveMountFlags, OpenTreeFlags, move_mount, open_tree},
 };
 
-use super::KernelMount;
+use super::kernel_files::KernelMount;
 
 /// Who else may do what with a directory, beside its mode.
 const ACCESS_LIST: &str = "system.posix_acl_access";

@@ -85,17 +85,24 @@ impl RootDir {
     /// Makes what is missing at the end of a path that is there otherwise, and has no links. `None` leaves it to a walk.
     fn make_plain(&self, path: &Path, missing: Missing) -> Option<Target> {
         let (parent, name) = (path.parent()?, path.file_name()?);
-        let parent = self.look_up_plain(parent).ok()?;
-        match missing {
+        let found;
+        let (parent, path) = if parent == Path::new("/") {
+            (self.as_fd(), parent.join(name))
+        } else {
+            found = self.look_up_plain(parent).ok()?;
+            (found.fd.as_fd(), found.path.join(name))
+        };
+        let fd = match missing {
             Missing::Refuse => return None,
-            Missing::MakeDirectory => mkdirat(&parent.fd, name, Mode::from_raw_mode(0o755)).ok()?,
-            Missing::MakeFile => make_file(parent.fd.as_fd(), name).ok()?,
-        }
-        let fd = open_itself(parent.fd.as_fd(), name).ok()?;
-        // Somebody may have put a link in its place.
-        let is_link = FileType::from_raw_mode(fstat(&fd).ok()?.st_mode) == FileType::Symlink;
-        let path = parent.path.join(name);
-        (!is_link).then_some(Target { fd, path })
+            Missing::MakeDirectory => {
+                mkdirat(parent, name, Mode::from_raw_mode(0o755)).ok()?;
+                // A link that somebody has put in its place is none.
+                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                openat(parent, name, flags, Mode::empty()).ok()?
+            }
+            Missing::MakeFile => make_file(parent, name).ok()?,
+        };
+        Some(Target { fd, path })
     }
 
     /// Opens a path on which nothing is missing and no link is: most are like that, and it is one call where a walk is three
@@ -207,7 +214,7 @@ impl Walk<'_> {
             }
             let made = match missing {
                 Missing::Refuse => return Err(Errno::NOENT.into()),
-                Missing::MakeFile if self.pending.is_empty() => make_file(here, name),
+                Missing::MakeFile if self.pending.is_empty() => make_file(here, name).map(drop),
                 Missing::MakeDirectory | Missing::MakeFile => mkdirat(here, name, Mode::from_raw_mode(0o755)),
             };
             match made {
@@ -226,9 +233,10 @@ fn open_itself(parent: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<Owned
     openat(parent, name, flags, Mode::empty())
 }
 
-fn make_file(parent: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<()> {
+/// Makes an empty file, which was not there; it comes opened.
+pub(super) fn make_file(parent: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    openat(parent, name, flags, Mode::from_raw_mode(0o644)).map(drop)
+    openat(parent, name, flags, Mode::from_raw_mode(0o644))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
-use super::super::{Change, Expect, Revision, StoreError, StoreIdentity, Swap, Swapped};
+use super::super::{Change, Revision, StoreError, StoreIdentity, Swap, Swapped};
 use super::reader::{self, to_sql};
 use super::{Shared, schema};
 
@@ -288,23 +288,16 @@ fn stored_bytes(change: &Change) -> u64 {
     (value + previous) as u64
 }
 
-fn holds(found: Option<Revision>, expect: Expect) -> bool {
-    match expect {
-        Expect::Absent => found.is_none(),
-        Expect::Present => found.is_some(),
-        Expect::Revision(revision) => found == Some(revision),
-    }
-}
-
 fn apply(connection: &Connection, swap: Swap, next: Revision) -> rusqlite::Result<(Swapped, Option<Change>)> {
     for (key, expect) in &swap.guards {
         let found = reader::current(connection, key)?;
-        if !holds(found.map(|entry| entry.revision), *expect) {
+        if !expect.holds(found.map(|entry| entry.revision)) {
             return Ok((Swapped::GuardFailed { key: key.clone() }, None));
         }
     }
     let previous = reader::current(connection, &swap.key)?;
-    if !holds(previous.as_ref().map(|entry| entry.revision), swap.expect) {
+    let found = previous.as_ref().map(|entry| entry.revision);
+    if !swap.expect.holds(found) {
         return Ok((Swapped::Conflict(previous), None));
     }
     match &swap.value {
