@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::access::review::ReviewGroup;
 use crate::node_proxy::usage;
-use crate::registry::resource::{Endpoint, GroupVersion, Subresource};
+use crate::registry::resource::{Endpoint, GroupVersion, ResourceKind, Subresource};
 
 const VERBS: [&str; 8] = [
     "create",
@@ -144,6 +144,7 @@ fn subresource_type(
         Subresource::Exec => (group, "v1", "PodExecOptions"),
         Subresource::PortForward => (group, "v1", "PodPortForwardOptions"),
         Subresource::Scale => ("autoscaling", "v1", "Scale"),
+        Subresource::Proxy if endpoint.kind == ResourceKind::SERVICE => (group, "v1", "ServiceProxyOptions"),
         Subresource::Proxy if endpoint.info().namespaced => (group, "v1", "PodProxyOptions"),
         Subresource::Proxy => (group, "v1", "NodeProxyOptions"),
         Subresource::Token => ("authentication.k8s.io", "v1", "TokenRequest"),
@@ -151,6 +152,7 @@ fn subresource_type(
         | Subresource::EphemeralContainers
         | Subresource::Finalize
         | Subresource::Log
+        | Subresource::Resize
         | Subresource::Status => (group, "v1", endpoint.info().kind),
     }
 }

@@ -7,6 +7,7 @@
 
 mod dial;
 mod proxy;
+mod service;
 mod target;
 pub(crate) mod usage;
 
@@ -30,6 +31,7 @@ use crate::rest::room::Permit;
 use crate::rest::status::{ApiError, StatusReason};
 use crate::rest::{Body, BodyError};
 use dial::{DialError, Dialer};
+use proxy::PodAddress;
 pub(crate) use proxy::ProxyPath;
 pub(crate) use target::{NodeRequest, target};
 
@@ -124,13 +126,15 @@ impl Nodes {
             path.check_node(&target)?;
             let sender = self.dialer.dial(&target).await.map_err(NodeError::Dial)?;
             (sender, target.name().to_owned())
+        } else if path.is_service() {
+            let (pods, _) = self
+                .registry
+                .all(ResourceKind::Pod, Some(target.namespace()))
+                .await?;
+            self.dial_first(&service::addresses(path, &target, &pods)?)
+                .await?
         } else {
-            let address = path.pod_address(&target)?;
-            let sender = self.dialer.dial_pod(&address).await.map_err(NodeError::Dial)?;
-            (
-                sender,
-                std::net::SocketAddr::new(address.address, address.port).to_string(),
-            )
+            self.dial_first(&[path.pod_address(&target)?]).await?
         };
         let upgrade = hyper::upgrade::on(&mut request);
         let passed_on = path.passed_on(request.uri().query());
@@ -145,6 +149,21 @@ impl Nodes {
         }
         let (peer, code) = (host, answer.status());
         Err(NodeError::ProxyRedirect { peer, code }.into())
+    }
+
+    /// A connection to the first of these addresses that takes one, and its name.
+    async fn dial_first(&self, addresses: &[PodAddress]) -> Result<(SendRequest<Body>, String), ApiError> {
+        let mut failed = None;
+        for address in addresses {
+            match self.dialer.dial_pod(address).await {
+                Ok(sender) => {
+                    let host = std::net::SocketAddr::new(address.address, address.port);
+                    return Ok((sender, host.to_string()));
+                }
+                Err(error) => failed = Some(NodeError::Dial(error).into()),
+            }
+        }
+        Err(failed.unwrap_or_else(ApiError::no_such_path))
     }
 
     /// Sends a request over a connection of its own and returns the answer.

@@ -1,7 +1,8 @@
 //! Who sends a request.
 //!
-//! There are four ways to prove who you are: a client certificate of our authority (name and groups are its subject),
-//! a bearer token of the token file, one of a service account (`tokens`), or nothing, which is anonymous.
+//! There are five ways to prove who you are: a client certificate of our authority (name and groups are its subject),
+//! a bearer token of the token file, one of a service account or one to bootstrap with (`tokens`), or nothing, which is
+//! anonymous.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -21,7 +22,7 @@ use sha2::{Digest, Sha256};
 
 use super::pki::{self, PkiError};
 use super::revocation::{RevocationError, RevocationList};
-use super::tokens::{Proved, ServiceAccountTokens, TokenError, own_audiences};
+use super::tokens::{BootstrapToken, Proved, ServiceAccountTokens, TokenError, own_audiences};
 use super::{ADMIN_GROUP, ANONYMOUS, NODE_GROUP, NODE_USER_PREFIX};
 use crate::rest::status::ApiError;
 
@@ -226,6 +227,9 @@ impl Authenticator {
         audiences: &[String],
     ) -> Result<Proved, TokenError> {
         let Some(identity) = self.tokens.get(&hash(token)) else {
+            if let Some(token) = BootstrapToken::parse(token) {
+                return self.service_accounts.verify_bootstrap(token, audiences).await;
+            }
             return self.service_accounts.verify(token, audiences).await;
         };
         // A token of the file is for this server.

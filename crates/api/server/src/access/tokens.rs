@@ -2,8 +2,10 @@
 //!
 //! A token is a JSON Web Token of the server's own key. It counts until its time is over, for the audiences it names, and
 //! only as long as the service account, and the pod, secret or node it is bound to, are the ones for which it was made: that
-//! is looked up whenever it is shown. `request` makes them, for `kubectl create token` and for nodes.
+//! is looked up whenever it is shown. `request` makes them, for `kubectl create token` and for nodes. `bootstrap` knows the tokens
+//! with which nodes join.
 
+mod bootstrap;
 mod jwt;
 mod request;
 
@@ -14,6 +16,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+pub(crate) use bootstrap::BootstrapToken;
 pub use jwt::KeyError;
 use jwt::TokenKey;
 

@@ -1,4 +1,4 @@
-//! What a pod or a node serves itself, passed on: `pods/proxy` and `nodes/proxy`.
+//! What a pod or a node serves itself, passed on: `pods/proxy`, `services/proxy` and `nodes/proxy`.
 //!
 //! `/api/v1/namespaces/NS/pods/web:8080/proxy/status?x=1` is `/status?x=1` at port 8080 of the pod. A name may begin with a
 //! scheme, `https:web:8443`. A pod's address is what its node says: addresses of the server's own machine are refused, or
@@ -19,7 +19,7 @@ use crate::rest::status::{ApiError, StatusReason};
 /// The port of a pod that names none.
 const DEFAULT_PORT: u16 = 80;
 
-/// A request for something behind a pod or a node.
+/// A request for something behind a pod, a service or a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ProxyPath {
     /// Its name is as the path has it, with scheme and port: access rules name it so.
@@ -47,9 +47,11 @@ impl ProxyPath {
         let (kind, namespace, name, found, tail) = match next()? {
             "namespaces" => {
                 let namespace = Some(next()?);
-                let kind = Some(next()?)
-                    .filter(|plural| *plural == "pods")
-                    .map(|_| ResourceKind::Pod)?;
+                let kind = match next()? {
+                    "pods" => ResourceKind::Pod,
+                    "services" => ResourceKind::SERVICE,
+                    _ => return None,
+                };
                 (kind, namespace, next()?, next()?, next())
             }
             "nodes" => {
@@ -91,7 +93,12 @@ impl ProxyPath {
         }
     }
 
-    /// The pod or node itself.
+    /// The port as it came; empty if none did.
+    pub(super) fn port(&self) -> &str {
+        self.parts().2
+    }
+
+    /// The pod, service or node itself.
     pub(crate) fn target(&self) -> ObjectPath {
         let (_, name, _) = self.parts();
         ObjectPath {
@@ -103,6 +110,10 @@ impl ProxyPath {
 
     pub(crate) fn is_node(&self) -> bool {
         self.object.endpoint.kind == ResourceKind::Node
+    }
+
+    pub(crate) fn is_service(&self) -> bool {
+        self.object.endpoint.kind == ResourceKind::SERVICE
     }
 
     /// Path and query as the other side gets them.
@@ -130,8 +141,17 @@ impl ProxyPath {
 
     /// Where a pod is asked.
     pub(crate) fn pod_address(&self, pod: &Object) -> Result<PodAddress, ApiError> {
-        let (scheme, _, port) = self.parts();
-        let is_tls = match scheme {
+        let port = match self.port() {
+            "" => first_port(pod),
+            port => named_port(pod, port)
+                .ok_or_else(|| ApiError::bad_request(format!("invalid pod request: port {port:?}")))?,
+        };
+        self.address_at(pod, port)
+    }
+
+    /// Where a pod is asked at this port.
+    pub(super) fn address_at(&self, pod: &Object, port: u16) -> Result<PodAddress, ApiError> {
+        let is_tls = match self.parts().0 {
             "" | "http" => false,
             "https" => true,
             other => {
@@ -139,11 +159,6 @@ impl ProxyPath {
                     "invalid pod request: scheme {other:?}"
                 )));
             }
-        };
-        let port = match port {
-            "" => first_port(pod),
-            port => named_port(pod, port)
-                .ok_or_else(|| ApiError::bad_request(format!("invalid pod request: port {port:?}")))?,
         };
         let address: IpAddr = pod.text("/status/podIP").parse().map_err(|_| {
             let why = format!("pod {:?} has no address yet", pod.name());
@@ -210,7 +225,7 @@ fn first_port(pod: &Object) -> u16 {
         .unwrap_or(DEFAULT_PORT)
 }
 
-fn named_port(pod: &Object, port: &str) -> Option<u16> {
+pub(super) fn named_port(pod: &Object, port: &str) -> Option<u16> {
     let number = port.parse().ok().or_else(|| {
         let found = ports(pod).find(|candidate| candidate["name"] == port)?;
         u16::try_from(found["containerPort"].as_u64()?).ok()
@@ -250,6 +265,7 @@ mod tests {
         for path in [
             "/api/v1/nodes/n1/status",
             "/api/v1/namespaces/a/secrets/s/proxy/",
+            "/api/v1/namespaces/a/services/s/status",
             "/api/v1/nodes//proxy/",
         ] {
             assert_eq!(ProxyPath::parse(path), None, "{path}");

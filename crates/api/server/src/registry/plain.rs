@@ -193,7 +193,7 @@ static SERVICE: PlainInfo = PlainInfo {
     ..plain(CORE, "Service", "services", "service")
         .short(&["svc"])
         .categories(ALL)
-        .parts(STATUS)
+        .parts(&[Subresource::Proxy, Subresource::Status])
         .selectable(&["spec.clusterIP", "spec.type"])
         .nodes(NodeAccess::Read)
         .acted_on(Actor::Watcher {

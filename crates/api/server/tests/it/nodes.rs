@@ -281,6 +281,22 @@ async fn what_pods_and_nodes_use_is_shown() {
     assert_eq!(code, 404);
 }
 
+/// Runs a program that uses a client of its language, with the administrator's kubeconfig.
+fn run_client(cluster: &Cluster, command: &mut Command) {
+    let output = command
+        .env("KUBECONFIG", &cluster.server.kubeconfig)
+        .env_remove("HTTPS_PROXY")
+        .env_remove("https_proxy")
+        .output()
+        .expect("it starts");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert_eq!(output.stdout, b"done\n");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_python_client_lists_watches_creates_and_executes() {
     let python = std::env::var_os("PULSELET_PYTHON");
@@ -289,19 +305,20 @@ async fn the_python_client_lists_watches_creates_and_executes() {
     }
     let python = python.expect("just looked");
     let cluster = Cluster::new().await;
-    let output = Command::new(python)
-        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/client.py"))
-        .env("KUBECONFIG", &cluster.server.kubeconfig)
-        .env_remove("HTTPS_PROXY")
-        .env_remove("https_proxy")
-        .output()
-        .expect("Python starts");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    assert_eq!(output.stdout, b"done\n");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/client.py");
+    run_client(&cluster, Command::new(python).arg(script));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_javascript_client_lists_watches_creates_and_executes() {
+    let home = std::env::var_os("PULSELET_JAVASCRIPT");
+    let what = "Node.js and a directory with the JavaScript client (PULSELET_JAVASCRIPT)";
+    if !pulselet_testing::requires(what, home.is_some()) {
+        return;
+    }
+    let cluster = Cluster::new().await;
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/client.mjs");
+    run_client(&cluster, Command::new("node").arg(script));
 }
 
 /// The pod of every test.

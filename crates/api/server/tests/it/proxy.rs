@@ -7,10 +7,11 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
-use crate::client::{Client, collect};
+use crate::client::{Client, Credential, collect};
 use crate::harness::TestServer;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
+const SERVICES: &str = "/api/v1/namespaces/default/services";
 
 /// An address of this machine that is not loopback; no packet is sent for it.
 fn own_address() -> Option<IpAddr> {
@@ -67,7 +68,7 @@ async fn a_pod_is_asked_with_everything_but_the_credentials() {
     tokio::spawn(serve(listener));
     let server = TestServer::start();
     let mut admin = Client::admin(&server).await;
-    let pod = json!({"metadata": {"name": "web"}, "spec": {"nodeName": "n1", "containers": [
+    let pod = json!({"metadata": {"name": "web", "labels": {"app": "web"}}, "spec": {"nodeName": "n1", "containers": [
         {"name": "app", "image": "app", "ports": [{"name": "http", "containerPort": port}]}]}});
     assert_eq!(admin.post(PODS, &pod).await.0, 201);
     assert_eq!(
@@ -75,7 +76,13 @@ async fn a_pod_is_asked_with_everything_but_the_credentials() {
         503,
         "it has no address"
     );
-    let status = json!({"status": {"podIP": address.to_string()}});
+    let service = json!({"metadata": {"name": "front"}, "spec": {"selector": {"app": "web"},
+        "ports": [{"name": "http", "port": 80, "targetPort": "http"}, {"name": "other", "port": 81}]}});
+    assert_eq!(admin.post(SERVICES, &service).await.0, 201);
+    let (code, unready) = admin.get(&format!("{SERVICES}/front:http/proxy/")).await;
+    assert_eq!(code, 503, "{unready}");
+    let conditions = json!([{"type": "Ready", "status": "True"}]);
+    let status = json!({"status": {"podIP": address.to_string(), "conditions": conditions}});
     let patch = "application/merge-patch+json";
     let patched = admin
         .send(
@@ -86,12 +93,14 @@ async fn a_pod_is_asked_with_everything_but_the_credentials() {
         )
         .await;
     assert_eq!(collect(patched).await.0, 200);
-    for name in [
-        "web".to_owned(),
-        "web:http".to_owned(),
-        format!("http:web:{port}"),
+    for place in [
+        format!("{PODS}/web"),
+        format!("{PODS}/web:http"),
+        format!("{PODS}/http:web:{port}"),
+        format!("{SERVICES}/front:http"),
+        format!("{SERVICES}/http:front:80"),
     ] {
-        let asked = format!("{PODS}/{name}/proxy/a/b?c=d");
+        let asked = format!("{place}/proxy/a/b?c=d");
         let (code, body) = collect(admin.send(Method::POST, &asked, "text/plain", "body.").await).await;
         let text = String::from_utf8_lossy(&body).to_lowercase();
         assert_eq!(code, 200, "{text}");
@@ -110,6 +119,17 @@ async fn a_pod_is_asked_with_everything_but_the_credentials() {
     );
     let _ = collect(inside).await;
     assert_eq!(admin.get(&format!("{PODS}/web/proxy/outside")).await.0, 503);
+    assert_eq!(admin.get(&format!("{SERVICES}/front:82/proxy/")).await.0, 400);
+    assert_eq!(admin.get(&format!("{SERVICES}/none/proxy/")).await.0, 404);
+    let inside = admin
+        .send(Method::GET, &format!("{SERVICES}/front:80/proxy/inside"), "", "")
+        .await;
+    let location = inside.headers()["location"].to_str().unwrap();
+    assert_eq!(location, format!("{SERVICES}/front:80/proxy/there?x=1"));
+    let _ = collect(inside).await;
+    let kubeconfig = server.path().join("node-n1.kubeconfig");
+    let mut node = Client::connect(&server, Credential::Kubeconfig(kubeconfig)).await;
+    assert_eq!(node.get(&format!("{SERVICES}/front:80/proxy/")).await.0, 403);
     if let Some(answer) = server.kubectl(&["get", "--raw", &format!("{PODS}/web:{port}/proxy/raw")]) {
         assert!(answer.success().starts_with("GET /raw"));
     }

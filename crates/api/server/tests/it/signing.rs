@@ -115,6 +115,49 @@ async fn a_node_joins_with_a_bootstrap_kubeconfig_and_renews_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_bootstrap_token_is_good_for_joining_as_long_as_its_secret_says_so() {
+    const SECRETS: &str = "/api/v1/namespaces/kube-system/secrets";
+    const TOKEN: &str = "abcdef.0123456789abcdef";
+    let server = TestServer::start();
+    let mut admin = Client::admin(&server).await;
+    let token = || Credential::Token(TOKEN.to_owned());
+    let mut joining = Client::connect(&server, token()).await;
+    let (asked, _) = request(NODE_CLIENT, "system:node:n7", "system:nodes", &[]);
+    assert_eq!(
+        joining.post(REQUESTS, &asked).await.0,
+        401,
+        "there is no such token"
+    );
+    let mut secret = json!({"metadata": {"name": "bootstrap-token-abcdef"}, "type": "bootstrap.kubernetes.io/token",
+        "stringData": {"token-id": "abcdef", "token-secret": "0123456789abcdef", "expiration": "2020-01-01T00:00:00Z",
+            "usage-bootstrap-authentication": "true", "auth-extra-groups": "system:bootstrappers:kubeadm:default-node-token"}});
+    assert_eq!(admin.post(SECRETS, &secret).await.0, 201);
+    assert_eq!(joining.post(REQUESTS, &asked).await.0, 401, "it has expired");
+    secret["stringData"]["expiration"] = json!("2120-01-01T00:00:00Z");
+    let own = format!("{SECRETS}/bootstrap-token-abcdef");
+    assert_eq!(admin.json(http::Method::PUT, &own, Some(&secret)).await.0, 200);
+    let answered = send(&mut joining, &mut admin, &asked).await;
+    assert_eq!(answered["spec"]["username"], "system:bootstrap:abcdef");
+    let groups = &answered["spec"]["groups"];
+    let expected = [
+        "system:bootstrappers",
+        "system:bootstrappers:kubeadm:default-node-token",
+        "system:authenticated",
+    ];
+    assert_eq!(groups, &json!(expected));
+    assert!(certificate(&answered).is_some(), "it is approved and signed");
+    assert_eq!(
+        joining.get("/api/v1/nodes").await.0,
+        403,
+        "it is good for nothing else"
+    );
+    let mut liar = Client::connect(&server, Credential::Token("abcdef.0123456789abcdee".to_owned())).await;
+    assert_eq!(liar.post(REQUESTS, &asked).await.0, 401);
+    assert_eq!(admin.json(http::Method::DELETE, &own, None).await.0, 200);
+    assert_eq!(joining.post(REQUESTS, &asked).await.0, 401, "it was taken back");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_does_not_fit_its_signer_is_not_signed() {
     let server = TestServer::start();
     let mut admin = Client::admin(&server).await;

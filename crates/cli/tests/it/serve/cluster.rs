@@ -32,6 +32,8 @@ enum Parts {
     Two { api: Vec<String>, node: Vec<String> },
     /// `api`, and `node` with nothing but a bootstrap kubeconfig.
     Bootstrapped,
+    /// The same, with a token in it.
+    BootstrappedByToken,
 }
 
 pub(crate) struct Cluster {
@@ -79,6 +81,11 @@ impl Cluster {
             api: owned(api),
             node: owned(node),
         })
+    }
+
+    /// The same with a token in a Secret, as kubeadm makes them.
+    pub(crate) fn bootstrapped_by_token() -> Option<Self> {
+        Self::new(Parts::BootstrappedByToken)
     }
 
     /// `api`, and `node`, which asks for its certificates.
@@ -193,6 +200,12 @@ impl Cluster {
             }
             Parts::Bootstrapped => {
                 self.start_api(&[]);
+                self.write_bootstrap_kubeconfig();
+                self.start_bootstrapped_node();
+            }
+            Parts::BootstrappedByToken => {
+                self.start_api(&[]);
+                self.write_token_kubeconfig();
                 self.start_bootstrapped_node();
             }
         }
@@ -242,7 +255,7 @@ impl Cluster {
             .push(node.stdout(Stdio::null()).spawn().expect("pulselet starts"));
     }
 
-    fn start_bootstrapped_node(&mut self) {
+    fn write_bootstrap_kubeconfig(&self) {
         let printed = Command::new(env!("CARGO_BIN_EXE_pulselet"))
             .args(["api", "bootstrap-kubeconfig", "--data-dir"])
             .arg(self.path("api"))
@@ -250,6 +263,33 @@ impl Cluster {
             .expect("pulselet runs");
         assert!(printed.status.success(), "{printed:?}");
         std::fs::write(self.path("bootstrap.kubeconfig"), printed.stdout).expect("a kubeconfig");
+    }
+
+    /// A kubeconfig with a token, and the Secret of the token.
+    fn write_token_kubeconfig(&self) {
+        self.kubectl(&[
+            "create",
+            "secret",
+            "generic",
+            "bootstrap-token-abcdef",
+            "--namespace=kube-system",
+            "--type=bootstrap.kubernetes.io/token",
+            "--from-literal=token-id=abcdef",
+            "--from-literal=token-secret=0123456789abcdef",
+            "--from-literal=usage-bootstrap-authentication=true",
+        ]);
+        let admin = std::fs::read_to_string(&self.kubeconfig).expect("the administrator's kubeconfig");
+        // Everything but who comes.
+        let mut lines: Vec<&str> = admin
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("client-"))
+            .collect();
+        lines.push("    token: abcdef.0123456789abcdef\n");
+        let text = lines.join("\n");
+        std::fs::write(self.path("bootstrap.kubeconfig"), text).expect("a kubeconfig");
+    }
+
+    fn start_bootstrapped_node(&mut self) {
         let mut node = self.command("node");
         node.arg("--bootstrap-kubeconfig")
             .arg(self.path("bootstrap.kubeconfig"));

@@ -43,6 +43,21 @@ fn a_node_has_its_certificates_signed_and_serves_with_them() {
 }
 
 #[test]
+fn a_node_joins_with_a_bootstrap_token() {
+    let Some(cluster) = Cluster::bootstrapped_by_token() else {
+        return;
+    };
+    let node = cluster.until_node_ready();
+    let requests = cluster.kubectl(&["get", "csr", "--no-headers"]);
+    assert!(requests.contains("system:bootstrap:abcdef"), "{requests}");
+    let kept = std::fs::read_to_string(cluster.data().join("node.kubeconfig")).expect("a kubeconfig");
+    assert!(
+        kept.contains(&format!("system:node:{node}")) && !kept.contains("0123456789abcdef"),
+        "{kept}"
+    );
+}
+
+#[test]
 fn a_pod_has_a_token_that_the_api_knows() {
     let Some(cluster) = Cluster::serve(&[]) else {
         return;
