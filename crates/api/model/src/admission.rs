@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use crate::dropping::{drop_disabled, hidden, keep_hidden, new_signals, refuses_signals};
 use crate::field::FieldError;
 use crate::gates::{Gate, GateSet};
-use crate::pod::Pod;
+use crate::pod::{Container, Pod};
 use crate::profile::Profile;
 use crate::status::PodStatus;
 use crate::validation::SignalRule;
@@ -121,6 +121,50 @@ pub fn admit_ephemeral_containers(
     Ok(Admission { pod, warnings })
 }
 
+/// Admits other CPU and memory for the containers of a Pod. What else of `new` differs is not looked at, unless its containers
+/// are others.
+pub fn admit_resize(
+    old: &Pod,
+    new: Pod,
+    profile: Profile,
+    gates: GateSet,
+) -> Result<Admission, Vec<FieldError>> {
+    let mut pod = old.clone();
+    pod.spec.containers = resized(&old.spec.containers, new.spec.containers);
+    pod.spec.init_containers = resized(&old.spec.init_containers, new.spec.init_containers);
+    let warnings = keep_hidden(&mut pod, old, gates);
+    defaults::set_defaults(&mut pod);
+    let errors = validation::validate_resize(&pod, old, profile);
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    if pod.spec != old.spec {
+        pod.metadata.generation = Some(old.metadata.generation.unwrap_or_default() + 1);
+    }
+    Ok(Admission { pod, warnings })
+}
+
+/// The stored containers with the resources of those that were sent. Others than those are left for validation to refuse.
+fn resized(old: &[Container], new: Vec<Container>) -> Vec<Container> {
+    let names = |containers: &[Container]| -> Vec<String> {
+        containers
+            .iter()
+            .map(|container| container.name.clone())
+            .collect()
+    };
+    if names(old) != names(&new) {
+        return new;
+    }
+    let pairs = old.iter().zip(new);
+    pairs
+        .map(|(old, new)| Container {
+            resources: new.resources,
+            resize_policy: new.resize_policy,
+            ..old.clone()
+        })
+        .collect()
+}
+
 /// What a client need not send back, and cannot change.
 fn keep_system_metadata(new: &mut Pod, old: &Pod) {
     let (new, old) = (&mut new.metadata, &old.metadata);
@@ -138,7 +182,7 @@ fn keep_system_metadata(new: &mut Pod, old: &Pod) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pod::{Container, EphemeralContainer};
+    use crate::pod::EphemeralContainer;
 
     fn running() -> Pod {
         let mut pod = Pod::default();

@@ -22,6 +22,7 @@ mod profile;
 mod qos;
 pub mod quantity;
 mod requests;
+mod resize;
 pub mod status;
 mod validation;
 mod warning;
@@ -29,7 +30,9 @@ mod warning;
 /// The Kubernetes types that we use as they are: volumes, security contexts, affinity, metadata.
 pub use k8s_openapi as openapi;
 
-pub use admission::{Admission, admit_create, admit_ephemeral_containers, admit_local, admit_update};
+pub use admission::{
+    Admission, admit_create, admit_ephemeral_containers, admit_local, admit_resize, admit_update,
+};
 pub use annotation::{PROBES_ANNOTATION, ProbesAnnotationError, apply_probes_annotation, probes_annotation};
 pub use decode::{
     DecodeError, Decoded, DecodedObject, Document, Documents, MAX_DOCUMENT_BYTES, ManifestObject, Position,
@@ -47,6 +50,7 @@ pub use probe::{
 pub use profile::Profile;
 pub use qos::class as qos_class;
 pub use requests::{ResourceTotals, Shortage, pod_limits, pod_requests};
+pub use resize::{RESIZABLE, keep_resources, same_resources};
 pub use status::{ContainerStatusFields, PodStatus};
 pub use validation::{NameRule, validate_metadata};
 pub use warning::Warning;

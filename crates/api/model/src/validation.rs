@@ -10,6 +10,7 @@ mod metadata;
 mod mount;
 mod names;
 mod probe;
+mod resize;
 mod resources;
 mod scheduling;
 mod security;
@@ -24,6 +25,7 @@ use crate::profile::Profile;
 pub(crate) use container::as_container;
 pub(crate) use metadata::MIRROR_POD;
 pub use metadata::{NameRule, validate_metadata};
+pub(crate) use resize::validate_resize;
 pub(crate) use update::{validate_ephemeral_update, validate_update};
 
 const DNS_POLICIES: [&str; 4] = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];

@@ -152,6 +152,7 @@ fn subresource_type(
         | Subresource::EphemeralContainers
         | Subresource::Finalize
         | Subresource::Log
+        | Subresource::Resize
         | Subresource::Status => (group, "v1", endpoint.info().kind),
     }
 }

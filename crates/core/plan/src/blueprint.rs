@@ -4,12 +4,14 @@
 //! it is shared, not copied. Only what a single creation of a container needs (variables, mounts, users, limits) is left
 //! in the manifest and read when that container is created.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use pulselet_engine::plan::{Hook, PodPlan, ProbeKind};
 use pulselet_model::openapi::api::core::v1::VolumeMount;
-use pulselet_model::{Container, EphemeralContainer, LifecycleHandler, PodSpec, ResourceTotals};
+use pulselet_model::openapi::apimachinery::pkg::api::resource::Quantity;
+use pulselet_model::quantity::Amount;
+use pulselet_model::{Container, EphemeralContainer, LifecycleHandler, PodSpec, RESIZABLE, ResourceTotals};
 
 use crate::convert::manifest_probe;
 use crate::refusal::PodRefusal;
@@ -54,6 +56,50 @@ pub struct ContainerBlueprint {
     pub tty: bool,
     /// How much of the disk it may take; `None` if that is not limited.
     pub storage_limit: Option<Box<StorageLimit>>,
+    /// `None` for containers that never have any.
+    pub resources: Option<Box<DeclaredResources>>,
+}
+
+/// What a container requests and may use, as its manifest says it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeclaredResources {
+    pub requests: BTreeMap<String, String>,
+    pub limits: BTreeMap<String, String>,
+    /// Resources of which another amount takes another life.
+    restarts: BTreeSet<String>,
+}
+
+impl DeclaredResources {
+    fn read(container: &Container) -> Self {
+        let texts = |list: &Option<BTreeMap<String, Quantity>>| {
+            let list = list.iter().flatten();
+            list.map(|(name, quantity)| (name.clone(), quantity.0.clone()))
+                .collect()
+        };
+        let policies = container.resize_policy.iter();
+        let restarting = policies.filter(|policy| policy.restart_policy == "RestartContainer");
+        Self {
+            requests: texts(&container.resources.requests),
+            limits: texts(&container.resources.limits),
+            restarts: restarting.map(|policy| policy.resource_name.clone()).collect(),
+        }
+    }
+
+    /// Whether a container that runs with these is to have others.
+    pub fn differs(&self, wanted: &Self) -> bool {
+        RESIZABLE.into_iter().any(|name| self.differs_in(name, wanted))
+    }
+
+    /// Whether the container has to be restarted to have the others.
+    pub fn change_restarts(&self, wanted: &Self) -> bool {
+        let mut changed = RESIZABLE.into_iter().filter(|name| self.differs_in(name, wanted));
+        changed.any(|name| wanted.restarts.contains(name))
+    }
+
+    fn differs_in(&self, name: &str, wanted: &Self) -> bool {
+        let of = |list: &BTreeMap<String, String>| Amount::parse(list.get(name)?).ok();
+        of(&self.requests) != of(&wanted.requests) || of(&self.limits) != of(&wanted.limits)
+    }
 }
 
 /// A volume's mount, as far as the status shows it.
@@ -120,6 +166,7 @@ impl ContainerBlueprint {
             stdin: container.stdin,
             tty: container.tty,
             storage_limit: StorageLimit::read(&container.resources).map(Box::new),
+            resources: Some(Box::new(DeclaredResources::read(container))),
         }
     }
 
@@ -134,6 +181,7 @@ impl ContainerBlueprint {
             stdin: container.stdin,
             tty: container.tty,
             storage_limit: None,
+            resources: None,
         }
     }
 

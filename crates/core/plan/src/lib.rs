@@ -24,7 +24,9 @@ pub mod timing;
 mod unserved;
 pub mod volume;
 
-pub use blueprint::{ContainerBlueprint, MessagePolicy, MountBlueprint, PodBlueprint, PullPolicy};
+pub use blueprint::{
+    ContainerBlueprint, DeclaredResources, MessagePolicy, MountBlueprint, PodBlueprint, PullPolicy,
+};
 pub use config::{ConfigError, NodeConfig, parse_cluster_domain};
 pub use convert::{PlanError, convert};
 pub use duties::NodeDuties;

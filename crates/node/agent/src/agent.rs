@@ -18,6 +18,7 @@ mod observe;
 mod pods;
 mod publish;
 mod requests;
+mod resize;
 mod starvation;
 mod succession;
 mod transitions;
@@ -247,6 +248,8 @@ impl Agent {
                 self.look();
                 self.measure_volumes();
                 self.attend_to_duties();
+                self.retry_resizes();
+                self.count_running();
             }
             Wake::LightSave => {
                 self.mark_some_lightly_changed();

@@ -67,6 +67,14 @@ impl Context<'_> {
     }
 }
 
+/// The limits of a container as its manifest has them; none if there is no such container.
+pub(crate) fn container_resources(pod: &Pod, name: &str) -> Resources {
+    let container = pod.find_container(name);
+    container
+        .map(|container| security::resources(&container.resources))
+        .unwrap_or_default()
+}
+
 /// What the pod has a right to beside other pods.
 pub(crate) fn pod_claim(pod: &Pod) -> PodClaim {
     PodClaim {

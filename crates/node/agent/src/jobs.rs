@@ -11,6 +11,7 @@ mod full_logs;
 mod hook;
 mod image;
 mod life;
+mod resize;
 mod sandbox;
 mod storage;
 mod unused_images;
@@ -36,6 +37,7 @@ pub(crate) use full_logs::GrowingLog;
 pub(crate) use hook::HookJob;
 pub(crate) use image::ImageJob;
 pub(crate) use life::{CreateJob, RemoveJob, SignalsJob, StopJob, Target};
+pub(crate) use resize::{ContainerResize, ResizeJob, Resized};
 pub(crate) use storage::{ContainerStorage, StorageMeasurement};
 pub(crate) use volumes::Measurement;
 
@@ -182,6 +184,7 @@ pub(crate) enum JobResult {
         uid: String,
         message: String,
     },
+    Resized(Resized),
     /// Nothing of the pod is left on disk.
     CleanedUp,
 }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use pulselet_agent::{ChangedObjects, SourceKind, SourceObject};
 use serde::Deserialize;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::backoff::Backoff;
@@ -79,19 +79,24 @@ impl ObjectWatches {
                 stays
             });
             while tasks.try_join_next().is_some() {}
+            let mut is_full = false;
             for object in objects {
                 if watched.contains_key(&object) {
                     continue;
                 }
                 let Some(place) = pool.take() else {
                     tracing::debug!("no more objects are watched; the others are looked at in rounds");
+                    is_full = true;
                     break;
                 };
                 let watch = ObjectWatch::new(object.clone(), Arc::clone(&self.shared));
                 watched.insert(object, tasks.spawn(watch.run(place)));
             }
-            if wanted.changed().await.is_err() {
-                return;
+            tokio::select! {
+                changed = wanted.changed() => if changed.is_err() {
+                    return;
+                },
+                () = pool.freed(), if is_full => {}
             }
         }
     }
@@ -105,28 +110,51 @@ impl Shared {
 
 /// The connections for watches, each of which a client makes when it is first used.
 #[derive(Debug)]
-struct Pool<C>(Vec<(C, Arc<Semaphore>)>);
+struct Pool<C> {
+    connections: Vec<(C, Arc<Semaphore>)>,
+    freed: Arc<Notify>,
+}
 
-/// Room for one watch.
+/// Room for one watch. The permit goes first, so that there is room when it is said that there is.
 #[derive(Debug)]
 struct Place<C> {
     client: C,
     _permit: OwnedSemaphorePermit,
+    _freed: FreedPlace,
+}
+
+/// Says, when it goes, that there is room.
+#[derive(Debug)]
+struct FreedPlace(Arc<Notify>);
+
+impl Drop for FreedPlace {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
 }
 
 impl<C: Clone> Pool<C> {
     fn new(client: impl Fn() -> C) -> Self {
         let connection = |_| (client(), Arc::new(Semaphore::new(WATCHES_PER_CONNECTION)));
-        Self((0..CONNECTIONS).map(connection).collect())
+        Self {
+            connections: (0..CONNECTIONS).map(connection).collect(),
+            freed: Arc::default(),
+        }
+    }
+
+    /// Waits until a place was given back, or returns at once if one was since the last time.
+    async fn freed(&self) {
+        self.freed.notified().await;
     }
 
     /// `None` if all connections are full.
     fn take(&self) -> Option<Place<C>> {
-        self.0.iter().find_map(|(client, room)| {
+        self.connections.iter().find_map(|(client, room)| {
             let permit = Arc::clone(room).try_acquire_owned().ok()?;
             Some(Place {
                 client: client.clone(),
                 _permit: permit,
+                _freed: FreedPlace(Arc::clone(&self.freed)),
             })
         })
     }
@@ -183,20 +211,20 @@ impl ObjectWatch {
         // Marks end with the task, however it ends.
         let _mark = Mark(self.object.clone(), Arc::clone(&self.shared));
         loop {
-            match self.watch(&place.client).await {
-                Ok(WatchEnd::Immutable) => {
-                    drop(place);
-                    return std::future::pending().await;
-                }
-                Ok(WatchEnd::InOrder) => {}
-                Err(error) => self.failed(&error),
+            let end = self.watch(&place.client).await;
+            if matches!(end, Ok(WatchEnd::Immutable)) {
+                drop(place);
+                return std::future::pending().await;
             }
+            self.ended(end);
             tokio::time::sleep(self.backoff.next()).await;
         }
     }
 
-    fn failed(&mut self, error: &WatchError) {
+    /// Nobody tells of changes until the next watch is open, however this one ended.
+    fn ended(&mut self, end: Result<WatchEnd, WatchError>) {
         self.shared.open().remove(&self.object);
+        let Err(error) = end else { return };
         tracing::debug!(object = ?self.object, %error, "a watch ended");
         if error.is_expired() {
             self.position.clear();
@@ -251,6 +279,40 @@ mod tests {
         assert!(first.clone().all(|place| place.client == 0));
         drop(places);
         assert_eq!(pool.take().map(|place| place.client), Some(0));
+    }
+
+    /// Objects beyond the bound wait for a place, not for the next change of what is wanted.
+    #[tokio::test]
+    async fn a_place_that_is_given_back_is_made_known_when_it_can_be_taken() {
+        let pool = Pool::new(|| ());
+        let mut places: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+        let waits = tokio::time::timeout(std::time::Duration::from_millis(20), pool.freed());
+        assert!(waits.await.is_err(), "none was given back");
+        let (freed, ()) = tokio::join!(
+            async {
+                pool.freed().await;
+                pool.take()
+            },
+            async { drop(places.pop()) }
+        );
+        assert!(freed.is_some());
+    }
+
+    #[test]
+    fn a_watch_that_ended_in_order_does_not_count_as_open() {
+        let object = SourceObject {
+            kind: SourceKind::ConfigMap,
+            namespace: "shop".to_owned(),
+            name: "own".to_owned(),
+        };
+        let watches = ObjectWatches::default();
+        let mut watch = ObjectWatch::new(object.clone(), Arc::clone(&watches.shared));
+        for end in [Ok(WatchEnd::InOrder), Err(WatchError::Expired(String::new()))] {
+            watches.shared.open().insert(object.clone());
+            assert!(watches.is_open(&object));
+            watch.ended(end);
+            assert!(!watches.is_open(&object));
+        }
     }
 
     #[test]

@@ -14,6 +14,9 @@ const SCHEDULED: &str = "PodScheduled";
 /// The condition that readiness gates hold back.
 const READY: &str = "Ready";
 
+/// Conditions that are the node's alone: one that it does not say has ended.
+const OF_NODE: [&str; 2] = ["PodResizePending", "PodResizeInProgress"];
+
 /// The status to report: the node's, with the conditions that are not the node's to say kept as they are.
 pub(crate) fn merged(api: &Pod, node: &PodStatus) -> PodStatus {
     let generation = api.metadata.generation;
@@ -26,6 +29,7 @@ pub(crate) fn merged(api: &Pod, node: &PodStatus) -> PodStatus {
         let own = status.conditions.iter_mut().find(|own| own.type_ == other.type_);
         match own {
             Some(own) => keep_transition(own, other),
+            None if OF_NODE.contains(&&*other.type_) => {}
             None => status.conditions.push(other.clone()),
         }
     }

@@ -40,6 +40,9 @@ const MAX_WEIGHT: u64 = 10_000;
 const MIN_SHARES: u64 = 2;
 const MAX_SHARES: u64 = 262_144;
 
+/// With version 1 a cgroup without a limit has one that no machine reaches.
+const UNLIMITED: u64 = 1 << 60;
+
 /// Directories below one cgroup that are removed with it; more are somebody else's mistake.
 const MAX_DEPTH: usize = 8;
 
@@ -279,6 +282,27 @@ impl Cgroup {
     pub fn change_pod_limits(&self, resources: &Resources) -> Result<(), CgroupError> {
         self.bound_swap(resources);
         self.limit_pod(resources)
+    }
+
+    /// The quota and the bytes that it has now; `None` where it has no limit, or none that can be read.
+    pub(crate) fn current_limits(&self) -> (Option<i64>, Option<u64>) {
+        let read = |controller: &str, file: &str| {
+            let text = fs::read_to_string(self.directory(controller)?.join(file)).ok()?;
+            Some(text.split_whitespace().next()?.to_owned())
+        };
+        let (quota, bytes) = if self.is_v2() {
+            (read("cpu", "cpu.max"), read("memory", "memory.max"))
+        } else {
+            (
+                read("cpu", "cpu.cfs_quota_us"),
+                read("memory", "memory.limit_in_bytes"),
+            )
+        };
+        let quota = quota
+            .and_then(|text| text.parse().ok())
+            .filter(|quota| *quota > 0);
+        let bytes = bytes.and_then(|text| text.parse().ok());
+        (quota, bytes.filter(|bytes| *bytes < UNLIMITED))
     }
 
     /// Whether it is there, in any hierarchy.

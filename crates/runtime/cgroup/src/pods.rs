@@ -126,6 +126,27 @@ impl PodCgroups {
         self.claims().insert(uid.to_owned(), claim);
     }
 
+    /// Gives a pod more where it is to have more, before its containers get it: with version 1 none of them can have more than
+    /// their pod. Returns whether it has a cgroup here.
+    pub fn raise(&self, uid: &str, claim: PodClaim, limits: &Resources) -> Result<bool, CgroupError> {
+        let cgroup = self.hierarchies.cgroup(&self.path(uid, claim.class)?);
+        if !cgroup.exists() {
+            return Ok(false);
+        }
+        let (quota, bytes) = cgroup.current_limits();
+        let cpu_quota = limits.cpu_quota.filter(|new| quota.is_some_and(|now| *new > now));
+        let memory_limit = limits
+            .memory_limit
+            .filter(|new| bytes.is_some_and(|now| *new > now));
+        cgroup.change_pod_limits(&Resources {
+            cpu_quota,
+            cpu_period: cpu_quota.and(limits.cpu_period),
+            memory_limit,
+            ..Resources::default()
+        })?;
+        Ok(true)
+    }
+
     /// Changes what a pod may use. Returns whether it has a cgroup here: those of pods that an older version made have none.
     pub fn change(&self, uid: &str, claim: PodClaim, limits: &Resources) -> Result<bool, CgroupError> {
         let cgroup = self.hierarchies.cgroup(&self.path(uid, claim.class)?);

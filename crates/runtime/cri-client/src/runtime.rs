@@ -7,9 +7,9 @@ use std::time::Duration;
 use pulselet_runtime::{
     AttachOptions, ContainerConfig, ContainerFilter, ContainerId, ContainerState, ContainerStats,
     ContainerStatus, DuplexStream, Error, Events, ExecOptions, ExecOutcome, ExecOutput, ExecRequest,
-    ExecStreams, Features, ImageSummary, ObjectKind, Operation, RegistryCredentials, Result, Runtime,
-    RuntimeCondition, RuntimeHealth, SandboxConfig, SandboxId, SandboxStatus, SecurityFeatures, SignalMasks,
-    Version, WritableLayer, async_trait,
+    ExecStreams, Features, ImageSummary, ObjectKind, Operation, RegistryCredentials, Resources, Result,
+    Runtime, RuntimeCondition, RuntimeHealth, SandboxConfig, SandboxId, SandboxStatus, SecurityFeatures,
+    SignalMasks, Version, WritableLayer, async_trait,
 };
 use thiserror::Error;
 use tokio_util::task::AbortOnDropHandle;
@@ -509,6 +509,18 @@ impl Runtime for CriRuntime {
         let answer = call(ASK, self.0.connection.runtime().port_forward(request)).await;
         let answer = answer.map_err(|error| error.on(operation, ObjectKind::Sandbox, id.as_str()))?;
         streams::port(&answer.url, port).await
+    }
+
+    async fn update_container(&self, id: &ContainerId, resources: &Resources) -> Result<()> {
+        let request = v1::UpdateContainerResourcesRequest {
+            container_id: id.to_string(),
+            linux: Some(container::resources(resources)),
+            ..v1::UpdateContainerResourcesRequest::default()
+        };
+        let mut service = self.0.connection.runtime();
+        let answer = call(CHANGE, service.update_container_resources(request)).await;
+        answer.map_err(|error| error.on(Operation::UpdateContainer, ObjectKind::Container, id.as_str()))?;
+        Ok(())
     }
 
     async fn reopen_log(&self, id: &ContainerId) -> Result<()> {

@@ -5,8 +5,9 @@ use std::{sync::Arc, time::Duration};
 use pulselet_runtime::{
     AttachOptions, ContainerConfig, ContainerFilter, ContainerId, ContainerStats, ContainerStatus,
     DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Features, ImageSummary,
-    Operation, RegistryCredentials, Result, Runtime, RuntimeCondition, RuntimeHealth, SandboxConfig,
-    SandboxId, SandboxStatus, SecurityFeatures, SeparateExecOutput, SignalMasks, Version, async_trait,
+    Operation, RegistryCredentials, Resources, Result, Runtime, RuntimeCondition, RuntimeHealth,
+    SandboxConfig, SandboxId, SandboxStatus, SecurityFeatures, SeparateExecOutput, SignalMasks, Version,
+    async_trait,
 };
 use tokio::time::sleep;
 
@@ -54,6 +55,12 @@ impl FakeRuntime {
     pub fn script_image(&self, reference: &str, image: ImageScript) {
         self.0
             .with(|state| state.images.insert(reference.to_owned(), image));
+    }
+
+    /// Says how many bytes of memory containers of this name use.
+    pub fn script_memory(&self, container: &str, bytes: u64) {
+        self.0
+            .with(|state| state.memory.insert(container.to_owned(), bytes));
     }
 
     /// Commands with streams and forwarded connections that have not ended.
@@ -255,8 +262,29 @@ impl Runtime for FakeRuntime {
     }
 
     async fn container_stats(&self, id: &ContainerId) -> Result<ContainerStats> {
-        let work = async { self.0.container(id).map(|_| ContainerStats::default()) };
+        let work = async {
+            let name = self.0.container(id)?.status.name.clone();
+            let memory_usage = self.0.with(|state| state.memory.get(&name).copied());
+            Ok(ContainerStats {
+                memory_usage: memory_usage.unwrap_or(0),
+                ..ContainerStats::default()
+            })
+        };
         self.call(Operation::ContainerStats, id.as_str(), work).await
+    }
+
+    async fn update_container(&self, id: &ContainerId, resources: &Resources) -> Result<()> {
+        let work = async {
+            self.0.container(id)?;
+            let (id, resources) = (id.clone(), resources.clone());
+            self.0.with(|state| state.resources.insert(id, resources));
+            Ok(())
+        };
+        self.call(Operation::UpdateContainer, id.as_str(), work).await
+    }
+
+    async fn container_resources(&self, id: &ContainerId) -> Result<Option<Resources>> {
+        Ok(self.0.with(|state| state.resources.get(id).cloned()))
     }
 
     async fn exec_sync(&self, id: &ContainerId, request: &ExecRequest) -> Result<ExecOutput> {

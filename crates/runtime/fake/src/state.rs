@@ -11,8 +11,8 @@ use jiff::{SignedDuration, Timestamp};
 use pulselet_runtime::{
     ContainerConfig, ContainerEvent, ContainerExit, ContainerId, ContainerState, ContainerStatus,
     ContainerUser, Error, EventHub, EventKind, ExecOutcome, ExecOutput, ExecRequest, ExitCause, Features,
-    ImageSummary, ObjectKind, Operation, RegistryCredentials, Result, RuntimeEvent, SandboxConfig, SandboxId,
-    SandboxState, SandboxStatus, SecurityContext, Signal, exit_code,
+    ImageSummary, ObjectKind, Operation, RegistryCredentials, Resources, Result, RuntimeEvent, SandboxConfig,
+    SandboxId, SandboxState, SandboxStatus, SecurityContext, Signal, exit_code,
 };
 use tokio::{
     sync::watch,
@@ -49,6 +49,10 @@ pub(crate) struct State {
     pub(crate) calls: VecDeque<(Operation, String)>,
     /// What containers were asked for with, the last of a name and attempt.
     pub(crate) configs: BTreeMap<(String, u32), ContainerConfig>,
+    /// What containers were given after they were made, the last of each.
+    pub(crate) resources: BTreeMap<ContainerId, Resources>,
+    /// Bytes of memory that containers of these names use.
+    pub(crate) memory: BTreeMap<String, u64>,
     /// By which handlers pods were asked for last, by their names.
     pub(crate) handlers: BTreeMap<String, String>,
     /// Who asked for each image last.
@@ -85,6 +89,8 @@ impl Inner {
             images: BTreeMap::new(),
             calls: VecDeque::new(),
             configs: BTreeMap::new(),
+            resources: BTreeMap::new(),
+            memory: BTreeMap::new(),
             handlers: BTreeMap::new(),
             pulled_as: BTreeMap::new(),
         };

@@ -57,7 +57,7 @@ pub(crate) fn validate_ephemeral_update(new: &Pod, old: &Pod, profile: Profile) 
 }
 
 /// What is wrong with the new Pod and was not already wrong with the old one, after the errors found so far.
-fn not_known(mut errors: Errors, new: &Pod, old: &Pod, profile: Profile) -> Vec<FieldError> {
+pub(super) fn not_known(mut errors: Errors, new: &Pod, old: &Pod, profile: Profile) -> Vec<FieldError> {
     validate_pod(&mut errors, new, profile, SignalRule::Checked);
     let mut known = Errors::default();
     validate_pod(&mut known, old, profile, SignalRule::Checked);

@@ -45,6 +45,7 @@ pub(crate) fn target(
         | Subresource::Eviction
         | Subresource::Finalize
         | Subresource::Proxy
+        | Subresource::Resize
         | Subresource::Scale
         | Subresource::Status
         | Subresource::Token => return Err(ApiError::method_not_allowed()),

@@ -250,6 +250,7 @@ static POD: Info = Info {
         Subresource::Log,
         Subresource::PortForward,
         Subresource::Proxy,
+        Subresource::Resize,
         Subresource::Status,
     ],
     ..PLAIN
@@ -334,13 +335,14 @@ pub enum Subresource {
     Log,
     PortForward,
     Proxy,
+    Resize,
     Scale,
     Status,
     Token,
 }
 
 impl Subresource {
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Approval,
         Self::Attach,
         Self::Binding,
@@ -351,6 +353,7 @@ impl Subresource {
         Self::Log,
         Self::PortForward,
         Self::Proxy,
+        Self::Resize,
         Self::Scale,
         Self::Status,
         Self::Token,
@@ -368,6 +371,7 @@ impl Subresource {
             Self::Log => "log",
             Self::PortForward => "portforward",
             Self::Proxy => "proxy",
+            Self::Resize => "resize",
             Self::Scale => "scale",
             Self::Status => "status",
             Self::Token => "token",
@@ -383,7 +387,7 @@ impl Subresource {
         match self {
             Self::Attach | Self::Exec | Self::PortForward => &["create", "get"],
             Self::Binding | Self::Eviction | Self::Token => &["create"],
-            Self::Approval | Self::EphemeralContainers | Self::Scale | Self::Status => {
+            Self::Approval | Self::EphemeralContainers | Self::Resize | Self::Scale | Self::Status => {
                 &["get", "patch", "update"]
             }
             Self::Proxy => &["create", "delete", "get", "patch", "update"],

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::cluster::{Cluster, pod};
 
-const IMAGE: &str = "test/doors:1";
+pub(super) const IMAGE: &str = "test/doors:1";
 /// A file of the host that no container is shown, and its text.
 const SECRET: &str = "only the host knows";
 
@@ -43,7 +43,7 @@ grep -q "Seccomp:.2" /proc/self/status || echo ESCAPED: no filter
 echo tried
 "#;
 
-fn image() -> Option<Vec<u8>> {
+pub(super) fn image() -> Option<Vec<u8>> {
     let programs = [
         "sh", "cat", "echo", "grep", "head", "cut", "ls", "wc", "mount", "find", "sleep", "true", "test",
         "touch", "mv",

@@ -53,7 +53,7 @@ impl Agent {
     }
 
     /// How many pods have not ended, and what they request together.
-    fn taken(&self) -> (u64, ResourceTotals) {
+    pub(super) fn taken(&self) -> (u64, ResourceTotals) {
         let (mut pods, mut used) = (0, ResourceTotals::default());
         for (key, entry) in &self.entries {
             let phase = self.pods.get(*key).map(pulselet_engine::PodMachine::phase);

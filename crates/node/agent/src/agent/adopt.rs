@@ -197,6 +197,7 @@ impl Agent {
             if let Some(life) = entry.life_mut(life) {
                 life.spec = older;
                 life.blueprint = Arc::new(pulselet_plan::convert(&pod, self.config.gates)?);
+                life.resources = Arc::clone(&life.blueprint);
                 life.generation = generation;
             }
         }
@@ -297,6 +298,7 @@ impl Agent {
                 settings,
             },
         );
+        self.resume_resize(key);
     }
 
     /// The database could not be read; the pods come from their spare copies.

@@ -9,12 +9,13 @@ use pulselet_engine::line::Line;
 use pulselet_engine::plan::Hook;
 use pulselet_engine::{Identity, LifeKey, PodKey, PodPlan, Time};
 use pulselet_model::{GateSet, Pod, gates_in_use};
-use pulselet_plan::{ContainerBlueprint, PodBlueprint};
+use pulselet_plan::{ContainerBlueprint, DeclaredResources, PodBlueprint};
 use pulselet_runtime::{ContainerId, ContainerUser};
 use pulselet_vocabulary::{PodName, Signal};
 use serde::{Deserialize, Serialize};
 use tokio::task::AbortHandle;
 
+use super::resize::Resize;
 use super::succession::Preparation;
 use crate::jobs::{PodRef, SandboxLocation};
 use crate::pod::annotation::AcceptedAnnotation;
@@ -60,6 +61,8 @@ pub(super) struct PodEntry {
     pub(super) gates_in_use: GateSet,
     /// Its end needed SIGKILL, which is counted once.
     pub(super) grace_exceeded: bool,
+    /// Other CPU and memory that are wanted.
+    pub(super) resize: Resize,
     /// Only what a crash may lose has changed since the last save.
     pub(super) changed_lightly: bool,
     /// Others would see a difference: the spare copy is due.
@@ -120,6 +123,8 @@ pub(super) struct Life {
     pub(super) spec: Manifest,
     /// What was made of that manifest.
     pub(super) blueprint: Arc<PodBlueprint>,
+    /// Whose CPU and memory it has now.
+    pub(super) resources: Arc<PodBlueprint>,
     pub(super) generation: u32,
     pub(super) stop_signal: Option<Signal>,
     /// Who it runs as, as far as the runtime tells.
@@ -194,6 +199,7 @@ impl PodEntry {
             signals: BTreeSet::new(),
             gates_in_use: gates_in_use(pod),
             grace_exceeded: false,
+            resize: Resize::default(),
             changed_lightly: false,
             changed_visibly: true,
         }
@@ -265,6 +271,7 @@ impl PodEntry {
             id: id.clone(),
             spec: self.spec.clone(),
             blueprint: Arc::clone(&self.blueprint),
+            resources: Arc::clone(&self.blueprint),
             generation: self.generation,
             stop_signal,
             user: None,
@@ -290,6 +297,13 @@ impl PodEntry {
     pub(super) fn user_of(&self, id: &str) -> Option<&ContainerUser> {
         let life = self.lives.iter().find(|life| life.id.as_str() == id)?;
         life.user.as_ref()
+    }
+
+    /// The CPU and memory that the container's running life has; `None` if none runs.
+    pub(super) fn resources_of(&self, container: usize) -> Option<&DeclaredResources> {
+        let mut lives = self.lives.iter();
+        let life = lives.find(|life| life.key.container == container && life.is_running())?;
+        life.resources.containers.get(container)?.resources.as_deref()
     }
 
     /// The span of work for the pod as a whole.

@@ -31,7 +31,10 @@ impl Agent {
         let key = answer.pod;
         match answer.result {
             JobResult::Engine(input) => self.feed(key, input),
-            JobResult::Sandbox(location) => self.sandbox_is(key, location),
+            JobResult::Sandbox(location) => {
+                self.metrics.kubelet.pod_started();
+                self.sandbox_is(key, location);
+            }
             JobResult::Image {
                 container,
                 image,
@@ -56,7 +59,12 @@ impl Agent {
             }
             // The manifest has named another image since; that one was asked for, too.
             JobResult::Image { .. } | JobResult::ImageFailed { .. } => {}
-            JobResult::Container(status) => self.observe(key, &status),
+            JobResult::Container(status) => {
+                self.observe(key, &status);
+                // One that was restarted for other resources may be the last that was waited for.
+                self.work_on_resize(key);
+            }
+            JobResult::Resized(resized) => self.resized(key, resized),
             JobResult::ProbeDone {
                 life,
                 kind,

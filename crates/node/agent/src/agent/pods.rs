@@ -7,7 +7,7 @@ use std::sync::Arc;
 use pulselet_engine::plan::{ProbeKind, Role};
 use pulselet_engine::status::{PodReport, ReportedState};
 use pulselet_engine::{Identity, Input, PodKey, PodPlan};
-use pulselet_model::{PROBES_ANNOTATION, Pod, gates_in_use, keep_accepted};
+use pulselet_model::{PROBES_ANNOTATION, Pod, PodStatus, gates_in_use, keep_accepted};
 use pulselet_plan::{PodBlueprint, refusal_without};
 use pulselet_runtime::SandboxId;
 use pulselet_vocabulary::PodName;
@@ -163,6 +163,7 @@ impl Agent {
                 pulselet_engine::PodMachine::new(own, plan, settings, seed, now, &mut self.out)
             }
             Some(refusal) => {
+                self.metrics.kubelet.pod_rejected(refusal.reason.as_str());
                 let why = (refusal.reason.as_str(), refusal.status_message());
                 pulselet_engine::PodMachine::rejected(own, plan, settings, why, now, &mut self.out)
             }
@@ -211,7 +212,6 @@ impl Agent {
     fn update(&mut self, pod: &Pod) -> Result<(), UpdateError> {
         let name = pod_name_of(pod);
         let key = self.find(&name)?;
-        let settings = self.settings();
         let entry = self.entries.get_mut(&key).expect("a name leads to an entry");
         if *entry.identity.uid != *uid_of(pod) {
             return Err(NoSuchPod { pod: name }.into());
@@ -219,12 +219,30 @@ impl Agent {
         let is_news = entry.annotation.is_news(pod);
         let mut pod = entry.annotation.apply_accepted(pod);
         keep_accepted(&mut pod, &entry.spec.read());
+        self.take_manifest(key, pod)?;
+        if is_news {
+            let message = format!(
+                "The annotation {PROBES_ANNOTATION} is read when the node accepts a pod: the change has no effect"
+            );
+            self.warn_of_pod(key, "ProbesAnnotationIgnored", message);
+        }
+        Ok(())
+    }
+
+    /// Goes on with another manifest, as far as the node has room for what it asks for.
+    pub(super) fn take_manifest(&mut self, key: PodKey, mut pod: Pod) -> Result<(), UpdateError> {
+        self.judge_resize(key, &mut pod);
+        let settings = self.settings();
+        let entry = self.entries.get_mut(&key).expect("whoever asks has found it");
         let blueprint = Arc::new(pulselet_plan::convert(&pod, self.config.gates)?);
         let (plan, running) = (Arc::clone(&blueprint.plan), Arc::clone(&blueprint.running));
         if !only_adds_ephemeral(&plan, entry.plan()) {
             return Err(UpdateError::Containers);
         }
         let spec = Manifest::new(&pod);
+        if spec.text() == entry.spec.text() {
+            return Ok(());
+        }
         let before = entry.generation;
         entry.generation = before.wrapping_add(1);
         self.journal.spec(&entry.identity.uid, entry.generation, &spec);
@@ -254,12 +272,7 @@ impl Agent {
             },
         );
         self.count_signals(key);
-        if is_news {
-            let message = format!(
-                "The annotation {PROBES_ANNOTATION} is read when the node accepts a pod: the change has no effect"
-            );
-            self.warn_of_pod(key, "ProbesAnnotationIgnored", message);
-        }
+        self.work_on_resize(key);
         Ok(())
     }
 
@@ -367,6 +380,7 @@ impl Agent {
             qos_class: &entry.qos_class,
             images: &entry.images,
             user_of: &|id| entry.user_of(id),
+            resources_of: &|container| entry.resources_of(container),
             pod_ips: entry
                 .location
                 .as_ref()
@@ -388,10 +402,16 @@ impl Agent {
             deleting: pod.is_deleting(),
             stopped: false,
             ports: entry.ports.clone(),
-            status: pod_status(&report, &around),
+            status: self.status_of(entry, &report, &around),
             probes: pod.probes().map(ProbeView::from).collect(),
             stop_signals: stop_signals(&report),
         })
+    }
+
+    fn status_of(&self, entry: &PodEntry, report: &PodReport, around: &Surroundings<'_>) -> PodStatus {
+        let mut status = pod_status(report, around);
+        status.conditions.extend(entry.resize.conditions(self.jobs.clock));
+        status
     }
 
     fn object(&self, key: PodKey) -> Option<Pod> {

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use pulselet_engine::line::KillReason;
 use pulselet_engine::plan::ProbeKind;
+use pulselet_engine::status::ReportedState;
 use pulselet_engine::transition::Stop;
-use pulselet_engine::{PodKey, Transition};
+use pulselet_engine::{PodKey, PodMachine, Transition};
 
 use super::Agent;
 use super::entry::{Life, LifeStage, PodEntry};
-use crate::endpoints::metrics::{Metrics, ProbeName, StopOutcome};
+use crate::endpoints::metrics::{Metrics, ProbeName, RunningCounts, StopOutcome};
 
 /// A program has set up its signal handlers by then, or has none.
 pub(super) const SIGNALS_READ_AFTER: Duration = Duration::from_secs(10);
@@ -29,6 +30,7 @@ impl Agent {
         if transitions.iter().any(|transition| transition.changes_status()) {
             self.count_signals(key);
         }
+        self.count_lives(key, transitions);
         for transition in transitions {
             match *transition {
                 Transition::Running { life, .. } => self.read_signals(key, life, SIGNALS_READ_AFTER),
@@ -44,6 +46,59 @@ impl Agent {
                 | Transition::WorkerRetired { .. } => {}
             }
         }
+    }
+}
+
+impl Agent {
+    /// Starts and ends of containers, as a kubelet counts them.
+    fn count_lives(&self, key: PodKey, transitions: &[Transition]) {
+        for transition in transitions {
+            let (life, has_ended) = match *transition {
+                Transition::Running { life, .. } => (life, false),
+                Transition::Ended { life, .. } => (life, true),
+                Transition::Created { .. }
+                | Transition::FirstSuccess { .. }
+                | Transition::StopBegan { .. }
+                | Transition::GraceExceeded { .. }
+                | Transition::StatusChanged
+                | Transition::WorkerRetired { .. } => continue,
+            };
+            let Some(report) = self.pods.get(key).map(PodMachine::status) else {
+                continue;
+            };
+            let Some(container) = report.containers.get(life.container) else {
+                continue;
+            };
+            if !has_ended {
+                self.metrics.kubelet.container_started(container.role);
+                continue;
+            }
+            let end = match &container.state {
+                ReportedState::Terminated(end) => Some(end),
+                ReportedState::Waiting { .. } | ReportedState::Running { .. } => container.last.as_ref(),
+            };
+            if let Some(end) = end {
+                self.metrics
+                    .kubelet
+                    .container_terminated(container.role, end.exit_code, end.reason.as_str());
+            }
+        }
+    }
+
+    /// How many pods and containers there are now.
+    pub(super) fn count_running(&self) {
+        let mut counts = RunningCounts::default();
+        for entry in self.entries.values() {
+            counts.pods += i64::from(entry.location.is_some());
+            for life in &entry.lives {
+                match life.stage {
+                    LifeStage::Found | LifeStage::Created => counts.created += 1,
+                    LifeStage::Running => counts.running += 1,
+                    LifeStage::Ended => counts.exited += 1,
+                }
+            }
+        }
+        self.metrics.kubelet.count(counts);
     }
 }
 

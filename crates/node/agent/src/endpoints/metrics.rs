@@ -2,6 +2,8 @@
 //!
 //! The series of a probe live as long as its worker: whoever ends a worker calls [`Metrics::forget_probe`].
 
+mod kubelet;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +19,9 @@ use pulselet_engine::line::KillReason;
 use pulselet_engine::plan::{ProbeKind, ProbePace};
 use pulselet_model::{Gate, GateSet};
 use pulselet_vocabulary::Signal;
+
+use self::kubelet::KubeletMetrics;
+pub(crate) use self::kubelet::RunningCounts;
 
 /// Seconds; the usual buckets of a Prometheus histogram.
 const PROBE_BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
@@ -91,6 +96,7 @@ pub(crate) enum StopOutcome {
 pub(crate) struct Metrics {
     probes: Registry,
     others: Registry,
+    pub(crate) kubelet: KubeletMetrics,
     probe_total: Family<ProbeLabels, Counter>,
     probe_duration: Family<DurationLabels, Histogram, HistogramMaker>,
     looks: Family<LookLabels, Counter>,
@@ -117,6 +123,7 @@ impl Metrics {
         let metrics = Self {
             probes: Registry::default(),
             others: Registry::default(),
+            kubelet: KubeletMetrics::default(),
             probe_total: Family::default(),
             probe_duration: Family::new_with_constructor(|| Histogram::new(PROBE_BUCKETS)),
             looks: Family::default(),
@@ -148,6 +155,7 @@ impl Metrics {
             duration,
         );
         let others = &mut self.others;
+        self.kubelet.register(others);
         let enabled: Family<GateLabels, Gauge> = Family::default();
         for gate in Gate::ALL {
             let name = gate.name();

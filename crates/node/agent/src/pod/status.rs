@@ -1,5 +1,6 @@
 //! A pod's status as Kubernetes serves it, from the engine's.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -7,10 +8,11 @@ use pulselet_engine::Time;
 use pulselet_engine::plan::Role;
 use pulselet_engine::status as engine;
 use pulselet_model::openapi::api::core::v1 as core;
+use pulselet_model::openapi::apimachinery::pkg::api::resource::Quantity;
 use pulselet_model::openapi::apimachinery::pkg::apis::meta::v1::Time as WireTime;
 use pulselet_model::status::ContainerLifecycleStatus;
 use pulselet_model::{ContainerStatusFields, Gate, GateSet, PodStatus};
-use pulselet_plan::{ContainerBlueprint, MountBlueprint};
+use pulselet_plan::{ContainerBlueprint, DeclaredResources, MountBlueprint};
 use pulselet_runtime::ContainerUser;
 
 use crate::state::clock::Clock;
@@ -23,6 +25,8 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) images: &'a [KnownImage],
     /// Who the container of an id runs as.
     pub(crate) user_of: &'a dyn Fn(&str) -> Option<&'a ContainerUser>,
+    /// What the running life of a container has; `None` if none runs.
+    pub(crate) resources_of: &'a dyn Fn(usize) -> Option<&'a DeclaredResources>,
     pub(crate) pod_ips: &'a [IpAddr],
     pub(crate) host_ip: IpAddr,
     pub(crate) clock: Clock,
@@ -93,6 +97,7 @@ fn container_status(
     let blueprint = around.blueprints.get(index);
     let mount = |mount: &MountBlueprint| mount_status(mount, around.recursive_read_only);
     let id = |id: &str| format!("{}://{id}", around.runtime);
+    let allocated = blueprint.and_then(|blueprint| blueprint.resources.as_deref());
     let shows_signals = around.gates.enabled(Gate::ContainerStopSignals);
     let stop_signal = container.stop_signal.filter(|_| shows_signals);
     let terminated = |it: &engine::Terminated| core::ContainerStateTerminated {
@@ -137,6 +142,10 @@ fn container_status(
             .unwrap_or_default(),
         container_id: container.id.as_deref().map(id).unwrap_or_default(),
         started: Some(container.started),
+        allocated_resources: allocated
+            .map(|allocated| quantities(&allocated.requests))
+            .unwrap_or_default(),
+        resources: (around.resources_of)(index).or(allocated).map(requirements),
         user: container.id.as_deref().and_then(around.user_of).map(user),
         stop_signal: stop_signal.map(|signal| signal.name().to_owned()),
         lifecycle: stop_signal.map(|signal| ContainerLifecycleStatus {
@@ -174,8 +183,24 @@ fn mount_status(mount: &MountBlueprint, possible: bool) -> core::VolumeMountStat
     }
 }
 
+fn quantities(list: &BTreeMap<String, String>) -> BTreeMap<String, Quantity> {
+    let texts = list.iter();
+    texts
+        .map(|(name, text)| (name.clone(), Quantity(text.clone())))
+        .collect()
+}
+
+fn requirements(resources: &DeclaredResources) -> core::ResourceRequirements {
+    let list = |list| Some(quantities(list)).filter(|list| !list.is_empty());
+    core::ResourceRequirements {
+        requests: list(&resources.requests),
+        limits: list(&resources.limits),
+        claims: None,
+    }
+}
+
 /// Kubernetes times are whole seconds.
-fn wire(at: Time, clock: Clock) -> WireTime {
+pub(crate) fn wire(at: Time, clock: Clock) -> WireTime {
     let stamp = clock.wall(at);
     WireTime(jiff::Timestamp::from_second(stamp.as_second()).unwrap_or(stamp))
 }
@@ -237,6 +262,7 @@ mod tests {
             qos_class: "BestEffort",
             images: &[],
             user_of: &|id| (id == "c1").then_some(&user),
+            resources_of: &|_| None,
             pod_ips: &[[127, 0, 0, 1].into()],
             host_ip: [192, 0, 2, 1].into(),
             clock,

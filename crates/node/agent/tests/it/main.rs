@@ -15,6 +15,7 @@ mod owned;
 mod power_cut;
 mod pressure;
 mod refusals;
+mod resize;
 mod security_fields;
 mod socket;
 mod trouble;

@@ -116,10 +116,35 @@ async fn a_pod_whose_end_needs_sigkill_is_counted_once() {
         2
     );
     let metrics = get(address, "/metrics").await;
-    assert!(
-        metrics.contains("kubelet_pod_termination_grace_period_exceeded_total 1\n"),
-        "{metrics}"
-    );
+    for line in [
+        "kubelet_pod_termination_grace_period_exceeded_total 1\n",
+        "kubelet_started_pods_total 1\n",
+        "kubelet_started_containers_total{container_type=\"container\"} 2\n",
+        "kubelet_terminated_containers_total{container_type=\"container\",exit_code=\"137\",reason=\"Error\"} 2\n",
+    ] {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
+}
+
+#[tokio::test]
+async fn what_runs_and_what_is_refused_is_counted() {
+    let (mut bench, address) = node_with_metrics().await;
+    bench.add(pod("web", &json!({}))).await;
+    bench.until_ready().await;
+    let refused = json!({"os": {"name": "windows"}, "containers": [{"name": "app", "image": "app:1"}]});
+    bench.add(pod_of("refused", &refused)).await;
+    eventually("the numbers", || async {
+        let metrics = get(address, "/metrics").await;
+        [
+            "kubelet_running_pods 1\n",
+            "kubelet_running_containers{container_state=\"running\"} 1\n",
+            "kubelet_running_containers{container_state=\"exited\"} 0\n",
+            "kubelet_admission_rejections_total{reason=\"PodOSNotSupported\"} 1\n",
+        ]
+        .iter()
+        .all(|line| metrics.contains(line))
+    })
+    .await;
 }
 
 #[tokio::test]

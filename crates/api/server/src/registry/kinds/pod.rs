@@ -114,6 +114,11 @@ pub(super) fn admit_update(
                 .map(|admission| admitted(&admission))
                 .map_err(Refusal::Invalid)
         }
+        Some(Subresource::Resize) => {
+            pulselet_model::admit_resize(&stored, typed(new)?, rules.profile, shown_gates(rules))
+                .map(|admission| admitted(&admission))
+                .map_err(Refusal::Invalid)
+        }
         _ => {
             // What reads do not show, an update does not take away.
             let gates = shown_gates(rules);
