@@ -35,9 +35,14 @@ struct Api {
 
 impl Api {
     fn start(data_dir: &Path) -> Self {
+        Self::start_with(data_dir, &[])
+    }
+
+    fn start_with(data_dir: &Path, flags: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_pulselet"))
             .args(["api", "--listen", "127.0.0.1:0", "--data-dir"])
             .arg(data_dir)
+            .args(flags)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -296,4 +301,76 @@ async fn one_server_per_data_directory() {
     let second = second.await.expect("it ends");
     assert_eq!(second.code, Some(3), "{second:?}");
     assert!(second.stderr.contains("hint: stop that server"), "{second:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_in_etcd_outlive_a_server_that_is_killed() {
+    let Some(etcd) = pulselet_testing::etcd::EtcdCluster::start(1) else {
+        return;
+    };
+    let directory = TempDir::new().expect("a directory");
+    let (data, store) = (directory.path(), etcd.url());
+    let flags = ["--store", store.as_str(), "--etcd-prefix", "/here"];
+    let mut api = Api::start_with(data, &flags);
+    let mut client = Client::connect(api.address, data).await.expect("a connection");
+    let map = json!({"metadata": {"name": "kept"}}).to_string();
+    let made = client.json(Method::POST, MAPS, map).await.expect("an answer");
+    assert_eq!(made.0, StatusCode::CREATED);
+    assert!(!data.join("api.db").exists(), "nothing is kept beside");
+    api.kill();
+    let again = Api::start_with(data, &flags);
+    let mut client = Client::connect(again.address, data).await.expect("a connection");
+    let path = format!("{MAPS}/kept");
+    let read = client
+        .json(Method::GET, &path, String::new())
+        .await
+        .expect("an answer");
+    assert_eq!(read, (StatusCode::OK, made.1));
+    drop(again);
+    // Below another prefix nothing is known of what this directory's server has seen.
+    let path = data.to_str().expect("a plain path");
+    let other = [
+        "api",
+        "--listen",
+        "127.0.0.1:0",
+        "--data-dir",
+        path,
+        "--store",
+        store.as_str(),
+    ];
+    let refused = pulselet(&other);
+    assert_eq!(refused.code, Some(3), "{refused:?}");
+    assert!(refused.stderr.contains("etcd.identity"), "{refused:?}");
+}
+
+#[test]
+fn flags_about_etcd_need_each_other() {
+    let store = "etcd://127.0.0.1:2379";
+    for (flags, expected) in [
+        (&["--etcd-cafile", "ca.crt"][..], "--store"),
+        (&["--store", store, "--etcd-certfile", "a.crt"], "--etcd-cafile"),
+        (
+            &[
+                "--store",
+                store,
+                "--etcd-cafile",
+                "ca.crt",
+                "--etcd-keyfile",
+                "a.key",
+            ],
+            "--etcd-certfile",
+        ),
+        (&["--store", "sqlite://here"], "etcd://10.0.0.1:2379"),
+        (&["--store", "etcd://127.0.0.1"], "etcd://10.0.0.1:2379"),
+        (
+            &["--store", store, "--etcd-prefix", "here"],
+            "begins with a slash",
+        ),
+        (&["--audit-policy-file", "policy.yaml"], "--audit-log"),
+    ] {
+        let arguments: Vec<&str> = ["api"].iter().chain(flags).copied().collect();
+        let refused = pulselet(&arguments);
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        assert!(refused.stderr.contains(expected), "{expected}: {refused:?}");
+    }
 }

@@ -15,7 +15,8 @@ use std::{
 use jiff::Timestamp;
 use pulselet_runtime::{ContainerExit, ExitCause, Signal, exit_code};
 use pulselet_sys::{
-    ChildSignals, Fork, SoleThread, block_termination, close_on_exec_from, fork, release_unused_stack,
+    ChildSignals, Fork, SoleThread, block_termination, close_on_exec_from, fork, release_free_memory,
+    release_unused_stack,
 };
 use rustix::{
     fs::Mode,
@@ -81,10 +82,6 @@ pub fn run<L: Launcher>(config: ShimConfig, launcher: L) -> ExitCode {
     }
     match start(config, launcher, lock) {
         Ok(shim) => {
-            // There is a shim for each container, and starting took more than it ever will again.
-            if let Ok(sole) = SoleThread::check() {
-                release_unused_stack(&sole);
-            }
             let pid = shim.init.as_raw_nonzero().get();
             report(&Handshake::Started {
                 pid,
@@ -92,6 +89,11 @@ pub fn run<L: Launcher>(config: ShimConfig, launcher: L) -> ExitCode {
             });
             // The agent reads until nobody has the pipe open any more.
             let _ = release_streams();
+            // There is a shim for each container, and starting took more than it ever will again.
+            if let Ok(sole) = SoleThread::check() {
+                release_unused_stack(&sole);
+            }
+            release_free_memory();
             shim.run()
         }
         Err(error) => report_failure(error),

@@ -14,6 +14,7 @@ mod feed;
 mod members;
 mod read;
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -131,6 +132,11 @@ impl EtcdStore {
     /// is kept.
     pub async fn open(config: &EtcdConfig, remembered: &Path) -> Result<Self, StoreError> {
         let known = StoreIdentity::read(remembered)?;
+        if config.tls.is_none() && !config.members.iter().all(|member| is_loopback(member)) {
+            tracing::warn!(
+                "etcd is spoken to in plain text over the network, secrets included: name its authority with --etcd-cafile"
+            );
+        }
         let mut cluster = Cluster {
             members: Members::new(config)?,
             prefix: config.prefix.clone(),
@@ -309,6 +315,13 @@ impl Cluster {
     }
 }
 
+/// Whether a member is on this machine.
+fn is_loopback(member: &str) -> bool {
+    let host = member.rsplit_once(':').map_or(member, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+}
+
 fn operation(request: request_op::Request) -> RequestOp {
     RequestOp {
         request: Some(request),
@@ -387,6 +400,15 @@ mod tests {
             config.members,
             ["10.0.0.1:2379", "etcd-2.example:2379", "[::1]:2379"]
         );
+        for (member, expected) in [
+            ("127.0.0.1:1", true),
+            ("[::1]:1", true),
+            ("localhost:1", true),
+            ("10.0.0.1:1", false),
+            ("etcd:1", false),
+        ] {
+            assert_eq!(is_loopback(member), expected, "{member}");
+        }
         for text in [
             "10.0.0.1:2379",
             "http://10.0.0.1:2379",

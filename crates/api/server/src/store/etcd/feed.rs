@@ -150,25 +150,31 @@ async fn follow(cluster: &Cluster, position: &mut Revision) -> End {
         if answer.created {
             continue;
         }
-        let is_whole = !answer.fragment;
         let header = revision(answer.header.as_ref());
-        let is_progress = answer.events.is_empty() && changes.is_empty();
+        let (is_whole, is_empty) = (!answer.fragment, answer.events.is_empty());
         changes.extend(
             answer
                 .events
                 .into_iter()
                 .filter_map(|event| cluster.change(event)),
         );
-        if !is_whole {
-            continue;
-        }
         // An answer without changes says that there were none up to its revision.
         let newest = match changes.last() {
             Some(last) => last.revision,
-            None if is_progress => header,
+            None if is_empty && is_whole => header,
             None => *position,
         };
-        *position = cluster.publish(std::mem::take(&mut changes), newest.max(*position));
+        if is_whole {
+            *position = cluster.publish(std::mem::take(&mut changes), newest.max(*position));
+            continue;
+        }
+        // More of the newest revision may follow.
+        let later = changes.split_off(changes.partition_point(|change| change.revision < newest));
+        let ready = std::mem::replace(&mut changes, later);
+        if let Some(last) = ready.last() {
+            let reached = last.revision;
+            *position = cluster.publish(ready, reached);
+        }
     }
 }
 

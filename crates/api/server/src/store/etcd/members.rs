@@ -33,8 +33,8 @@ const ROUND_PAUSE: Duration = Duration::from_millis(100);
 /// How often a connection with a request under way is tried. Members refuse more than one try in five seconds.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of an answer: a page of objects, see [`super::read`], and a little more.
-const MAX_ANSWER_BYTES: usize = 128 << 20;
+/// Bytes of an answer. A page of objects that has more is asked for in smaller ones, see [`super::read`].
+const MAX_ANSWER_BYTES: usize = 32 << 20;
 /// Bytes under way on one connection, and in one stream.
 const CONNECTION_WINDOW: u32 = 4 << 20;
 const STREAM_WINDOW: u32 = 1 << 20;

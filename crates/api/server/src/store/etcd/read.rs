@@ -1,6 +1,7 @@
 //! Reads of the cluster: one key, and ranges of them page by page.
 //!
-//! Values may be large and etcd counts keys only, so the size of a page follows the sizes that were seen.
+//! Values may be large and etcd counts keys only, so the size of a page follows the sizes that were seen. Where that was a wrong
+//! guess and an answer is too large to be read, a smaller one is asked for.
 
 use pulselet_etcd_wire::RangeRequest;
 use tonic::{Code, Status};
@@ -9,8 +10,10 @@ use super::super::{ListPage, Range, Revision, StoreError, StoredObject, prefix_e
 use super::{Cluster, compaction, revision, to_wire};
 
 /// Keys of the first page: little even if all of them are as large as etcd allows.
-const FIRST_PAGE: usize = 64;
+const FIRST_PAGE: usize = 16;
 const MAX_PAGE: usize = 1000;
+/// By what a page is smaller after one that was too large.
+const PAGE_SHRINKS: usize = 8;
 /// Bytes of values that a page should have.
 const PAGE_BYTES: usize = 4 << 20;
 
@@ -48,6 +51,10 @@ impl Cluster {
             request.limit = i64::try_from(wanted).unwrap_or(i64::MAX);
             let answer = match self.members.range(request.clone()).await {
                 Ok(answer) => answer,
+                Err(status) if wanted > 1 && is_too_much(&status) => {
+                    size = wanted / PAGE_SHRINKS;
+                    continue;
+                }
                 Err(status) => return Err(self.past_failed(&status, request.revision).await),
             };
             if request.revision == 0 {
@@ -102,7 +109,7 @@ impl Cluster {
     /// Why a state of the past cannot be read.
     async fn past_failed(&self, status: &Status, asked: i64) -> StoreError {
         let asked = super::from_wire(asked);
-        if status.code() != Code::OutOfRange {
+        if status.code() != Code::OutOfRange || is_too_much(status) {
             return failed(status);
         }
         if status.message().contains("compacted") {
@@ -121,6 +128,11 @@ impl Cluster {
         let oldest = Revision(kept.unwrap_or(0)).max(Revision(asked.0 + 1));
         StoreError::Compacted { asked, oldest }
     }
+}
+
+/// Whether our own end refused to read an answer because of its size.
+fn is_too_much(status: &Status) -> bool {
+    status.message().contains("message length too large")
 }
 
 fn failed(status: &Status) -> StoreError {
