@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use pulselet_testing::message_bus::MessageBus;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::runtime::Runtime as Executor;
 use zbus::connection::{Builder, Connection};
 use zbus::{Fd, Message, MessageStream, Variant};
@@ -92,8 +92,7 @@ async fn answer(bus: &Connection, call: &Message, locks: &mpsc::Sender<UnixStrea
     answered.unwrap();
 }
 
-fn run(world: &World, bus: &MessageBus) -> Agent {
-    let app = world.demo("app", &[]);
+fn run(world: &World, bus: &MessageBus, app: &Value) -> Agent {
     let spec = json!({"containers": [app], "terminationGracePeriodSeconds": 20});
     let config = world.config("shutdownGracePeriod: 30s\n");
     let mut command = world.run_command(&[world.manifest("web", &spec)]);
@@ -110,9 +109,11 @@ e2e!(
             return;
         };
         let logind = Logind::new(&bus);
-        let mut agent = run(world, &bus);
+        // Before it listens it may not take signals either.
+        let app = world.ready_demo("app", &[]);
+        let mut agent = run(world, &bus, &app);
         let mut lock = logind.lock();
-        agent.until_is("app", "started");
+        agent.until_is("app", "ready");
         logind.begin_shutdown();
         agent.until_is("app", "exited:0");
         assert_eq!(lock.read(&mut [0]).expect("the lock is given back"), 0);
@@ -126,7 +127,7 @@ e2e!(
             ],
         );
         // What belongs to the machine begins anew when an agent is there again.
-        let mut agent = run(world, &bus);
+        let mut agent = run(world, &bus, &app);
         agent.until_is("app", "running:1");
     }
 );
