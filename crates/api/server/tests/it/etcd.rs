@@ -1,7 +1,7 @@
 //! The store on an etcd cluster whose members fail, whose certificates are asked for, and whose data is lost.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +14,7 @@ use pulselet_apiserver::store::{
 use pulselet_testing::etcd::{EtcdCluster, EtcdFiles};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
 use tempfile::TempDir;
+use tokio::net::{TcpListener, TcpStream};
 
 const MEMBERS: usize = 3;
 const WRITERS: usize = 4;
@@ -259,6 +260,97 @@ async fn a_member_that_is_not_there_is_an_error_with_its_name() {
         matches!(&error, StoreError::Unreachable { message } if message.contains("127.9.9.9:1")),
         "{error}"
     );
+}
+
+/// A way to a member that can be cut.
+struct CutProxy {
+    address: SocketAddr,
+    is_open: tokio::sync::watch::Sender<bool>,
+}
+
+impl CutProxy {
+    async fn start(member: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let (is_open, opened) = tokio::sync::watch::channel(true);
+        tokio::spawn(async move {
+            while let Ok((mut client, _)) = listener.accept().await {
+                let mut opened = opened.clone();
+                if !*opened.borrow_and_update() {
+                    continue;
+                }
+                tokio::spawn(async move {
+                    let mut member = TcpStream::connect(member).await?;
+                    tokio::select! {
+                        copied = tokio::io::copy_bidirectional(&mut client, &mut member) => copied.map(drop),
+                        _ = opened.changed() => Ok(()),
+                    }
+                });
+            }
+        });
+        Self { address, is_open }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_was_cut_off_for_too_long_says_so_and_has_no_gap() {
+    let Some(cluster) = EtcdCluster::start(1) else {
+        return;
+    };
+    let directory = TempDir::new().expect("a directory");
+    let writer = open(&cluster, &directory, "writer").await;
+    let member = cluster
+        .url()
+        .trim_start_matches("etcd://")
+        .parse()
+        .expect("an address");
+    let proxy = CutProxy::start(member).await;
+    let mut behind: EtcdConfig = format!("etcd://{}", proxy.address).parse().expect("a member");
+    behind.compaction_interval = None;
+    let reader = EtcdStore::open(&behind, &directory.path().join("reader"))
+        .await
+        .expect("the store opens");
+    let start = reader.get("").await.expect("a read").1;
+    let mut watch = reader.watch("/k/".to_owned(), start).await.expect("a watch");
+    writer
+        .swap(create("/k/seen".to_owned(), ""))
+        .await
+        .expect("a write");
+    let seen = watch.next().await.expect("a change");
+    assert_eq!(seen[0].key, "/k/seen");
+
+    proxy.is_open.send_replace(false);
+    let mut forgets = config(&cluster);
+    forgets.compaction_interval = Some(Duration::from_millis(50));
+    let forgetter = EtcdStore::open(&forgets, &directory.path().join("forgetter"))
+        .await
+        .expect("the store opens");
+    let old = Range {
+        prefix: "/k/".to_owned(),
+        at: Some(seen[0].revision),
+        ..Range::default()
+    };
+    for number in 0.. {
+        let missed = create(format!("/k/missed-{number}"), "");
+        writer.swap(missed).await.expect("a write");
+        // Far enough behind that it cannot go on.
+        if number > 10 && writer.range(old.clone()).await.is_err() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    drop(forgetter);
+    proxy.is_open.send_replace(true);
+    let error = watch.next().await.expect_err("it has missed changes");
+    assert!(matches!(error, StoreError::Compacted { .. }), "{error}");
+    // Those who list anew go on from there.
+    let now = reader.get("").await.expect("a read").1;
+    let mut watch = reader.watch("/k/".to_owned(), now).await.expect("a watch");
+    writer
+        .swap(create("/k/after".to_owned(), ""))
+        .await
+        .expect("a write");
+    assert_eq!(watch.next().await.expect("a change")[0].key, "/k/after");
 }
 
 /// Files of an authority and of a certificate for a member at this address, which a client may use as well.

@@ -114,6 +114,8 @@ pub(super) async fn run(cluster: Arc<Cluster>, start: Revision) {
                     Ok(start) => {
                         cluster.begin_at(start);
                         position = start;
+                        // What comes after it should not be forgotten meanwhile.
+                        continue;
                     }
                     Err(error) => tracing::warn!(%error, "the watch of etcd cannot begin anew"),
                 }
