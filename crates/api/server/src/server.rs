@@ -109,11 +109,13 @@ pub enum ServeError {
     #[error("cannot put {path} aside: {source}")]
     PutAside { path: PathBuf, source: io::Error },
     #[error(
-        "this server and the others on its etcd have different certificate authorities or token keys: each would refuse what \
-         the other issues"
+        "this server and the others on its etcd have different certificate authorities or token keys, and each would refuse \
+         what the other issues: copy the directory pki of one of them into the data directory of this one"
     )]
     OtherAuthority,
-    #[error("a store in etcd is not begun anew: it is not this server's alone")]
+    #[error(
+        "a store in etcd is not begun anew: it is not this server's alone; leave --new-store out, or name another --etcd-prefix"
+    )]
     NewEtcd,
     #[error("cannot open the audit log {path}: {source}")]
     OpenAuditLog { path: PathBuf, source: io::Error },
@@ -183,7 +185,7 @@ impl Server {
     pub async fn bind(config: Config) -> Result<Self, ServeError> {
         let data_dir = config.data_dir;
         let lock = data_dir::claim(&data_dir)?;
-        let store = match &config.etcd {
+        let store: Arc<dyn Store> = match &config.etcd {
             Some(_) if config.new_store => return Err(ServeError::NewEtcd),
             Some(etcd) => Arc::new(EtcdStore::open(etcd, &data_dir.join(ETCD)).await?),
             None => open_file(&data_dir, config.new_store, config.history)?,
@@ -194,19 +196,8 @@ impl Server {
         };
         let authority = Arc::new(Authority::load_or_create(&data_dir.join("pki"))?);
         let registry = Registry::new(store, rules, config.service_range, authority.certificate_pem());
-        let bootstrap_failed = |source| ServeError::Bootstrap { source };
         let tokens = ServiceAccountTokens::open(&data_dir.join("pki"), registry.clone())?;
-        if registry.is_shared() {
-            let fingerprint = fingerprint(&authority, &tokens);
-            if !registry.agrees_on(&fingerprint).await.map_err(bootstrap_failed)? {
-                return Err(ServeError::OtherAuthority);
-            }
-        }
-        registry
-            .create_system_namespaces()
-            .await
-            .map_err(bootstrap_failed)?;
-        registry.create_default_policy().await.map_err(bootstrap_failed)?;
+        prepare(&registry, &authority, &tokens).await?;
         let revoked = data_dir.join("pki").join(REVOKED);
         let token_file = data_dir.join("tokens.csv");
         let authenticator = Authenticator::new(authority.certificate(), &revoked, &token_file, tokens)?;
@@ -216,26 +207,11 @@ impl Server {
         };
         let listener = TcpListener::bind(config.listen).await.map_err(listen_failed)?;
         let address = listener.local_addr().map_err(listen_failed)?;
-        if registry.is_shared() {
-            Roster::new(registry.clone(), tls::reachable(address))
-                .beat()
-                .await
-        } else {
-            registry.publish_own_service(&[tls::reachable(address)]).await
-        }
-        .map_err(bootstrap_failed)?;
+        announce(&registry, address).await?;
         let service = config.service_range.own_address();
         let acceptor = tls::acceptor(&authority, &authenticator, address.ip(), service)?;
         let nodes = Nodes::new(registry.clone(), &authority)?;
-        let policy = config
-            .audit_policy
-            .as_deref()
-            .map(AuditPolicy::read)
-            .transpose()?;
-        let audit = config
-            .audit_log
-            .map(|path| open_audit_log(path, policy))
-            .transpose()?;
+        let audit = open_audit_log(config.audit_log, config.audit_policy.as_deref())?;
         let kubeconfig = data_dir.join("admin.kubeconfig");
         let admin = IssuedKubeconfig {
             path: kubeconfig.clone(),
@@ -418,6 +394,34 @@ fn open_file(data_dir: &Path, anew: bool, history: HistoryLimits) -> Result<Arc<
     Ok(Arc::new(store))
 }
 
+/// Makes the objects that every server has. One of several copies must trust what the others issue.
+async fn prepare(
+    registry: &Registry,
+    authority: &Authority,
+    tokens: &ServiceAccountTokens,
+) -> Result<(), ServeError> {
+    let failed = |source| ServeError::Bootstrap { source };
+    if registry.is_shared() {
+        let fingerprint = fingerprint(authority, tokens);
+        if !registry.agrees_on(&fingerprint).await.map_err(failed)? {
+            return Err(ServeError::OtherAuthority);
+        }
+    }
+    registry.create_system_namespaces().await.map_err(failed)?;
+    registry.create_default_policy().await.map_err(failed)
+}
+
+/// Lets clients inside the cluster know where this server is.
+async fn announce(registry: &Registry, address: SocketAddr) -> Result<(), ServeError> {
+    let own = tls::reachable(address);
+    let announced = if registry.is_shared() {
+        Roster::new(registry.clone(), own).beat().await
+    } else {
+        registry.publish_own_service(&[own]).await
+    };
+    announced.map_err(|source| ServeError::Bootstrap { source })
+}
+
 /// What all copies of a server must have the same of.
 fn fingerprint(authority: &Authority, tokens: &ServiceAccountTokens) -> String {
     let certificate = STANDARD.encode(sha2::Sha256::digest(authority.certificate()));
@@ -494,8 +498,11 @@ fn proves(authenticator: &Authenticator, credential: &Credential, user: &str) ->
     identity.is_some_and(|identity| identity.user == user)
 }
 
-fn open_audit_log(path: PathBuf, policy: Option<AuditPolicy>) -> Result<Arc<AuditLog>, ServeError> {
-    let log = AuditLog::open(&path, policy).map(Arc::new);
+/// A policy is read even if nothing is recorded, so that one that is wrong is noticed.
+fn open_audit_log(path: Option<PathBuf>, policy: Option<&Path>) -> Result<Option<Arc<AuditLog>>, ServeError> {
+    let policy = policy.map(AuditPolicy::read).transpose()?;
+    let Some(path) = path else { return Ok(None) };
+    let log = AuditLog::open(&path, policy).map(|log| Some(Arc::new(log)));
     log.map_err(|source| ServeError::OpenAuditLog { path, source })
 }
 

@@ -326,7 +326,14 @@ impl Pods {
     ) -> Result<bool, Gone> {
         match (step, api, here) {
             (Step::Run, Some(api), _) => self.add(name, api).await,
-            (Step::Refresh, Some(api), _) => self.refresh(name, api).await.map(|()| false),
+            (Step::Refresh, Some(api), _) => {
+                let has_changed = self.refresh(name, api).await?;
+                if has_changed {
+                    // What was seen of the pod is older than its manifest, and must not be reported as if it followed from it.
+                    Box::pin(self.look(name)).await?;
+                }
+                Ok(has_changed)
+            }
             (Step::End(grace), _, Some(here)) => self.end(name, here, grace).await.map(|()| false),
             (Step::Report(status), Some(api), _) => Ok(self.report(name, api, status)),
             (Step::Release, Some(api), _) => {
@@ -409,8 +416,8 @@ impl Pods {
         is_new
     }
 
-    /// Gives the node the API's manifest where that has changed.
-    async fn refresh(&mut self, name: &PodName, api: &Arc<Pod>) -> Result<(), Gone> {
+    /// Gives the node the API's manifest where that has changed; whether it has.
+    async fn refresh(&mut self, name: &PodName, api: &Arc<Pod>) -> Result<bool, Gone> {
         let pod = for_the_node(api);
         let wanted = (uid(api).to_owned(), fingerprint(&pod));
         let mut known = self.entries.get(name).and_then(|entry| entry.handed.clone());
@@ -419,15 +426,14 @@ impl Pods {
             let kept = self.node.manifest(name).await?;
             known = kept.map(|kept| (uid(&kept).to_owned(), fingerprint(&for_the_node(&kept))));
         }
-        if known.as_ref() != Some(&wanted)
-            && let Err(error) = self.node.update_pod(pod).await?
-        {
+        let has_changed = known.as_ref() != Some(&wanted);
+        if has_changed && let Err(error) = self.node.update_pod(pod).await? {
             tracing::warn!(%error, "the changed manifest is not used");
         }
         if let Some(entry) = self.entries.get_mut(name) {
             entry.handed = Some(wanted);
         }
-        Ok(())
+        Ok(has_changed)
     }
 
     async fn end(&mut self, name: &PodName, here: &PodView, grace: Option<Duration>) -> Result<(), Gone> {

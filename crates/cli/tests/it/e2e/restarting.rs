@@ -20,7 +20,8 @@ fn pauses_are(lines: &[Line], container: &str, expected: &[f64]) {
     }
     assert_eq!(pauses.len(), expected.len(), "{pauses:?}");
     for (pause, whole) in pauses.iter().zip(expected) {
-        assert!((whole / 2.0..=*whole).contains(pause), "{pauses:?}");
+        // Counted from an end that a busy machine may have noticed late.
+        assert!(*pause > 0.0 && pause <= whole, "{pauses:?}");
     }
 }
 

@@ -100,21 +100,19 @@ pub(super) fn seccomp(profile: Option<core::SeccompProfile>, root: &Path) -> Sec
     }
 }
 
-/// Shares from the requests (or the limit), quota and memory from the limits.
+/// Shares from the requests (or the limit; the least there is without both, as a kubelet has it: beside a container that requests
+/// something the others have no claim), quota and memory from the limits.
 pub(super) fn resources(requirements: &core::ResourceRequirements) -> Resources {
     let limit = |name| nanos(requirements.limits.as_ref(), name);
     let request = |name| nanos(requirements.requests.as_ref(), name);
     let milli = |nanos: i128| i64::try_from(nanos / 1_000_000).unwrap_or(i64::MAX);
-    let shares = request("cpu").or(limit("cpu")).map(|nanos| {
-        let shares = u64::try_from(milli(nanos)).unwrap_or(0).saturating_mul(1024) / 1000;
-        shares.max(MIN_CPU_SHARES)
-    });
+    let claimed = request("cpu").or(limit("cpu")).map_or(0, milli);
     let quota = limit("cpu").filter(|nanos| *nanos > 0).map(|nanos| {
         let period = i64::try_from(CPU_PERIOD).unwrap_or(i64::MAX);
         (milli(nanos).saturating_mul(period) / 1000).max(MIN_CPU_QUOTA)
     });
     Resources {
-        cpu_shares: shares,
+        cpu_shares: Some(shares(u64::try_from(claimed).unwrap_or(0))),
         cpu_quota: quota,
         cpu_period: quota.map(|_| CPU_PERIOD),
         memory_limit: limit("memory").and_then(|nanos| u64::try_from(nanos / 1_000_000_000).ok()),
@@ -179,7 +177,10 @@ mod tests {
         assert_eq!(resources.memory_limit, Some(64 << 20));
         assert_eq!(
             super::resources(&core::ResourceRequirements::default()),
-            Resources::default()
+            Resources {
+                cpu_shares: Some(MIN_CPU_SHARES),
+                ..Resources::default()
+            }
         );
     }
 
