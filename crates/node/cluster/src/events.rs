@@ -21,8 +21,10 @@ use crate::paths;
 
 /// Events between the node and this task.
 pub(crate) const QUEUE: usize = 256;
+/// What says it: the part that a node has in a cluster, by which tools select events.
+const SOURCE: &str = "kubelet";
 /// Who says it.
-const COMPONENT: &str = "pulselet";
+const REPORTER: &str = "pulselet";
 /// Events of nodes, which are in no namespace, are in this one, as a kubelet's are.
 const NODE_NAMESPACE: &str = "default";
 
@@ -132,8 +134,8 @@ impl Poster {
             "type": waiting.severity,
             "reason": key.reason,
             "message": key.message,
-            "source": {"component": COMPONENT, "host": self.node},
-            "reportingComponent": COMPONENT,
+            "source": {"component": SOURCE, "host": self.node},
+            "reportingComponent": REPORTER,
             "reportingInstance": self.node,
             "firstTimestamp": whole_seconds(now.first),
             "lastTimestamp": whole_seconds(waiting.last),

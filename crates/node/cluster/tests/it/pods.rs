@@ -267,7 +267,8 @@ async fn events_are_posted_and_counted() {
     let event = started(&list).unwrap();
     assert_eq!(event["involvedObject"]["uid"], created["metadata"]["uid"]);
     assert_eq!(event["involvedObject"]["fieldPath"], "spec.containers{app}");
-    assert_eq!(event["source"]["host"], NODE);
+    assert_eq!(event["source"], json!({"component": "kubelet", "host": NODE}));
+    assert_eq!(event["reportingComponent"], "pulselet");
 }
 
 /// Sets a condition of a pod as a controller does.
