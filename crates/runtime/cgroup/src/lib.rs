@@ -10,7 +10,9 @@
 mod cgroup;
 mod device_access;
 mod pods;
+mod settings;
 
 pub use cgroup::{Cgroup, CgroupError, Hierarchies};
 pub use device_access::{DeviceRule, rules as device_rules};
 pub use pods::{PodCgroups, PodClaim, QosClass, is_of_node};
+pub use settings::{MIN_SHARES, cpu_shares};

@@ -18,7 +18,10 @@ use std::{
 
 use pulselet_runtime::Resources;
 
-use crate::cgroup::{CgroupError, Hierarchies, REMOVE_PATIENCE, remove_directories};
+use crate::{
+    cgroup::{CgroupError, Hierarchies, REMOVE_PATIENCE, remove_directories},
+    settings::{MIN_SHARES, cpu_shares},
+};
 
 /// What a pod's cgroup is called, with its uid.
 const POD_PREFIX: &str = "pod";
@@ -30,11 +33,6 @@ const MAX_NAME: usize = 255;
 
 /// How often a cgroup is made whose parent is removed at the same moment, because it was empty.
 const ATTEMPTS: usize = 5;
-
-/// Shares of the CPU that stand for one processor, and the bounds that the kernel has for them.
-const SHARES_PER_CPU: u64 = 1024;
-const MIN_SHARES: u64 = 2;
-const MAX_SHARES: u64 = 262_144;
 
 /// How a pod stands to others when the machine has too little.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -226,7 +224,7 @@ impl PodCgroups {
         let of_burstable = claims.values().filter(|claim| claim.class == QosClass::Burstable);
         let requested = of_burstable.fold(0, |sum: u64, claim| sum.saturating_add(claim.cpu_millis));
         for (class, shares) in [
-            (QosClass::Burstable, shares(requested)),
+            (QosClass::Burstable, cpu_shares(requested)),
             (QosClass::BestEffort, MIN_SHARES),
         ] {
             let cgroup = self.hierarchies.cgroup(&self.class_path(class));
@@ -275,11 +273,6 @@ impl PodCgroups {
     fn claims(&self) -> MutexGuard<'_, BTreeMap<String, PodClaim>> {
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// What thousandths of a processor are in shares, as a kubelet converts them.
-fn shares(cpu_millis: u64) -> u64 {
-    (cpu_millis.saturating_mul(SHARES_PER_CPU) / 1000).clamp(MIN_SHARES, MAX_SHARES)
 }
 
 /// Every place where a hierarchy is mounted as a whole or as far as it was delegated.

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use pulselet_cgroup::cpu_shares;
 use pulselet_model::openapi::api::core::v1 as core;
 use pulselet_model::quantity::Amount;
 use pulselet_model::{Container, Pod, pod_limits, pod_requests};
@@ -14,9 +15,6 @@ const SECCOMP_DIRECTORY: &str = "seccomp";
 const CPU_PERIOD: u64 = 100_000;
 /// The kernel's smallest quota, in microseconds.
 const MIN_CPU_QUOTA: i64 = 1_000;
-/// The kernel's smallest and largest number of CPU shares.
-const MIN_CPU_SHARES: u64 = 2;
-const MAX_CPU_SHARES: u64 = 262_144;
 
 /// What of a pod's settings a runtime can honour.
 pub(crate) fn abilities(features: SecurityFeatures) -> impl Fn(Ability) -> bool {
@@ -112,7 +110,7 @@ pub(super) fn resources(requirements: &core::ResourceRequirements) -> Resources 
         (milli(nanos).saturating_mul(period) / 1000).max(MIN_CPU_QUOTA)
     });
     Resources {
-        cpu_shares: Some(shares(u64::try_from(claimed).unwrap_or(0))),
+        cpu_shares: Some(cpu_shares(u64::try_from(claimed).unwrap_or(0))),
         cpu_quota: quota,
         cpu_period: quota.map(|_| CPU_PERIOD),
         memory_limit: limit("memory").and_then(|nanos| u64::try_from(nanos / 1_000_000_000).ok()),
@@ -135,16 +133,12 @@ pub(crate) fn pod_resources(pod: &Pod) -> Resources {
     };
     let quota = is_limited("cpu").then(|| quota(limits.cpu_millis));
     Resources {
-        cpu_shares: Some(shares(requests.cpu_millis)),
+        cpu_shares: Some(cpu_shares(requests.cpu_millis)),
         cpu_quota: quota,
         cpu_period: quota.map(|_| CPU_PERIOD),
         memory_limit: is_limited("memory").then_some(limits.memory),
         ..Resources::default()
     }
-}
-
-fn shares(cpu_millis: u64) -> u64 {
-    (cpu_millis.saturating_mul(1024) / 1000).clamp(MIN_CPU_SHARES, MAX_CPU_SHARES)
 }
 
 fn quota(cpu_millis: u64) -> i64 {
@@ -178,7 +172,7 @@ mod tests {
         assert_eq!(
             super::resources(&core::ResourceRequirements::default()),
             Resources {
-                cpu_shares: Some(MIN_CPU_SHARES),
+                cpu_shares: Some(pulselet_cgroup::MIN_SHARES),
                 ..Resources::default()
             }
         );

@@ -94,7 +94,7 @@ fn shares_are_those_of_a_kubelet() {
         (1000, 1024),
         (1_000_000, 262_144),
     ] {
-        assert_eq!(shares(cpu_millis), expected, "{cpu_millis}");
+        assert_eq!(cpu_shares(cpu_millis), expected, "{cpu_millis}");
     }
 }
 
