@@ -109,16 +109,9 @@ pub fn admit_ephemeral_containers(
 ) -> Result<Admission, Vec<FieldError>> {
     let mut pod = old.clone();
     pod.spec.ephemeral_containers = new.spec.ephemeral_containers;
-    let warnings = keep_hidden(&mut pod, old, gates);
-    defaults::set_defaults(&mut pod);
-    let errors = validation::validate_ephemeral_update(&pod, old, profile);
-    if !errors.is_empty() {
-        return Err(errors);
-    }
-    if pod.spec != old.spec {
-        pod.metadata.generation = Some(old.metadata.generation.unwrap_or_default() + 1);
-    }
-    Ok(Admission { pod, warnings })
+    admit_part(pod, old, gates, |pod| {
+        validation::validate_ephemeral_update(pod, old, profile)
+    })
 }
 
 /// Admits other CPU and memory for the containers of a Pod. What else of `new` differs is not looked at, unless its containers
@@ -132,9 +125,21 @@ pub fn admit_resize(
     let mut pod = old.clone();
     pod.spec.containers = resized(&old.spec.containers, new.spec.containers);
     pod.spec.init_containers = resized(&old.spec.init_containers, new.spec.init_containers);
+    admit_part(pod, old, gates, |pod| {
+        validation::validate_resize(pod, old, profile)
+    })
+}
+
+/// Admits a stored Pod of which a part was replaced.
+fn admit_part(
+    mut pod: Pod,
+    old: &Pod,
+    gates: GateSet,
+    validate: impl FnOnce(&Pod) -> Vec<FieldError>,
+) -> Result<Admission, Vec<FieldError>> {
     let warnings = keep_hidden(&mut pod, old, gates);
     defaults::set_defaults(&mut pod);
-    let errors = validation::validate_resize(&pod, old, profile);
+    let errors = validate(&pod);
     if !errors.is_empty() {
         return Err(errors);
     }

@@ -232,21 +232,7 @@ impl Authenticator {
             }
             return self.service_accounts.verify(token, audiences).await;
         };
-        // A token of the file is for this server.
-        let own = own_audiences();
-        let both: Vec<String> = audiences
-            .iter()
-            .filter(|wanted| own.contains(wanted))
-            .cloned()
-            .collect();
-        if both.is_empty() {
-            let wanted = audiences.to_vec();
-            return Err(TokenError::Audience { token: own, wanted });
-        }
-        Ok(Proved {
-            identity: identity.clone(),
-            audiences: both,
-        })
+        Proved::for_this_server(identity.clone(), audiences)
     }
 
     pub(crate) const fn service_accounts(&self) -> &ServiceAccountTokens {

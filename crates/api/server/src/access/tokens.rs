@@ -96,6 +96,23 @@ pub(crate) struct Proved {
     pub(crate) audiences: Vec<String>,
 }
 
+impl Proved {
+    /// By a token that is for this server, and for those of the audiences that this server is.
+    pub(super) fn for_this_server(identity: Identity, audiences: &[String]) -> Result<Self, TokenError> {
+        let own = own_audiences();
+        let is_own = |wanted: &&String| own.contains(wanted);
+        let both: Vec<String> = audiences.iter().filter(is_own).cloned().collect();
+        if both.is_empty() {
+            let wanted = audiences.to_vec();
+            return Err(TokenError::Audience { token: own, wanted });
+        }
+        Ok(Self {
+            identity,
+            audiences: both,
+        })
+    }
+}
+
 impl ServiceAccountTokens {
     /// Loads the key from the directory of the authority, or makes it there.
     pub(crate) fn open(directory: &Path, registry: Registry) -> Result<Self, KeyError> {

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
-use super::{Proved, ServiceAccountTokens, TokenError, own_audiences};
+use super::{Proved, ServiceAccountTokens, TokenError};
 use crate::access::authn::Identity;
 use crate::registry::object::Object;
 use crate::registry::resource::{ObjectPath, ResourceKind};
@@ -116,20 +116,7 @@ impl ServiceAccountTokens {
         let identity = token
             .identity(&secret, Timestamp::now())
             .map_err(|why| TokenError::Refused(format!("bootstrap token {:?}: {why}", token.id)))?;
-        let own = own_audiences();
-        let both: Vec<String> = audiences
-            .iter()
-            .filter(|wanted| own.contains(wanted))
-            .cloned()
-            .collect();
-        if both.is_empty() {
-            let wanted = audiences.to_vec();
-            return Err(TokenError::Audience { token: own, wanted });
-        }
-        Ok(Proved {
-            identity,
-            audiences: both,
-        })
+        Proved::for_this_server(identity, audiences)
     }
 }
 
