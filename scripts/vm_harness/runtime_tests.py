@@ -15,6 +15,9 @@ BRIEF = [
     "limits::",
     "pod_cgroups::",
     "oom_score::",
+    "wounds::files::files_of_the_cgroups",
+    "wounds::processes::",
+    "network::a_port_of_the_host_leads_to_the_pod",
 ]
 # The packages whose tests are run.
 PACKAGES = ["pulselet-runtime-oci", "pulselet-cgroup"]
