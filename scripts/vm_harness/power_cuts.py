@@ -58,8 +58,9 @@ def power_cuts(machine, options):
     seed = options.seed if options.seed is not None else random.randrange(1 << 32)
     print(f"vm: power cuts, seed {seed}")
     storm = Storm(seed)
-    program = options.binary or command_of_build(options.narrow)
-    places = [(program, "target/debug/pulselet"), (f"{GUEST}/storm", "storm"), (f"{REPOSITORY}/scripts/fault_harness/client.py", "faults")]
+    programs = [options.binary or command_of_build(options.narrow), *options.other]
+    places = [(program, f"programs/{number}") for number, program in enumerate(programs)]
+    places += [(f"{GUEST}/storm", "storm"), (f"{REPOSITORY}/scripts/fault_harness/client.py", "faults")]
     with tempfile.TemporaryDirectory(dir=CACHE) as work:
         make_work_disk(f"{work}/work.img", places)
         data, volatile = f"{work}/data.img", f"{work}/volatile.qcow2"
