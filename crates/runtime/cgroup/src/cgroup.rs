@@ -597,6 +597,10 @@ pub(crate) fn remove_directories(mut left: Vec<PathBuf>, patience: Duration) {
 }
 
 fn remove_tree(directory: &Path, depth: usize) {
+    // Most have nothing below them.
+    if fs::remove_dir(directory).is_ok() {
+        return;
+    }
     if depth > 0
         && let Ok(entries) = fs::read_dir(directory)
     {
