@@ -284,7 +284,7 @@ impl PodCgroups {
 
     fn remove_path(&self, path: &Path, patience: Duration) {
         let directories = self.mounts.iter().map(|mount| mount.join(path));
-        remove_directories(directories.filter(|it| it.exists()).collect(), patience);
+        remove_directories(directories.collect(), patience);
     }
 
     fn children(&self, path: &Path) -> HashSet<String> {
