@@ -96,7 +96,11 @@ fn forget_store(data_dir: &Path) -> Result<(), Failure> {
 fn spawn(server: Server) -> (oneshot::Sender<()>, JoinHandle<()>) {
     let (stop, stopped) = oneshot::channel();
     let api = tokio::spawn(async {
-        let controllers = Controllers::start(&server.client(), ControllerOptions { bind_pods: true });
+        let options = ControllerOptions {
+            bind_pods: true,
+            write_endpoints: true,
+        };
+        let controllers = Controllers::start(&server.client(), options);
         server
             .run(async {
                 // A sender that is gone means the same.
