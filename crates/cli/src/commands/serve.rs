@@ -15,6 +15,7 @@ use crate::agent::{self, Setting};
 use crate::cli::ServeArgs;
 use crate::exit::{Exit, Failure};
 use crate::interrupt::Interrupts;
+use crate::local_network::ServiceSource;
 use crate::logging::{self, Quietness};
 use crate::membership::{Application, node_name};
 
@@ -48,6 +49,7 @@ pub(crate) fn run(args: &ServeArgs, verbose: u8) -> Result<Exit, Failure> {
         objects: Vec::new(),
         beside_another: None,
         application: None,
+        services: ServiceSource::Others,
     };
     logging::start(Quietness::Daemon, verbose, std::io::stderr);
     agent::executor()?.block_on(serve(args, config, setting))
@@ -65,6 +67,7 @@ async fn serve(args: &ServeArgs, config: Config, mut setting: Setting) -> Result
     let certificate = server.issue_node_certificate(application.name(), &addresses);
     application.certify(certificate.map_err(Failure::environment)?);
     setting.application = Some(application);
+    setting.services = ServiceSource::Api(server.client());
     let (stop, api) = spawn(server);
     let started = match agent::start(&args.agent, setting).await {
         Ok(started) => started,

@@ -115,11 +115,10 @@ impl Network {
         if state.users.is_empty() || services.installed.as_ref() == Some(&services.wanted) {
             return Ok(());
         }
-        let table = table(&self.bridge);
         let script = if services.wanted.is_empty() {
-            firewall::deletion(&table)
+            firewall::deletion(&table(&self.bridge))
         } else {
-            ruleset(&table, self.subnet, &services.wanted)
+            ruleset(&self.bridge, self.subnet, &services.wanted)
         };
         match firewall::nft(&script) {
             Ok(()) => {}
@@ -138,9 +137,12 @@ pub(super) fn table(bridge: &str) -> String {
     format!("{}_services", firewall::table(bridge))
 }
 
-/// A connection is looked up by where it goes, and goes on in the chain of that port.
-fn ruleset(table: &str, subnet: Subnet, routes: &[ServiceRoute]) -> String {
-    let deletion = firewall::deletion(table);
+/// A connection is looked up by where it goes, and goes on in the chain of that port. Of what the machine forwards only the
+/// bridge's own counts: the pods of another agent have services of their own under the same addresses.
+fn ruleset(bridge: &str, subnet: Subnet, routes: &[ServiceRoute]) -> String {
+    let table = table(bridge);
+    let deletion = firewall::deletion(&table);
+    let lookup = "ip daddr . meta l4proto . th dport";
     let (open, refused): (Vec<_>, Vec<_>) = routes.iter().partition(|route| !route.backends.is_empty());
     let addresses = |routes: &[&ServiceRoute], leads: bool| {
         elements(routes.iter().enumerate().map(|(index, route)| {
@@ -164,17 +166,18 @@ fn ruleset(table: &str, subnet: Subnet, routes: &[ServiceRoute]) -> String {
          map addresses {{ type ipv4_addr . inet_proto . inet_service : verdict; {open}}}\n\
          map ports {{ type inet_proto . inet_service : verdict; {ports}}}\n\
          set refused {{ type ipv4_addr . inet_proto . inet_service; {refused}}}\n\
-         chain services {{\n\
-         ip daddr . meta l4proto . th dport vmap @addresses;\n\
+         chain prerouting {{ type nat hook prerouting priority -100;\n\
+         iifname \"{bridge}\" {lookup} vmap @addresses;\n\
          fib daddr type local meta l4proto . th dport vmap @ports;\n}}\n\
-         chain prerouting {{ type nat hook prerouting priority -100; jump services; }}\n\
-         chain output {{ type nat hook output priority -100; jump services; }}\n\
+         chain output {{ type nat hook output priority -100;\n\
+         {lookup} vmap @addresses;\n\
+         fib daddr type local meta l4proto . th dport vmap @ports;\n}}\n\
          chain postrouting {{ type nat hook postrouting priority 100;\n\
          ct status dnat ip saddr {subnet} ip daddr {subnet} masquerade;\n}}\n\
          chain refuse {{\n\
-         ip daddr . meta l4proto . th dport @refused meta l4proto tcp reject with tcp reset;\n\
-         ip daddr . meta l4proto . th dport @refused reject;\n}}\n\
-         chain refuse_forwarded {{ type filter hook forward priority -10; jump refuse; }}\n\
+         {lookup} @refused meta l4proto tcp reject with tcp reset;\n\
+         {lookup} @refused reject;\n}}\n\
+         chain refuse_forwarded {{ type filter hook forward priority -10; iifname \"{bridge}\" jump refuse; }}\n\
          chain refuse_own {{ type filter hook output priority 0; jump refuse; }}\n}}\n"
     )
 }
@@ -266,7 +269,7 @@ mod tests {
 
     fn rules(routes: &[ServiceRoute]) -> String {
         let subnet = Subnet::new(Ipv4Addr::new(10, 88, 0, 0), 23).expect("is one");
-        ruleset("t", subnet, routes)
+        ruleset("b", subnet, routes)
     }
 
     #[test]
@@ -286,7 +289,9 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line}\n{text}");
         }
-        assert!(text.starts_with("add table ip t\ndelete table ip t\ntable ip t {"));
+        let table = "pulselet_b_services";
+        let start = format!("add table ip {table}\ndelete table ip {table}\ntable ip {table} {{");
+        assert!(text.starts_with(&start), "{text}");
     }
 
     #[test]
