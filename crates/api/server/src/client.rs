@@ -195,6 +195,12 @@ impl LocalClient {
         self.registry.mark_node_unknown(node).await
     }
 
+    /// Says of a Pod whose node is silent that it is not ready; false if that is said already, or if it is another Pod by now.
+    pub async fn mark_unready(&self, pod: &Object) -> Result<bool, ApiError> {
+        let path = path(ResourceKind::Pod, pod);
+        self.registry.mark_unready(&path, pod.uid()).await
+    }
+
     /// Takes the server's own finalizer off a namespace that is ending, so that it can go.
     pub async fn finalize_namespace(&self, name: &str) -> Result<(), ApiError> {
         self.registry.finalize_namespace(name).await

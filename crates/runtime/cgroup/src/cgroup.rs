@@ -585,10 +585,7 @@ fn inherit_cpuset(parent: &Path, child: &Path) -> bool {
 pub(crate) fn remove_directories(mut left: Vec<PathBuf>, patience: Duration) {
     let give_up = Instant::now() + patience;
     loop {
-        left.retain(|directory| {
-            remove_tree(directory, MAX_DEPTH);
-            directory.exists()
-        });
+        left.retain(|directory| !remove_tree(directory, MAX_DEPTH));
         if left.is_empty() || Instant::now() > give_up {
             return;
         }
@@ -596,7 +593,12 @@ pub(crate) fn remove_directories(mut left: Vec<PathBuf>, patience: Duration) {
     }
 }
 
-fn remove_tree(directory: &Path, depth: usize) {
+/// Returns whether it is gone.
+fn remove_tree(directory: &Path, depth: usize) -> bool {
+    // Most have nothing below them.
+    if remove_one(directory) {
+        return true;
+    }
     if depth > 0
         && let Ok(entries) = fs::read_dir(directory)
     {
@@ -607,7 +609,14 @@ fn remove_tree(directory: &Path, depth: usize) {
             remove_tree(&entry.path(), depth - 1);
         }
     }
-    let _ = fs::remove_dir(directory);
+    remove_one(directory)
+}
+
+fn remove_one(directory: &Path) -> bool {
+    match fs::remove_dir(directory) {
+        Ok(()) => true,
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
 }
 
 /// The number after a name, in files of one name and number a line.

@@ -35,7 +35,7 @@ const MAX_NAME: usize = 255;
 const ATTEMPTS: usize = 5;
 
 /// How a pod stands to others when the machine has too little.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum QosClass {
     Guaranteed,
     Burstable,
@@ -84,8 +84,22 @@ pub struct PodCgroups {
     /// Where hierarchies are mounted, also those that are not used here.
     mounts: Vec<PathBuf>,
     root: PathBuf,
-    /// By uid. Whoever holds it may make and remove cgroups.
-    claims: Mutex<BTreeMap<String, PodClaim>>,
+    /// Whoever holds it may make and remove cgroups.
+    known: Mutex<KnownPods>,
+}
+
+#[derive(Debug, Default)]
+struct KnownPods {
+    /// By uid.
+    claims: BTreeMap<String, PodClaim>,
+    /// What classes have of the CPU, as far as it was set since they were made.
+    shares: BTreeMap<QosClass, u64>,
+}
+
+impl KnownPods {
+    fn has_any_of(&self, class: QosClass) -> bool {
+        self.claims.values().any(|claim| claim.class == class)
+    }
 }
 
 impl PodCgroups {
@@ -103,17 +117,17 @@ impl PodCgroups {
             hierarchies,
             mounts,
             root,
-            claims: Mutex::new(BTreeMap::new()),
+            known: Mutex::default(),
         }
     }
 
     /// Makes a pod's cgroup with its limits, or sets them anew. Returns its path from the roots of the hierarchies on.
     pub fn make(&self, uid: &str, claim: PodClaim, limits: &Resources) -> Result<PathBuf, CgroupError> {
         let path = self.path(uid, claim.class)?;
-        let mut claims = self.claims();
-        claims.insert(uid.to_owned(), claim);
+        let mut known = self.known();
+        known.claims.insert(uid.to_owned(), claim);
         let made = self.create(&path).and_then(|()| {
-            self.set_shares(&claims)?;
+            self.set_shares(&mut known)?;
             self.hierarchies.cgroup(&path).change_pod_limits(limits)
         });
         made.map(|()| path)
@@ -121,7 +135,7 @@ impl PodCgroups {
 
     /// Takes note of a pod that an earlier agent has made.
     pub fn adopt(&self, uid: &str, claim: PodClaim) {
-        self.claims().insert(uid.to_owned(), claim);
+        self.known().claims.insert(uid.to_owned(), claim);
     }
 
     /// Gives a pod more where it is to have more, before its containers get it: with version 1 none of them can have more than
@@ -151,51 +165,62 @@ impl PodCgroups {
         if !cgroup.exists() {
             return Ok(false);
         }
-        let mut claims = self.claims();
-        claims.insert(uid.to_owned(), claim);
-        self.set_shares(&claims)?;
+        let mut known = self.known();
+        known.claims.insert(uid.to_owned(), claim);
+        self.set_shares(&mut known)?;
         cgroup.change_pod_limits(limits)?;
         Ok(true)
     }
 
     /// Removes a pod's cgroup, in which no process is any more.
     pub fn remove(&self, uid: &str) -> Result<(), CgroupError> {
-        for class in QosClass::ALL {
+        let claim = self.known().claims.get(uid).copied();
+        // One that nobody knows may be anywhere.
+        for class in claim.map_or(QosClass::ALL.to_vec(), |claim| vec![claim.class]) {
             // Outside of the lock: a process that was just killed may need a moment to leave.
             self.remove_path(&self.path(uid, class)?, REMOVE_PATIENCE);
         }
-        let mut claims = self.claims();
-        claims.remove(uid);
-        self.tidy(&claims)
+        let mut known = self.known();
+        known.claims.remove(uid);
+        self.tidy(&mut known)
     }
 
     /// Removes the cgroups of pods that nobody knows, as far as no process is in there, and gives the classes what their
     /// pods request.
     pub fn sweep(&self, is_known: impl Fn(&str) -> bool) -> Result<(), CgroupError> {
-        let claims = self.claims();
+        let mut known = self.known();
         for class in QosClass::ALL {
             let parent = self.class_path(class);
             for name in self.children(&parent) {
                 let uid = name.strip_prefix(POD_PREFIX);
-                if uid.is_some_and(|uid| !claims.contains_key(uid) && !is_known(uid)) {
+                if uid.is_some_and(|uid| !known.claims.contains_key(uid) && !is_known(uid)) {
                     self.remove_path(&parent.join(&name), Duration::ZERO);
                 }
             }
         }
-        self.tidy(&claims)
+        // Whoever was here before may have given them something else.
+        known.shares.clear();
+        self.tidy(&mut known)
     }
 
     /// Removes all of them in which no process is.
     pub fn remove_all(&self) {
-        let _claims = self.claims();
+        let mut known = self.known();
+        known.shares.clear();
         self.remove_path(&self.root, REMOVE_PATIENCE);
     }
 
-    fn tidy(&self, claims: &BTreeMap<String, PodClaim>) -> Result<(), CgroupError> {
-        self.remove_empty(Some(QosClass::Burstable));
-        self.remove_empty(Some(QosClass::BestEffort));
-        self.remove_empty(None);
-        self.set_shares(claims)
+    fn tidy(&self, known: &mut KnownPods) -> Result<(), CgroupError> {
+        for class in [QosClass::Burstable, QosClass::BestEffort] {
+            if !known.has_any_of(class) {
+                self.remove_empty(Some(class));
+                known.shares.remove(&class);
+            }
+        }
+        if known.claims.is_empty() {
+            self.remove_empty(None);
+        }
+        self.set_shares(known)
     }
 
     /// Those of a class, or the root.
@@ -220,19 +245,23 @@ impl PodCgroups {
     }
 
     /// Classes that are not there have none.
-    fn set_shares(&self, claims: &BTreeMap<String, PodClaim>) -> Result<(), CgroupError> {
-        let of_burstable = claims.values().filter(|claim| claim.class == QosClass::Burstable);
+    fn set_shares(&self, known: &mut KnownPods) -> Result<(), CgroupError> {
+        let of_burstable = known
+            .claims
+            .values()
+            .filter(|claim| claim.class == QosClass::Burstable);
         let requested = of_burstable.fold(0, |sum: u64, claim| sum.saturating_add(claim.cpu_millis));
         for (class, shares) in [
             (QosClass::Burstable, cpu_shares(requested)),
             (QosClass::BestEffort, MIN_SHARES),
         ] {
             let cgroup = self.hierarchies.cgroup(&self.class_path(class));
-            if cgroup.exists() {
+            if known.shares.get(&class) != Some(&shares) && cgroup.exists() {
                 cgroup.limit_pod(&Resources {
                     cpu_shares: Some(shares),
                     ..Resources::default()
                 })?;
+                known.shares.insert(class, shares);
             }
         }
         Ok(())
@@ -255,7 +284,7 @@ impl PodCgroups {
 
     fn remove_path(&self, path: &Path, patience: Duration) {
         let directories = self.mounts.iter().map(|mount| mount.join(path));
-        remove_directories(directories.filter(|it| it.exists()).collect(), patience);
+        remove_directories(directories.collect(), patience);
     }
 
     fn children(&self, path: &Path) -> HashSet<String> {
@@ -270,8 +299,8 @@ impl PodCgroups {
             .collect()
     }
 
-    fn claims(&self) -> MutexGuard<'_, BTreeMap<String, PodClaim>> {
-        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known(&self) -> MutexGuard<'_, KnownPods> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,8 +1,8 @@
 //! The built-in image: the machine's own root file system under a throw-away layer, for machines without a registry.
 //!
 //! Its containers can read what the root file system has, but for what is known to be secret: data directories of
-//! agents, keys and passwords, and sockets of the machine's services. What is hidden is looked up anew for
-//! containers, by its real path, at most once a second. It has to be allowed: whoever may run pods could read the machine's files otherwise.
+//! agents, keys and passwords, and everything below `/run`, where sockets of the machine's services are. What is hidden is
+//! looked up anew for containers, by its real path, at most once a second. It has to be allowed: whoever may run pods could read the machine's files otherwise.
 
 mod secrets;
 

@@ -31,6 +31,7 @@ use crate::{
     cni::{self, Cni},
     host_image::{self, HostImage},
     image::Images,
+    kernel_floor::{self, OLDEST},
     network::{Network, NetworkOptions, PodNetwork},
     oom_score, place,
     rootfs::UPPER,
@@ -61,6 +62,10 @@ pub struct OciOptions {
 pub enum OciOpenError {
     #[error("containers need root; use sudo, or --runtime process")]
     NotRoot,
+    #[error(
+        "containers need Linux {OLDEST} or newer, and this is {0}; boot a newer kernel, or use --runtime process or a CRI server"
+    )]
+    OldKernel(String),
     #[error("cannot make {path}: {source}", path = path.display())]
     MakeRoot { path: PathBuf, source: io::Error },
     #[error("containers need cgroups: {0}")]
@@ -253,6 +258,9 @@ impl OciRuntime {
     pub async fn open(options: OciOptions) -> std::result::Result<Self, OciOpenError> {
         if !rustix::process::geteuid().is_root() {
             return Err(OciOpenError::NotRoot);
+        }
+        if let Some(release) = kernel_floor::too_old() {
+            return Err(OciOpenError::OldKernel(release));
         }
         oom_score::protect_agent();
         let prepared = tokio::task::spawn_blocking(move || prepare(options));

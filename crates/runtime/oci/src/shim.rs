@@ -7,6 +7,7 @@ use std::{
     ffi::{CStr, OsString},
     fs::File,
     io,
+    ops::ControlFlow,
     os::fd::OwnedFd,
     path::PathBuf,
     process::ExitCode,
@@ -16,8 +17,9 @@ use std::{
 use pulselet_cgroup::{Cgroup, CgroupError, Hierarchies, device_rules};
 use pulselet_runtime::ContainerUser;
 use pulselet_shim::{
-    ChildStreams, LaunchError, Launcher, ShimConfig,
+    ChildStreams, LaunchError, Launcher, ShimConfig, detach, is_starter,
     record::{self, RecordError},
+    serve_starts,
 };
 use pulselet_shim_client::{CONTAINER_FILE, ContainerRecord};
 use pulselet_sys::{Pid, find_arguments};
@@ -39,6 +41,8 @@ use crate::{
 
 /// The name of a shim in lists of processes.
 const PROCESS_NAME: &CStr = c"pulselet-mon";
+/// The same of the process that shims are copies of.
+const STARTER_NAME: &CStr = c"pulselet-start";
 
 /// How long what shares its process namespace with others may take to be gone after it was killed.
 const KILL_PATIENCE: Duration = Duration::from_millis(100);
@@ -66,7 +70,7 @@ pub(crate) struct Container {
     pub(crate) bare_mounts: Option<File>,
 }
 
-/// The shim's program. Its only argument is the container's directory; with a sandbox's directory and a cgroup it is
+/// The shim's program. Its only argument is the container's directory, which a starter gets with every request; with a sandbox's directory and a cgroup it is
 /// the pause process of a pod instead. Its stdout is for the agent that starts it.
 pub fn shim_main(args: impl Iterator<Item = OsString>) -> ExitCode {
     let args: Vec<PathBuf> = args.map(PathBuf::from).collect();
@@ -76,21 +80,36 @@ pub fn shim_main(args: impl Iterator<Item = OsString>) -> ExitCode {
     // Its forks find out by themselves if this fails.
     let _ = find_arguments();
     match args.as_slice() {
-        [dir] => match load(dir.clone()).and_then(|(config, container)| {
-            drop_rights(&container.spec.confinement).map_err(LoadError::DropRights)?;
-            Ok((config, container))
-        }) {
-            Ok((config, container)) => {
-                let launcher = ContainerLauncher {
-                    container,
-                    init: None,
-                };
-                pulselet_shim::run(config, launcher)
-            }
-            Err(error) => pulselet_shim::refuse(&error.to_string()),
+        [_] if is_starter() => {
+            let _ = set_name(STARTER_NAME);
+            serve_starts(|dir| {
+                let _ = set_name(PROCESS_NAME);
+                become_shim(dir)
+            })
+        }
+        [dir] => match detach() {
+            ControlFlow::Continue(()) => become_shim(dir.clone()),
+            ControlFlow::Break(code) => code,
         },
         [sandbox_dir, cgroup] => pause_process::main(sandbox_dir, cgroup),
         _ => pulselet_shim::refuse("the shim wants the container's directory"),
+    }
+}
+
+fn become_shim(dir: PathBuf) -> ExitCode {
+    let loaded = load(dir).and_then(|(config, container)| {
+        drop_rights(&container.spec.confinement).map_err(LoadError::DropRights)?;
+        Ok((config, container))
+    });
+    match loaded {
+        Ok((config, container)) => {
+            let launcher = ContainerLauncher {
+                container,
+                init: None,
+            };
+            pulselet_shim::run(config, launcher)
+        }
+        Err(error) => pulselet_shim::refuse(&error.to_string()),
     }
 }
 

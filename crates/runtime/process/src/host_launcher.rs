@@ -3,12 +3,13 @@
 use std::{
     ffi::OsString,
     io,
+    ops::ControlFlow,
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
 use pulselet_runtime::ContainerUser;
-use pulselet_shim::{ChildStreams, LaunchError, Launcher, reason, record};
+use pulselet_shim::{ChildStreams, LaunchError, Launcher, detach, is_starter, reason, record, serve_starts};
 use pulselet_shim_client::{CONTAINER_FILE, ContainerRecord};
 use pulselet_sys::{Pid, ProcessCredentials, Spawn};
 
@@ -20,11 +21,21 @@ pub const CONTAINER_ID_VARIABLE: &str = "PULSELET_CONTAINER_ID";
 /// Where programs are looked for if the agent itself has no PATH.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// The shim's program: `<container directory>` is the only argument. Its stdout is for the agent that starts it.
+/// The shim's program: `<container directory>` is the only argument, which a starter gets with every request. Its stdout is for the agent that starts it.
 pub fn shim_main(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     let (Some(dir), None) = (args.next().map(PathBuf::from), args.next()) else {
         return pulselet_shim::refuse("the shim wants one argument, the container's directory");
     };
+    if is_starter() {
+        return serve_starts(become_shim);
+    }
+    match detach() {
+        ControlFlow::Continue(()) => become_shim(dir),
+        ControlFlow::Break(code) => code,
+    }
+}
+
+fn become_shim(dir: PathBuf) -> ExitCode {
     let record = match record::read::<ContainerRecord>(&dir, CONTAINER_FILE) {
         Ok(Some(record)) => record,
         Ok(None) => return pulselet_shim::refuse("there is no such container"),

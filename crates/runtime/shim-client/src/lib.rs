@@ -22,6 +22,7 @@ pub mod fuzzing;
 mod lifecycle;
 mod sandboxes;
 mod shims;
+mod starter;
 mod store;
 mod streams;
 mod stuck_shim;

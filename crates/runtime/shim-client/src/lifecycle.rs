@@ -9,7 +9,6 @@ use std::{
     io,
     num::NonZero,
     path::Path,
-    process::Stdio,
     sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
@@ -26,7 +25,7 @@ use pulselet_shim::{
 };
 use tokio::{
     io::AsyncReadExt,
-    process::Command,
+    net::unix::pipe,
     sync::Semaphore,
     time::{Instant, sleep, timeout},
 };
@@ -37,6 +36,7 @@ use crate::{
     container::Container,
     container_kind::ContainerKind,
     shims::ShimCommand,
+    starter::Starter,
     store::{ContainerRecord, Found, SandboxRecord, Store, StoreError},
     stuck_shim,
 };
@@ -76,7 +76,7 @@ pub(crate) const LEAVE_INTERVAL: Duration = Duration::from_millis(2);
 pub(crate) struct Inner {
     pub(crate) store: Store,
     pub(crate) events: EventHub,
-    shim: ShimCommand,
+    starter: Starter,
     pub(crate) kind: Arc<dyn ContainerKind>,
     starts: Semaphore,
     known: Mutex<Known>,
@@ -142,9 +142,9 @@ impl Inner {
             }
         }
         Ok(Self {
+            starter: Starter::new(shim, store.any_container_dir()),
             store,
             events,
-            shim,
             kind,
             starts: Semaphore::new(starts_at_once()),
             known: Mutex::new(known),
@@ -238,9 +238,12 @@ impl Inner {
             .map_err(|error| Error::failed(operation, error))?;
         let report = timeout(START_PATIENCE, self.launch_shim(container)).await;
         let report = report
-            .map_err(|_| Error::Timeout {
-                operation,
-                after: START_PATIENCE,
+            .map_err(|_| {
+                self.starter.give_up();
+                Error::Timeout {
+                    operation,
+                    after: START_PATIENCE,
+                }
             })
             .flatten();
         match report {
@@ -274,30 +277,23 @@ impl Inner {
             .append(true)
             .open(container.dir.join("shim.err"))
             .map_err(failed)?;
-        let mut command = Command::new(&self.shim.program);
-        command.args(&self.shim.args).arg(&container.dir).env_clear();
-        command.envs(
-            ["PATH", "HOME"]
-                .into_iter()
-                .filter_map(|name| Some((name, std::env::var_os(name)?))),
-        );
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(errors)
-            .current_dir("/");
-        let mut child = command.spawn().map_err(failed)?;
+        let (its_end, reports) = pipe::pipe().map_err(failed)?;
+        let its_end = its_end.into_blocking_fd().map_err(failed)?;
+        let alone = self
+            .starter
+            .start(&container.dir, its_end, errors)
+            .map_err(failed)?;
         let mut report = Vec::new();
-        if let Some(stdout) = child.stdout.take() {
-            stdout
-                .take(MAX_REPORT)
-                .read_to_end(&mut report)
-                .await
-                .map_err(failed)?;
+        reports
+            .take(MAX_REPORT)
+            .read_to_end(&mut report)
+            .await
+            .map_err(failed)?;
+        if let Some(mut alone) = alone {
+            alone.wait().await.map_err(failed)?;
         }
-        child.wait().await.map_err(failed)?;
         serde_json::from_slice(&report).map_err(|error| {
-            let detail = format!("the shim {} gave no report: {error}", self.shim.program.display());
+            let detail = format!("the shim {} gave no report: {error}", self.starter);
             Error::failed(Operation::StartContainer, detail)
         })
     }

@@ -168,6 +168,11 @@ impl Store {
         self.containers.join(id.as_str())
     }
 
+    /// As long as the directories of containers are, and none of them.
+    pub(crate) fn any_container_dir(&self) -> PathBuf {
+        self.containers.join("-".repeat(2 * ID_BYTES))
+    }
+
     pub(crate) fn sandbox_dir(&self, id: &SandboxId) -> PathBuf {
         self.sandboxes.join(id.as_str())
     }

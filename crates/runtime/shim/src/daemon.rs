@@ -1,12 +1,13 @@
 //! Starting a shim: from the agent's child to a daemon with a running container.
 //!
-//! The agent starts it with a pipe as stdout, reads one [`Handshake`] from it and waits for the process, which leaves a
-//! copy of itself behind. Whatever becomes of the agent in between, the container's one life begins at most once: the
+//! The agent starts it with a pipe as stdout and reads one [`Handshake`] from it. A process that the agent waits for
+//! leaves a copy of itself behind ([`detach`]). Whatever becomes of the agent in between, the container's one life begins at most once: the
 //! lock and the life record see to that.
 
 use std::{
     fs::{self, File},
     io,
+    ops::ControlFlow,
     os::{fd::RawFd, unix::net::UnixListener},
     path::{Path, PathBuf},
     process::ExitCode,
@@ -69,17 +70,22 @@ enum StartError {
     Record(#[from] RecordError),
 }
 
-/// Becomes the shim of the container and returns when that has ended; at once in the process the agent waits for.
+/// Goes on as a process that nobody waits for. In the one that the agent waits for it is over: it returns the code to exit
+/// with.
+pub fn detach() -> ControlFlow<ExitCode> {
+    match fork() {
+        Ok(Fork::Parent { .. }) => ControlFlow::Break(ExitCode::SUCCESS),
+        Ok(Fork::Child) => ControlFlow::Continue(()),
+        Err(source) => ControlFlow::Break(report_failure(StartError::Setup { step: "fork", source })),
+    }
+}
+
+/// Becomes the shim of the container and returns when that has ended.
 pub fn run<L: Launcher>(config: ShimConfig, launcher: L) -> ExitCode {
     let lock = match claim_first_start(&config.dir) {
         Ok(lock) => lock,
         Err(error) => return report_failure(error),
     };
-    match fork() {
-        Ok(Fork::Parent { .. }) => return ExitCode::SUCCESS,
-        Ok(Fork::Child) => {}
-        Err(source) => return report_failure(StartError::Setup { step: "fork", source }),
-    }
     match start(config, launcher, lock) {
         Ok(shim) => {
             let pid = shim.init.as_raw_nonzero().get();

@@ -31,9 +31,12 @@ pub enum Handshake {
 
 /// Reports to the agent. If it is gone nobody reads it, and nothing depends on that.
 pub fn report(handshake: &Handshake) {
-    let mut stdout = io::stdout();
-    let _ = stdout.write_all(&to_json(handshake));
-    let _ = stdout.flush();
+    report_to(&mut io::stdout(), handshake);
+}
+
+pub(crate) fn report_to(agent: &mut impl Write, handshake: &Handshake) {
+    let _ = agent.write_all(&to_json(handshake));
+    let _ = agent.flush();
 }
 
 /// Reports that there will be no shim. Returns the code to exit with.

@@ -39,12 +39,14 @@ mod process_tree;
 pub mod protocol;
 pub mod record;
 mod shim;
+mod starter;
 mod stdin_queue;
 mod terminal;
 
-pub use daemon::{ShimConfig, run};
+pub use daemon::{ShimConfig, detach, run};
 pub use exit_status::exit_code_of;
 pub use handshake::{Handshake, refuse, report};
 pub use launcher::{ChildStreams, LaunchError, Launcher, reason};
 pub use log_file::{LOG_FILE_SIZE, LOG_FILES};
 pub use process_tree::processes_with_variable;
+pub use starter::{STARTER_VARIABLE, StartRequest, is_starter, serve_starts};

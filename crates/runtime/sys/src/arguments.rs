@@ -1,6 +1,6 @@
 //! The arguments and the environment that a process was started with, as others see them.
 
-use std::{fs, io, ptr, sync::OnceLock};
+use std::{fs, io, ptr, slice, sync::OnceLock};
 
 use crate::SoleThread;
 
@@ -49,6 +49,30 @@ pub fn erase_arguments(_sole: &SoleThread) -> io::Result<()> {
     Ok(())
 }
 
+/// Overwrites the last argument with one of the same length, as others see it. With another length it is an error, and
+/// nothing is changed.
+pub fn replace_last_argument(_sole: &SoleThread, argument: &[u8]) -> io::Result<()> {
+    let [(start, length), _] = ranges()?;
+    let memory = ptr::with_exposed_provenance_mut::<u8>(start);
+    // SAFETY: as in `erase_arguments`: bytes that nobody else reads or refers to.
+    let arguments = unsafe { slice::from_raw_parts_mut(memory, length) };
+    let last = last_argument(arguments).ok_or(io::ErrorKind::InvalidData)?;
+    if last.len() != argument.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    last.copy_from_slice(argument);
+    Ok(())
+}
+
+/// Every argument ends with a zero.
+fn last_argument(arguments: &mut [u8]) -> Option<&mut [u8]> {
+    let (0, texts) = arguments.split_last_mut()? else {
+        return None;
+    };
+    let before = texts.iter().rposition(|&byte| byte == 0)?;
+    Some(&mut texts[before + 1..])
+}
+
 /// The name, in parentheses, may hold anything, parentheses too.
 fn parse_range(line: &[u8], (start, end): (usize, usize)) -> Option<(usize, usize)> {
     let after_name = &line[line.iter().rposition(|&byte| byte == b')')? + 1..];
@@ -65,6 +89,19 @@ fn parse_range(line: &[u8], (start, end): (usize, usize)) -> Option<(usize, usiz
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_argument_is_found() {
+        let last = |text: &str| {
+            let mut bytes = text.as_bytes().to_vec();
+            last_argument(&mut bytes).map(|found| String::from_utf8_lossy(found).into_owned())
+        };
+        assert_eq!(last("a\0shim\0/dir\0"), Some("/dir".to_owned()));
+        assert_eq!(last("a\0\0"), Some(String::new()));
+        for text in ["", "a", "a\0", "a\0shim"] {
+            assert_eq!(last(text), None, "{text:?}");
+        }
+    }
 
     #[test]
     fn the_ranges_are_those_that_the_kernel_means() {

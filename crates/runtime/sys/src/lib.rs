@@ -22,7 +22,7 @@ mod signal;
 mod spawn;
 mod user_namespace;
 
-pub use arguments::{erase_arguments, find_arguments};
+pub use arguments::{erase_arguments, find_arguments, replace_last_argument};
 pub use bpf::{BpfInstruction, attach_device_filter};
 pub use descriptors::{close_on_exec_from, work_with_one_descriptor, work_without_descriptors};
 pub use exec::{exit_at_once, replace_process, reset_signals};
@@ -33,6 +33,8 @@ pub use mount::{MountAttributes, map_owners, set_mount_attributes};
 pub use namespace::unshare_namespaces;
 pub use rustix::process::Pid;
 pub use seccomp::{FilterInstruction, install_filter};
-pub use signal::{ChildSignals, block_termination, ignore_children, send_signal, termination_is_pending};
+pub use signal::{
+    ChildSignals, block_termination, heed_children, ignore_children, send_signal, termination_is_pending,
+};
 pub use spawn::{ProcessCredentials, Spawn, become_user, own_files_as};
 pub use user_namespace::NamespaceHolder;

@@ -61,11 +61,20 @@ pub fn block_termination() -> io::Result<()> {
 
 /// From now on the kernel waits for this process's children in its place: they are gone when they end.
 pub fn ignore_children() -> io::Result<()> {
+    treat_children(libc::SIG_IGN)
+}
+
+/// Undoes [`ignore_children`]: this process waits for its children itself.
+pub fn heed_children() -> io::Result<()> {
+    treat_children(libc::SIG_DFL)
+}
+
+fn treat_children(effect: libc::sighandler_t) -> io::Result<()> {
     // SAFETY: the structure is plain data, for which zeroes are a valid value.
-    let mut ignore: libc::sigaction = unsafe { mem::zeroed() };
-    ignore.sa_sigaction = libc::SIG_IGN;
+    let mut action: libc::sigaction = unsafe { mem::zeroed() };
+    action.sa_sigaction = effect;
     // SAFETY: the structure lives through the call and installs no code; a null old action is allowed.
-    if unsafe { libc::sigaction(libc::SIGCHLD, &raw const ignore, ptr::null_mut()) } != 0 {
+    if unsafe { libc::sigaction(libc::SIGCHLD, &raw const action, ptr::null_mut()) } != 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(())

@@ -6,10 +6,7 @@ use std::{
     ffi::OsStr,
     fs::{self, DirBuilder, File},
     io::{self, Read as _},
-    os::unix::{
-        ffi::OsStrExt as _,
-        fs::{DirBuilderExt as _, FileTypeExt as _},
-    },
+    os::unix::{ffi::OsStrExt as _, fs::DirBuilderExt as _},
     path::{Path, PathBuf},
 };
 
@@ -77,10 +74,6 @@ const OF_USER: &[&str] = &[
 
 /// Homes that are looked into. Where there are more, none is shown.
 const MAX_HOMES: usize = 64;
-
-/// Sockets of services that are hidden, and how far below `/run` they are looked for.
-const MAX_SOCKETS: usize = 256;
-const SOCKET_DEPTH: usize = 3;
 
 /// Where agents write down their data directories, one file each, until the machine restarts.
 const ANNOUNCED: &str = "/run/pulselet/data-dirs";
@@ -168,9 +161,6 @@ fn secrets_below(root: &Path) -> BTreeSet<PathBuf> {
     let keys = children(&root.join("etc/ssh"));
     let is_key = |path: &PathBuf| path.as_os_str().as_bytes().ends_with(b"_key");
     found.extend(keys.filter(is_key).filter_map(|path| path.canonicalize().ok()));
-    let mut sockets = Vec::new();
-    find_sockets(&root.join("run"), SOCKET_DEPTH, &mut sockets);
-    found.extend(sockets);
     found
 }
 
@@ -189,17 +179,6 @@ fn secrets_of_user(home: &Path) -> Vec<PathBuf> {
     secrets
         .filter(|path| path.starts_with(&real) && *path != real)
         .collect()
-}
-
-fn find_sockets(directory: &Path, depth: usize, found: &mut Vec<PathBuf>) {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    for entry in entries {
-        match entry.file_type() {
-            Ok(kind) if kind.is_socket() && found.len() < MAX_SOCKETS => found.push(entry.path()),
-            Ok(kind) if kind.is_dir() && depth > 1 => find_sockets(&entry.path(), depth - 1, found),
-            Ok(_) | Err(_) => {}
-        }
-    }
 }
 
 fn children(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
@@ -263,7 +242,7 @@ fn beneath_mount(path: &Path, mounts: &[Mounted<'_>]) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::{fs::symlink, net::UnixListener};
+    use std::os::unix::fs::symlink;
 
     use super::*;
 
@@ -278,7 +257,6 @@ mod tests {
             "home/u/notes",
             "home/v",
             "real-kube",
-            "run/service",
             "srv/data",
         ] {
             fs::create_dir_all(root.join(directory)).expect("makes");
@@ -294,7 +272,6 @@ mod tests {
         symlink(root.join("real-kube"), root.join("root/.kube")).expect("links");
         // A user must not have the machine's files hidden.
         symlink(root.join("etc"), root.join("home/v/.ssh")).expect("links");
-        let _listener = UnixListener::bind(root.join("run/service/it.sock")).expect("binds");
         let found: Vec<String> = secrets_below(&root)
             .iter()
             .map(|path| path.strip_prefix(&root).expect("is below").display().to_string())
@@ -304,7 +281,6 @@ mod tests {
             "etc/ssh/ssh_host_rsa_key",
             "home/u/.ssh",
             "real-kube",
-            "run/service/it.sock",
         ];
         assert_eq!(found, expected);
     }

@@ -26,8 +26,13 @@ use super::kernel_files::KernelMount;
 const ACCESS_LIST: &str = "system.posix_acl_access";
 /// The kernel keeps no longer one.
 const MAX_ACCESS_LIST: usize = 64 * 1024;
+/// Of a directory that shows nothing of the layers below.
+const OPAQUE: &str = "trusted.overlay.opaque";
 /// The device number of a file that stands for nothing.
 const NOTHING: u64 = 0;
+/// Sockets of the machine's services are there, and what else lives as long as the machine is up. Containers have an empty
+/// one, as where the machine mounts a file system there.
+const RUN: &str = "run";
 
 /// Mounts the layer at a place. What of `hidden` is not below `root`, or only in what is mounted there, needs no hiding: an
 /// overlay shows no mounts.
@@ -67,13 +72,27 @@ impl HidingLayer {
         for path in hidden {
             found.extend(self.find(path)?);
         }
-        let outermost = found
-            .iter()
-            .filter(|path| !path.ancestors().skip(1).any(|above| found.contains(above)));
+        let emptied = self.find(Path::new(RUN))?;
+        let above = |path: &Path| found.contains(path) || emptied.as_deref() == Some(path);
+        let outermost = found.iter().filter(|path| !path.ancestors().skip(1).any(above));
         for path in outermost {
             self.hide(path)?;
         }
+        if let Some(path) = emptied
+            .as_ref()
+            .filter(|path| !path.ancestors().any(|path| found.contains(path)))
+        {
+            self.empty(path)?;
+        }
         Ok(self.tree)
+    }
+
+    /// Shows a directory, but nothing of what the image has there.
+    fn empty(&mut self, path: &Path) -> io::Result<()> {
+        self.make_directories(path)?;
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let directory = openat(&self.tree, path, flags, Mode::empty())?;
+        Ok(fsetxattr(&directory, OPAQUE, b"y", XattrFlags::empty())?)
     }
 
     /// Says that there is nothing. What somebody has removed meanwhile, with what leads to it, needs no hiding.

@@ -2,7 +2,11 @@
 
 use std::{
     fs,
-    os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink},
+    os::unix::{
+        fs::{MetadataExt as _, PermissionsExt as _, chown, symlink},
+        net::UnixListener,
+    },
+    path::Path,
 };
 
 use pulselet_runtime::{AppArmor, Runtime};
@@ -92,6 +96,30 @@ async fn it_has_to_be_allowed() {
     let config = world.config("main", "true");
     let refused = world.runtime.create_container(&world.sandbox, &config).await;
     assert!(refused.is_err(), "{refused:?}");
+    world.finish().await;
+}
+
+/// The class of sockets that give a container what their service can do: a container runtime's, an agent's for keys. However
+/// many there are, and however deep.
+#[tokio::test]
+async fn a_container_sees_no_socket_of_a_service() {
+    /// More than anybody would hide one by one.
+    const MANY: usize = 300;
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let service = tempfile::tempdir_in("/run").expect("a directory");
+    let deep = service.path().join("user/1000/podman");
+    fs::create_dir_all(&deep).expect("makes");
+    let bind = |path: &Path| UnixListener::bind(path).expect("binds");
+    let _deep = bind(&deep.join("it.sock"));
+    let sockets: Vec<_> = (0..MANY)
+        .map(|number| bind(&service.path().join(number.to_string())))
+        .collect();
+    let script = "find /run /var/run/ -type s; touch /run/own && ls -A /run";
+    assert_eq!(world.output_of(&world.config("main", script)).await, "own");
+    drop(sockets);
     world.finish().await;
 }
 

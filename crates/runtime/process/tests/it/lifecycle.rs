@@ -7,7 +7,7 @@ use pulselet_runtime::{
     RuntimeEvent, SandboxConfig, SandboxId, SandboxState,
 };
 
-use crate::world::{FOREVER, World};
+use crate::world::{FOREVER, World, eventually, init_pid, parent_of};
 
 #[tokio::test]
 async fn exit_codes_and_reasons() {
@@ -24,6 +24,53 @@ async fn exit_codes_and_reasons() {
         assert_eq!(exit.killed_after_grace, Some(false), "{script}");
         let started = exit.started_at.expect("it ran");
         assert!(world.status(&id).await.created_at <= started && started <= exit.finished_at);
+    }
+    world.finish().await;
+}
+
+/// The last argument of a process, as `ps` shows it.
+fn last_argument(pid: &str) -> String {
+    let arguments = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).expect("is there");
+    let arguments = arguments.strip_suffix('\0').expect("every argument has an end");
+    arguments.rsplit('\0').next().expect("some argument").to_owned()
+}
+
+#[tokio::test]
+async fn a_shim_says_whose_it_is() {
+    let world = World::new().await;
+    for name in ["one", "two"] {
+        let id = world.run_config(&world.config(name, "exec sleep 1000")).await;
+        let shim = parent_of(&init_pid(&world.container_dir(&id)));
+        assert_eq!(
+            last_argument(&shim),
+            world.container_dir(&id).display().to_string()
+        );
+    }
+    world.finish().await;
+}
+
+/// What shims are copies of is needed by none of them, and replaced for the next.
+#[tokio::test]
+async fn containers_outlive_the_process_that_started_their_shims() {
+    let world = World::new().await;
+    let first = world.run_config(&world.config("first", "exec sleep 1000")).await;
+    let starter = parent_of(&parent_of(&init_pid(&world.container_dir(&first))));
+    assert_eq!(parent_of(&starter), std::process::id().to_string());
+    let pid = starter
+        .parse()
+        .ok()
+        .and_then(rustix::process::Pid::from_raw)
+        .expect("a process");
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("is there");
+    eventually("the starter is gone", async || {
+        let parent = parent_of(&parent_of(&init_pid(&world.container_dir(&first))));
+        (parent != starter).then_some(())
+    })
+    .await;
+    let second = world.run_config(&world.config("second", "exec sleep 1000")).await;
+    for id in [&first, &second] {
+        let state = world.status(id).await.state;
+        assert!(matches!(state, ContainerState::Running { .. }), "{state:?}");
     }
     world.finish().await;
 }
