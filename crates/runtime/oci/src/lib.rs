@@ -59,7 +59,7 @@ mod user_ids;
 pub use cni::CniOptions;
 pub use host_image::{HOST_IMAGE, announce_data_dir, forget_data_dir};
 pub use image::images_in_use;
-pub use network::{InvalidSubnet, NetworkOptions, Subnet};
+pub use network::{InvalidSubnet, NetworkOptions, PodNetwork, ServiceRulesError, Subnet};
 pub use pulselet_shim_client::ShimCommand;
 pub use runtime::{OciOpenError, OciOptions, OciRuntime};
 pub use shim::shim_main;

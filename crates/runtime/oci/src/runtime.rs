@@ -32,7 +32,7 @@ use crate::{
     host_image::{self, HostImage},
     image::Images,
     kernel_floor::{self, OLDEST},
-    network::{Network, NetworkOptions},
+    network::{Network, NetworkOptions, PodNetwork},
     oom_score, place,
     rootfs::UPPER,
     sandbox, shim_program,
@@ -88,7 +88,7 @@ struct Inner {
     shims: Shims,
     cgroups: Cgroups,
     images: Images,
-    network: Network,
+    network: Arc<Network>,
     cni: Cni,
     /// Whether pods can have users of their own.
     user_namespaces: bool,
@@ -247,6 +247,13 @@ impl OciRuntime {
         place::was_opened(root) || Hierarchies::find().is_ok()
     }
 
+    /// The network of the pods; `None` if plugins make the networks of new ones.
+    pub fn pod_network(&self) -> Option<PodNetwork> {
+        (!self.0.cni.is_wanted()).then(|| PodNetwork {
+            network: Arc::clone(&self.0.network),
+        })
+    }
+
     /// Opens the root, adopts what is there and removes what belongs to nothing any more.
     pub async fn open(options: OciOptions) -> std::result::Result<Self, OciOpenError> {
         if !rustix::process::geteuid().is_root() {
@@ -267,7 +274,7 @@ impl OciRuntime {
         } = prepared.await.expect("preparing does not panic")?;
         let kind = Arc::new(cgroups.clone());
         let shims = Shims::open(&options.root, shim.clone(), kind).await?;
-        let network = Network::new(&options.network);
+        let network = Arc::new(Network::new(&options.network));
         let seed = tag(&options.root);
         let runtime = Self(Arc::new(Inner {
             images: Images::new(
