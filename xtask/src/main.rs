@@ -19,9 +19,9 @@ cargo xtask TIER [ARGUMENTS]
   docs         documentation without warnings, and its examples
   deny         licences, bans and sources of dependencies (needs cargo-deny)
   faults       servers under faults drawn by a seed, for six minutes; counts are printed (root, after a build)
-  vm           the built-in runtime on cgroup version 2 and AppArmor, in an emulated machine (root, qemu)
+  vm           emulated machines; alone the part that `all` has, arguments are those of scripts/vm (root, qemu)
   bench        the measurements of docs/BENCHMARKS.md
-  all          everything but the measurements and the emulated machine, as scripts/test runs it
+  all          everything but the measurements, as scripts/test runs it
   fields       writes the table of the fields of Kubernetes objects; its argument is a work tree of Kubernetes
 
 Arguments go to `cargo nextest run`, with `bench`, `faults` and `vm` to the script of that name.";
@@ -127,12 +127,14 @@ fn steps(tier: &str, arguments: &[String]) -> Option<Vec<Step>> {
         "docs" => docs(),
         "deny" => vec![deny()],
         "faults" => vec![faults().with(arguments)],
-        "vm" => vec![Step::new(&["scripts/vm", "boundary"]).with(arguments)],
+        "vm" if arguments.is_empty() => vec![vm()],
+        "vm" => vec![Step::new(&["scripts/vm"]).with(arguments)],
         "bench" => vec![Step::new(&["scripts/bench"]).with(arguments)],
         "all" => {
             let mut steps = lints();
             steps.push(deny());
             steps.push(tests("all()"));
+            steps.push(vm());
             steps.push(faults());
             steps.extend(docs());
             steps
@@ -168,6 +170,11 @@ fn docs() -> Vec<Step> {
 /// and not about the change that is tested. `scripts/faults` alone draws anew.
 fn faults() -> Step {
     Step::new(&["scripts/faults", "--for", "360", "--seed", "1"])
+}
+
+/// What the machine at hand is not: cgroup version 2 alone, with `AppArmor`. Skipped where no machine can be emulated.
+fn vm() -> Step {
+    Step::new(&["scripts/vm", "brief"])
 }
 
 /// Advisories are left out: their database is a repository that not every machine can reach.

@@ -14,8 +14,9 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::cli::AgentArgs;
 use crate::exit::Failure;
+use crate::local_network::{LocalNetwork, ServiceSource};
 use crate::membership::{Application, Membership};
-use crate::runtime::ImageSettings;
+use crate::runtime::{ImageSettings, OpenRuntime};
 
 /// Threads that run the agent: one for its loop, one for what its jobs do meanwhile.
 const AGENT_THREADS: usize = 2;
@@ -41,6 +42,8 @@ pub(crate) struct Setting {
     pub(crate) beside_another: Option<&'static str>,
     /// The API to join.
     pub(crate) application: Option<Application>,
+    /// Where the services and names come from that this agent makes true.
+    pub(crate) services: ServiceSource,
 }
 
 /// An agent that runs.
@@ -56,6 +59,8 @@ pub(crate) struct Started {
     pub(crate) warning: Option<&'static str>,
     /// With the API that it joined.
     pub(crate) membership: Option<Membership>,
+    /// Services and names last as long as this.
+    pub(crate) _network: LocalNetwork,
 }
 
 pub(crate) async fn start(args: &AgentArgs, mut setting: Setting) -> Result<Started, Failure> {
@@ -72,7 +77,7 @@ pub(crate) async fn start(args: &AgentArgs, mut setting: Setting) -> Result<Star
     let address = metrics.as_ref().and_then(|listener| listener.local_addr().ok());
     // After the claim: a runtime touches what it finds.
     let images = ImageSettings::new(&setting.config)?;
-    let runtime = args.runtime.open(&path, &args.cni, images).await?;
+    let OpenRuntime { runtime, network } = args.runtime.open(&path, &args.cni, images).await?;
     let version = runtime.version().await.map_err(Failure::environment)?;
     let warning = (!version.features.images).then_some(
         "warning: containers are plain host processes: images are not used, and nothing is isolated",
@@ -86,6 +91,7 @@ pub(crate) async fn start(args: &AgentArgs, mut setting: Setting) -> Result<Star
         application.prepare(&mut options);
     }
     let facts = options.facts.clone();
+    let network = LocalNetwork::start(setting.services, network, &facts.name).await;
     let duties = setting.config.duties.clone();
     options.config = setting.config;
     options.lines = setting.lines;
@@ -107,6 +113,7 @@ pub(crate) async fn start(args: &AgentArgs, mut setting: Setting) -> Result<Star
         metrics: address,
         warning,
         membership,
+        _network: network,
     })
 }
 

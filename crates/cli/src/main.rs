@@ -14,6 +14,7 @@ mod diagnostics;
 mod exit;
 mod input;
 mod interrupt;
+mod local_network;
 mod logging;
 mod membership;
 mod node_config;

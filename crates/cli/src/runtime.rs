@@ -10,7 +10,7 @@ use pulselet_cri_client::{ConnectError, CriOpenError, CriOptions, CriRuntime, US
 use pulselet_image::{ImageStore, ParseMirrorError, RegistryMirror};
 use pulselet_plan::NodeConfig;
 use pulselet_runtime::Runtime;
-use pulselet_runtime_oci::{CniOptions, NetworkOptions, OciOptions, OciRuntime};
+use pulselet_runtime_oci::{CniOptions, NetworkOptions, OciOptions, OciRuntime, PodNetwork};
 use pulselet_runtime_process::{ProcessRuntime, ShimCommand};
 
 use crate::cli::{CniArgs, CriArgs};
@@ -45,6 +45,23 @@ const OTHERS_PULL: &str = "a CRI server pulls its images itself";
 const CRI: &str = "cri";
 const AUTO: &str = "auto";
 const SOCKET: &str = "unix://";
+
+/// A runtime, and the network that it makes for pods.
+#[derive(Debug)]
+pub(crate) struct OpenRuntime {
+    pub(crate) runtime: Arc<dyn Runtime>,
+    /// `None` if others make it: a CRI server or plugins, or if the pods have the host's.
+    pub(crate) network: Option<PodNetwork>,
+}
+
+impl OpenRuntime {
+    fn without_network(runtime: Arc<dyn Runtime>) -> Self {
+        Self {
+            runtime,
+            network: None,
+        }
+    }
+}
 
 /// Where the images of pods come from.
 #[derive(Debug, Clone, Default)]
@@ -90,7 +107,7 @@ impl RuntimeChoice {
         data_dir: &Path,
         cni: &CniArgs,
         images: ImageSettings,
-    ) -> Result<Arc<dyn Runtime>, Failure> {
+    ) -> Result<OpenRuntime, Failure> {
         // Where this user may not, there is no agent of the machine's that he could tell.
         let _ = pulselet_runtime_oci::announce_data_dir(data_dir);
         match self {
@@ -102,7 +119,8 @@ impl RuntimeChoice {
                     return Err(Failure::usage(message));
                 }
                 images.refuse_mirrors(OTHERS_PULL)?;
-                open_cri(socket, &data_dir.join(CRI)).await
+                let runtime = open_cri(socket, &data_dir.join(CRI)).await?;
+                Ok(OpenRuntime::without_network(runtime))
             }
             Self::Auto => open_any(data_dir, cni, images).await,
         }
@@ -147,17 +165,13 @@ async fn connect(socket: &Path, root: &Path) -> Result<Arc<dyn Runtime>, CriOpen
 
 /// The first CRI server that answers. A directory whose pods are at one is never given to the built-in containers: they
 /// would run a second time.
-async fn open_any(
-    data_dir: &Path,
-    cni: &CniArgs,
-    images: ImageSettings,
-) -> Result<Arc<dyn Runtime>, Failure> {
+async fn open_any(data_dir: &Path, cni: &CniArgs, images: ImageSettings) -> Result<OpenRuntime, Failure> {
     let root = data_dir.join(CRI);
     for socket in USUAL_SOCKETS.map(Path::new) {
         match connect(socket, &root).await {
             Ok(runtime) => {
                 images.refuse_mirrors(OTHERS_PULL)?;
-                return Ok(runtime);
+                return Ok(OpenRuntime::without_network(runtime));
             }
             Err(CriOpenError::Connect(ConnectError::Missing { .. })) => {}
             Err(CriOpenError::Connect(error)) => output::note(&format!("not used: {error}")),
@@ -204,17 +218,17 @@ impl BuiltIn {
         data_dir: &Path,
         cni: &CniArgs,
         images: ImageSettings,
-    ) -> Result<Arc<dyn Runtime>, Failure> {
+    ) -> Result<OpenRuntime, Failure> {
         let root = self.root(data_dir);
         let cni = self.plugins(cni)?;
         Ok(match self {
             Self::Process => {
                 images.refuse_mirrors("host processes have no images")?;
                 let opened = ProcessRuntime::open(&root, self.shim()).await;
-                Arc::new(opened.map_err(Failure::environment)?)
+                OpenRuntime::without_network(Arc::new(opened.map_err(Failure::environment)?))
             }
-            Self::Oci => Arc::new(
-                OciRuntime::open(OciOptions {
+            Self::Oci => {
+                let opened = OciRuntime::open(OciOptions {
                     root,
                     data_dir: data_dir.to_owned(),
                     shim: self.shim(),
@@ -225,10 +239,13 @@ impl BuiltIn {
                     },
                     images: open_images(data_dir).await?.with_mirrors(images.mirrors),
                     host_image: images.host_image,
-                })
-                .await
-                .map_err(Failure::environment)?,
-            ),
+                });
+                let runtime = opened.await.map_err(Failure::environment)?;
+                OpenRuntime {
+                    network: runtime.pod_network(),
+                    runtime: Arc::new(runtime),
+                }
+            }
         })
     }
 

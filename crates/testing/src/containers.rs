@@ -8,8 +8,8 @@ use pulselet_runtime::{
 };
 use pulselet_shim::record;
 
-/// Longer than anything takes on a loaded machine; a test that reaches it has failed.
-pub const FOREVER: Duration = Duration::from_mins(1);
+/// Longer than anything takes on a loaded or an emulated machine; a test that reaches it has failed.
+pub const FOREVER: Duration = Duration::from_mins(4);
 
 pub fn shell(script: &str) -> ExecRequest {
     ExecRequest {

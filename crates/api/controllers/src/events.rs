@@ -1,9 +1,10 @@
-//! Old events: an event that nobody has seen again for a while is removed.
+//! Events of the controllers, and old events of anybody: one that nobody has seen again for a while is removed.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
-use pulselet_apiserver::{ApiError, LocalClient, Object, ResourceKind, StatusReason};
+use pulselet_apiserver::{ApiError, LocalClient, Object, ResourceKind, StatusReason, timestamp};
+use serde_json::json;
 
 /// How long events are kept, as upstream has it.
 const EVENT_LIFETIME: Duration = Duration::from_hours(1);
@@ -42,6 +43,47 @@ async fn remove_before(client: &LocalClient, limit: Timestamp) -> Result<(), Api
             return Ok(());
         }
         after = next;
+    }
+}
+
+/// What a controller reports about a Pod.
+pub(crate) struct PodEvent<'a> {
+    /// Who reports it, as upstream's part calls itself.
+    pub(crate) component: &'static str,
+    /// Normal or Warning.
+    pub(crate) kind: &'static str,
+    pub(crate) reason: &'static str,
+    pub(crate) message: &'a str,
+}
+
+/// Stores an event about a Pod. A failure loses nothing that matters.
+pub(crate) async fn record_event(client: &LocalClient, pod: &Object, event: &PodEvent<'_>) {
+    let now = Timestamp::now();
+    let object = json!({
+        "metadata": {
+            "name": format!("{}.{:x}", pod.name(), now.as_nanosecond()),
+            "namespace": pod.namespace(),
+        },
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": pod.namespace(),
+            "name": pod.name(),
+            "uid": pod.uid(),
+        },
+        "type": event.kind,
+        "reason": event.reason,
+        "message": event.message,
+        "source": {"component": event.component},
+        "reportingComponent": event.component,
+        "reportingInstance": "",
+        "firstTimestamp": timestamp(now),
+        "lastTimestamp": timestamp(now),
+        "count": 1,
+    });
+    let object = Object::new(object).expect("a literal object");
+    if let Err(error) = client.ensure(ResourceKind::Event, object).await {
+        tracing::debug!(%error, reason = event.reason, "a controller could not store an event");
     }
 }
 

@@ -7,6 +7,7 @@
 //! - `node_lifecycle` marks nodes that have gone silent.
 //! - `namespaces` empties namespaces that are ending.
 //! - `events` removes old events.
+//! - `endpoints` says which Pods are behind a Service, if it is asked to.
 //!
 //! Where several servers share a store, one of them runs the controllers: `leadership` says which.
 //!
@@ -16,6 +17,7 @@
 //! What they leave to others: the rules for objects and their versions (`pulselet-apiserver`), and running Pods (a
 //! node).
 
+mod endpoints;
 mod events;
 mod leadership;
 mod namespaces;
@@ -36,6 +38,8 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 pub struct ControllerOptions {
     /// Bind Pods without a node to one; otherwise that is someone else's task.
     pub bind_pods: bool,
+    /// Write the endpoints of Services that select Pods, while no kube-controller-manager does.
+    pub write_endpoints: bool,
 }
 
 /// Running controllers. They end when this is dropped.
@@ -77,5 +81,8 @@ fn spawn_all(tasks: &mut JoinSet<()>, client: &LocalClient, options: ControllerO
     tasks.spawn(node_lifecycle::run(client.clone()));
     if options.bind_pods {
         tasks.spawn(scheduler::run(client.clone()));
+    }
+    if options.write_endpoints {
+        tasks.spawn(endpoints::run(client.clone()));
     }
 }

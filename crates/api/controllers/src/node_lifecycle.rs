@@ -1,4 +1,5 @@
-//! Nodes that have gone silent: their conditions become Unknown.
+//! Nodes that have gone silent: their conditions become Unknown, and no pod of theirs is said to be ready any more, so that
+//! nobody is sent to it. Whether the pods run on is not known; a node that is back says so itself.
 //!
 //! A node shows that it lives by renewing its lease. How long a lease has not changed is measured by our own clock,
 //! from when we first saw it so: neither a wrong clock of the node nor our own absence makes a node look dead.
@@ -6,13 +7,22 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use pulselet_apiserver::{ApiError, LocalClient, ResourceKind, StatusReason};
+use pulselet_apiserver::{ApiError, LocalClient, Object, ResourceKind, StatusReason};
+
+use crate::events::{PodEvent, record_event};
 
 /// The time between looks at the leases.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// How long a lease may go without renewal: this is the duration that nodes write into their leases.
 const GRACE: Duration = Duration::from_secs(40);
 const LEASE_NAMESPACE: &str = "kube-node-lease";
+/// What a pod of a silent node is told about, in upstream's words.
+const EVENT: PodEvent = PodEvent {
+    component: "node-controller",
+    kind: "Warning",
+    reason: "NodeNotReady",
+    message: "Node is not ready",
+};
 
 /// When the lease of each node last changed.
 #[derive(Debug, Default)]
@@ -63,10 +73,28 @@ async fn look(client: &LocalClient, leases: &mut Leases) -> Result<(), ApiError>
         .map(|lease| (lease.name().to_owned(), lease.text("/spec/renewTime").to_owned()))
         .collect();
     let names: Vec<String> = nodes.iter().map(|node| node.name().to_owned()).collect();
-    for node in leases.stale(&found, &names, Instant::now()) {
-        match client.mark_node_unknown(&node).await {
+    let stale = leases.stale(&found, &names, Instant::now());
+    for node in &stale {
+        match client.mark_node_unknown(node).await {
             Err(error) if error.reason != StatusReason::NotFound => return Err(error),
             Ok(true) => tracing::warn!(node, "the node has not renewed its lease, its state is unknown"),
+            Ok(false) | Err(_) => {}
+        }
+    }
+    if stale.is_empty() {
+        return Ok(());
+    }
+    mark_pods(client, &stale).await
+}
+
+/// Each time anew: a node's last word about a pod may have been on its way.
+async fn mark_pods(client: &LocalClient, nodes: &[String]) -> Result<(), ApiError> {
+    let (pods, _) = client.list(ResourceKind::Pod, None).await?;
+    let of_silent = |pod: &&Object| nodes.iter().any(|node| node == pod.text("/spec/nodeName"));
+    for pod in pods.iter().filter(of_silent) {
+        match client.mark_unready(pod).await {
+            Err(error) if error.reason != StatusReason::NotFound => return Err(error),
+            Ok(true) => record_event(client, pod, &EVENT).await,
             Ok(false) | Err(_) => {}
         }
     }

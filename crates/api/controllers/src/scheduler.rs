@@ -9,12 +9,12 @@ mod placement;
 
 use std::collections::{BTreeMap, HashMap};
 
-use jiff::Timestamp;
-use pulselet_apiserver::{ApiError, LocalClient, Object, ResourceKind, StatusReason, timestamp};
+use pulselet_apiserver::{ApiError, LocalClient, Object, ResourceKind, StatusReason};
 use pulselet_model::ResourceTotals;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::RETRY_PAUSE;
+use crate::events::{PodEvent, record_event};
 use placement::{Candidate, Taken, choose, has_ended, requests, wants_node};
 
 /// Who reports the events, as upstream's scheduler calls itself.
@@ -193,35 +193,14 @@ impl<'a> Scheduler<'a> {
         }
     }
 
-    /// Stores an event about a Pod. A failure loses nothing that matters.
-    async fn record_event(&self, pod: &Object, kind: &str, reason: &str, message: &str) {
-        let now = Timestamp::now();
-        let event: Value = json!({
-            "metadata": {
-                "name": format!("{}.{:x}", pod.name(), now.as_nanosecond()),
-                "namespace": pod.namespace(),
-            },
-            "involvedObject": {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "namespace": pod.namespace(),
-                "name": pod.name(),
-                "uid": pod.uid(),
-            },
-            "type": kind,
-            "reason": reason,
-            "message": message,
-            "source": {"component": COMPONENT},
-            "reportingComponent": COMPONENT,
-            "reportingInstance": "",
-            "firstTimestamp": timestamp(now),
-            "lastTimestamp": timestamp(now),
-            "count": 1,
-        });
-        let event = Object::new(event).expect("a literal object");
-        if let Err(error) = self.client.ensure(ResourceKind::Event, event).await {
-            tracing::debug!(%error, reason, "the scheduler could not store an event");
-        }
+    async fn record_event(&self, pod: &Object, kind: &'static str, reason: &'static str, message: &str) {
+        let event = PodEvent {
+            component: COMPONENT,
+            kind,
+            reason,
+            message,
+        };
+        record_event(self.client, pod, &event).await;
     }
 }
 

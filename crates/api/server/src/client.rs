@@ -9,6 +9,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use crate::registry::Registry;
+use crate::registry::attendance::ServiceForwarder;
 use crate::registry::object::Object;
 use crate::registry::resource::{ObjectPath, ResourceKind};
 use crate::rest::body::Parsed;
@@ -81,6 +82,12 @@ impl LocalClient {
     /// The name of this server among those that share its store.
     pub fn copy(&self) -> &str {
         &self.copy
+    }
+
+    /// Says that this process forwards from Services to their Pods, for as long as the answer lives: who makes one is not told
+    /// that nobody acts on it.
+    pub fn act_on_services(&self) -> ServiceForwarder {
+        self.registry.attendance().forward_services()
     }
 
     /// The object of a kind and name; `None` if there is none.
@@ -186,6 +193,12 @@ impl LocalClient {
     /// Sets the conditions of a silent node to Unknown; false if they are already.
     pub async fn mark_node_unknown(&self, node: &str) -> Result<bool, ApiError> {
         self.registry.mark_node_unknown(node).await
+    }
+
+    /// Says of a Pod whose node is silent that it is not ready; false if that is said already, or if it is another Pod by now.
+    pub async fn mark_unready(&self, pod: &Object) -> Result<bool, ApiError> {
+        let path = path(ResourceKind::Pod, pod);
+        self.registry.mark_unready(&path, pod.uid()).await
     }
 
     /// Takes the server's own finalizer off a namespace that is ending, so that it can go.

@@ -44,6 +44,7 @@ pub use access::pki::{PkiError, bootstrap_kubeconfig, node_kubeconfig};
 pub use access::{ADMIN_GROUP, AccessError, KeyError, NODE_GROUP, NODE_USER_PREFIX, RevocationError};
 pub use audit::AuditPolicyError;
 pub use client::{Deletion, LocalClient, ObjectChange, ObjectWatch};
+pub use registry::attendance::ServiceForwarder;
 pub use registry::object::{Object, timestamp};
 pub use registry::plain::PlainKind;
 pub use registry::resource::ResourceKind;

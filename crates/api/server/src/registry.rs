@@ -18,6 +18,7 @@ pub(crate) mod resource;
 mod restriction;
 pub(crate) mod scale;
 pub(crate) mod selector;
+mod service_warnings;
 mod services;
 mod writes;
 

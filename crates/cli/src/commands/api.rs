@@ -38,6 +38,8 @@ pub(crate) fn run(args: &ApiArgs, verbose: u8) -> Result<Exit, Failure> {
     config.etcd = etcd(args);
     let options = ControllerOptions {
         bind_pods: args.bind_pods,
+        // A cluster's own controllers write them.
+        write_endpoints: false,
     };
     logging::start(Quietness::Daemon, verbose, std::io::stderr);
     agent::executor()?.block_on(serve(config, options))

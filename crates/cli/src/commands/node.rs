@@ -8,6 +8,7 @@ use crate::agent::{self, Setting, Started};
 use crate::cli::NodeCommandArgs;
 use crate::exit::{Exit, Failure};
 use crate::interrupt::Interrupts;
+use crate::local_network::ServiceSource;
 use crate::logging::{self, Quietness};
 use crate::membership::Application;
 use crate::output;
@@ -24,6 +25,7 @@ pub(crate) fn run(args: &NodeCommandArgs, verbose: u8) -> Result<Exit, Failure> 
         objects: Vec::new(),
         beside_another: None,
         application: None,
+        services: ServiceSource::Others,
     };
     logging::start(Quietness::Daemon, verbose, std::io::stderr);
     agent::executor()?.block_on(serve(args, setting))

@@ -18,7 +18,7 @@ use crate::agent;
 use crate::cli::{CniArgs, ResetArgs};
 use crate::exit::{Exit, Failure};
 use crate::output;
-use crate::runtime::{self, ImageSettings, RuntimeChoice};
+use crate::runtime::{self, ImageSettings, OpenRuntime, RuntimeChoice};
 
 /// How long containers may take to end before they are killed.
 const GRACE: Duration = Duration::from_secs(10);
@@ -114,7 +114,7 @@ impl Found {
                 cni_conf_dir: None,
                 cni_bin_dir: Vec::new(),
             };
-            let runtime =
+            let OpenRuntime { runtime, .. } =
                 RuntimeChoice::open(&choice, data_dir, &no_plugins, ImageSettings::default()).await?;
             let containers = runtime.list_containers(&ContainerFilter::default()).await;
             let sandboxes = runtime.list_sandboxes().await;

@@ -30,6 +30,7 @@ use crate::diagnostics;
 use crate::exit::{Exit, Failure};
 use crate::input::{Gatekeeper, Outcome, Source};
 use crate::interrupt::Interrupts;
+use crate::local_network::ServiceSource;
 use crate::logging::{self, Quietness};
 use crate::output::{self, Format};
 use logs::ContainerLogs;
@@ -76,6 +77,7 @@ pub(crate) fn run(args: &RunArgs, verbose: u8) -> Result<Exit, Failure> {
         objects,
         beside_another: Some(BESIDE_ANOTHER),
         application: None,
+        services: ServiceSource::Others,
     };
     let watching = Watching {
         layout,

@@ -15,6 +15,7 @@ use crate::agent::{self, Setting};
 use crate::cli::ServeArgs;
 use crate::exit::{Exit, Failure};
 use crate::interrupt::Interrupts;
+use crate::local_network::ServiceSource;
 use crate::logging::{self, Quietness};
 use crate::membership::{Application, node_name};
 
@@ -48,6 +49,7 @@ pub(crate) fn run(args: &ServeArgs, verbose: u8) -> Result<Exit, Failure> {
         objects: Vec::new(),
         beside_another: None,
         application: None,
+        services: ServiceSource::Others,
     };
     logging::start(Quietness::Daemon, verbose, std::io::stderr);
     agent::executor()?.block_on(serve(args, config, setting))
@@ -65,6 +67,7 @@ async fn serve(args: &ServeArgs, config: Config, mut setting: Setting) -> Result
     let certificate = server.issue_node_certificate(application.name(), &addresses);
     application.certify(certificate.map_err(Failure::environment)?);
     setting.application = Some(application);
+    setting.services = ServiceSource::Api(server.client());
     let (stop, api) = spawn(server);
     let started = match agent::start(&args.agent, setting).await {
         Ok(started) => started,
@@ -96,7 +99,11 @@ fn forget_store(data_dir: &Path) -> Result<(), Failure> {
 fn spawn(server: Server) -> (oneshot::Sender<()>, JoinHandle<()>) {
     let (stop, stopped) = oneshot::channel();
     let api = tokio::spawn(async {
-        let controllers = Controllers::start(&server.client(), ControllerOptions { bind_pods: true });
+        let options = ControllerOptions {
+            bind_pods: true,
+            write_endpoints: true,
+        };
+        let controllers = Controllers::start(&server.client(), options);
         server
             .run(async {
                 // A sender that is gone means the same.

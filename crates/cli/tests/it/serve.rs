@@ -8,6 +8,7 @@ mod joining;
 mod old;
 mod resize;
 mod rollback;
+mod services;
 mod streams;
 
 use serde_json::{Value, json};

@@ -23,6 +23,7 @@ mod id;
 mod image;
 pub mod log;
 mod sandbox;
+mod service_route;
 mod signal_masks;
 pub mod user_ids;
 mod volume_root;
@@ -49,6 +50,7 @@ pub use sandbox::{
     SandboxConfig, SandboxState, SandboxStatus,
 };
 use serde::{Deserialize, Serialize};
+pub use service_route::{BackendChoice, ServiceRoute};
 pub use signal_masks::SignalMasks;
 pub use volume_root::VolumeRoot;
 

@@ -23,7 +23,7 @@
 //! What is left to others: storing and pulling images (`pulselet-image`), logs, stops and supervision (`pulselet-shim`),
 //! records and adoption (`pulselet-shim-client`), and every policy (the node).
 //!
-//! It needs root and Linux 5.12 or newer.
+//! It needs root and Linux 5.12 or newer, which `kernel_floor` checks.
 
 mod app_armor;
 mod bare_mounts;
@@ -36,6 +36,7 @@ pub mod fuzzing;
 mod host_image;
 mod image;
 mod init_process;
+mod kernel_floor;
 mod mount_table;
 mod network;
 mod oom_score;
@@ -58,7 +59,7 @@ mod user_ids;
 pub use cni::CniOptions;
 pub use host_image::{HOST_IMAGE, announce_data_dir, forget_data_dir};
 pub use image::images_in_use;
-pub use network::{InvalidSubnet, NetworkOptions, Subnet};
+pub use network::{InvalidSubnet, NetworkOptions, PodNetwork, ServiceRulesError, Subnet};
 pub use pulselet_shim_client::ShimCommand;
 pub use runtime::{OciOpenError, OciOptions, OciRuntime};
 pub use shim::shim_main;

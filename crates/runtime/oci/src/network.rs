@@ -14,6 +14,7 @@ mod firewall;
 mod forwarding;
 mod link_settings;
 mod netlink;
+mod services;
 mod source_guard;
 mod subnet;
 
@@ -34,6 +35,8 @@ pub(crate) use firewall::Forward;
 use forwarding::Forwarding;
 use link_settings::ProtectError;
 use netlink::{Netlink, Peer};
+use services::ServiceState;
+pub use services::{PodNetwork, ServiceRulesError};
 pub use subnet::{InvalidSubnet, Subnet};
 use subnet::{V6_PREFIX, mac_of};
 
@@ -146,6 +149,7 @@ struct State {
     users: BTreeMap<SandboxId, Vec<Forward>>,
     /// The rules that are in force.
     installed: Option<Vec<Forward>>,
+    services: ServiceState,
 }
 
 impl Network {
@@ -289,14 +293,28 @@ impl Network {
             if state.installed.take().is_some() {
                 self.remove_rules();
             }
+            state.services.removed();
             return Ok(());
         }
         let wanted: Vec<Forward> = state.users.values().flatten().cloned().collect();
         if state.installed.as_ref() != Some(&wanted) {
             self.install_rules(&wanted)?;
             state.installed = Some(wanted);
+            self.route_loopback(state);
+        }
+        // Pods run without the addresses of services; who follows services tries again.
+        if state.services.is_followed()
+            && let Err(error) = self.update_services(state)
+        {
+            tracing::debug!(%error, "the addresses of services do not lead to pods yet");
         }
         Ok(())
+    }
+
+    /// Ports of the host, be they of pods or of services, are also asked for under 127.0.0.1.
+    fn route_loopback(&self, state: &State) {
+        let of_pods = state.installed.as_ref().is_some_and(|ports| !ports.is_empty());
+        firewall::route_loopback(&self.bridge, of_pods || state.services.has_node_ports());
     }
 
     /// A machine without nftables is an error only if some port depends on it. Nothing is forwarded without its rules.

@@ -31,7 +31,8 @@ use crate::{
     cni::{self, Cni},
     host_image::{self, HostImage},
     image::Images,
-    network::{Network, NetworkOptions},
+    kernel_floor::{self, OLDEST},
+    network::{Network, NetworkOptions, PodNetwork},
     oom_score, place,
     rootfs::UPPER,
     sandbox, shim_program,
@@ -61,6 +62,10 @@ pub struct OciOptions {
 pub enum OciOpenError {
     #[error("containers need root; use sudo, or --runtime process")]
     NotRoot,
+    #[error(
+        "containers need Linux {OLDEST} or newer, and this is {0}; boot a newer kernel, or use --runtime process or a CRI server"
+    )]
+    OldKernel(String),
     #[error("cannot make {path}: {source}", path = path.display())]
     MakeRoot { path: PathBuf, source: io::Error },
     #[error("containers need cgroups: {0}")]
@@ -83,7 +88,7 @@ struct Inner {
     shims: Shims,
     cgroups: Cgroups,
     images: Images,
-    network: Network,
+    network: Arc<Network>,
     cni: Cni,
     /// Whether pods can have users of their own.
     user_namespaces: bool,
@@ -242,10 +247,20 @@ impl OciRuntime {
         place::was_opened(root) || Hierarchies::find().is_ok()
     }
 
+    /// The network of the pods; `None` if plugins make the networks of new ones.
+    pub fn pod_network(&self) -> Option<PodNetwork> {
+        (!self.0.cni.is_wanted()).then(|| PodNetwork {
+            network: Arc::clone(&self.0.network),
+        })
+    }
+
     /// Opens the root, adopts what is there and removes what belongs to nothing any more.
     pub async fn open(options: OciOptions) -> std::result::Result<Self, OciOpenError> {
         if !rustix::process::geteuid().is_root() {
             return Err(OciOpenError::NotRoot);
+        }
+        if let Some(release) = kernel_floor::too_old() {
+            return Err(OciOpenError::OldKernel(release));
         }
         oom_score::protect_agent();
         let prepared = tokio::task::spawn_blocking(move || prepare(options));
@@ -259,7 +274,7 @@ impl OciRuntime {
         } = prepared.await.expect("preparing does not panic")?;
         let kind = Arc::new(cgroups.clone());
         let shims = Shims::open(&options.root, shim.clone(), kind).await?;
-        let network = Network::new(&options.network);
+        let network = Arc::new(Network::new(&options.network));
         let seed = tag(&options.root);
         let runtime = Self(Arc::new(Inner {
             images: Images::new(

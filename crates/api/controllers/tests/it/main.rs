@@ -20,7 +20,13 @@ impl Cluster {
         let server = Server::bind(config).await.expect("the server starts");
         let client = server.client();
         Self {
-            _controllers: Controllers::start(&client, ControllerOptions { bind_pods }),
+            _controllers: Controllers::start(
+                &client,
+                ControllerOptions {
+                    bind_pods,
+                    write_endpoints: true,
+                },
+            ),
             client,
             _server: server,
             _directory: directory,
@@ -109,4 +115,35 @@ async fn a_namespace_that_ends_takes_what_is_in_it_along() {
         .await
         .expect("a list");
     assert!(pods.is_empty());
+}
+
+#[tokio::test]
+async fn a_service_has_endpoints_as_long_as_it_is_there() {
+    let cluster = Cluster::start(false).await;
+    let service = json!({
+        "metadata": {"name": "web", "namespace": "default", "labels": {"tier": "front"}},
+        "spec": {"selector": {"app": "web"}, "clusterIP": "10.43.0.77", "clusterIPs": ["10.43.0.77"], "ipFamilies": ["IPv4"],
+            "ports": [{"port": 80, "targetPort": 8080, "protocol": "TCP"}]},
+    });
+    cluster.create(ResourceKind::SERVICE, service).await;
+    let has_web = |objects: &[Object]| objects.iter().any(|it| it.name() == "web");
+    let slices = cluster.wait(ResourceKind::ENDPOINT_SLICE, has_web).await;
+    let slice = slices.iter().find(|it| it.name() == "web").expect("is there");
+    assert_eq!(slice.labels()["kubernetes.io/service-name"], "web");
+    assert_eq!(slice.labels()["tier"], "front");
+    cluster.wait(ResourceKind::ENDPOINTS, has_web).await;
+    let (services, _) = cluster
+        .client
+        .list(ResourceKind::SERVICE, None)
+        .await
+        .expect("a list");
+    let web = services.iter().find(|it| it.name() == "web").expect("is there");
+    cluster
+        .client
+        .delete(ResourceKind::SERVICE, web)
+        .await
+        .expect("is deleted");
+    for kind in [ResourceKind::ENDPOINT_SLICE, ResourceKind::ENDPOINTS] {
+        cluster.wait(kind, |objects| !has_web(objects)).await;
+    }
 }

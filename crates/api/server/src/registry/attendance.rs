@@ -5,6 +5,7 @@
 //! they say about it every few seconds, see [`super::copies`].
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::json;
@@ -12,7 +13,7 @@ use serde_json::json;
 use super::object::{self, Object};
 use super::plain::Actor;
 use super::resource::ResourceKind;
-use super::{Registry, Written};
+use super::{Registry, Written, service_warnings};
 use crate::rest::accept::View;
 
 /// What clients call themselves who only show.
@@ -24,6 +25,8 @@ pub(crate) struct Attendance {
     here: Mutex<HashMap<&'static str, OpenWatches>>,
     /// At other servers of the same store.
     elsewhere: Mutex<Watched>,
+    /// How many parts of this process forward to the Pods of Services.
+    forwarders: AtomicUsize,
 }
 
 /// What is watched, by plurals, and whether of some kind the metadata alone.
@@ -34,6 +37,16 @@ struct OpenWatches {
     all: usize,
     /// Of metadata alone, as garbage collectors watch.
     metadata: usize,
+}
+
+/// Says that Services are acted on by this process, until it is dropped.
+#[derive(Debug)]
+pub struct ServiceForwarder(Arc<Attendance>);
+
+impl Drop for ServiceForwarder {
+    fn drop(&mut self) {
+        self.0.forwarders.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// A watch that is open until this is dropped.
@@ -84,6 +97,16 @@ impl Attendance {
         watches
     }
 
+    /// Counts a part of this process that forwards to the Pods of Services.
+    pub(crate) fn forward_services(self: &Arc<Self>) -> ServiceForwarder {
+        self.forwarders.fetch_add(1, Ordering::Relaxed);
+        ServiceForwarder(Arc::clone(self))
+    }
+
+    fn forwards_services(&self) -> bool {
+        self.forwarders.load(Ordering::Relaxed) > 0
+    }
+
     /// What is watched at this server.
     pub(crate) fn watched_here(&self) -> Watched {
         let open = self.here.lock().unwrap_or_else(PoisonError::into_inner);
@@ -127,8 +150,15 @@ impl Drop for Attending {
 }
 
 impl Registry {
-    /// Says of a new object, as a warning and in an event, that nobody acts on it.
+    /// Says of a new object, as a warning and in an event, that nobody acts on it; of a Service that is acted on here, what
+    /// is not done for it.
     pub(super) async fn tell_unattended(&self, kind: ResourceKind, written: &mut Written) {
+        if kind == ResourceKind::SERVICE && self.attendance.forwards_services() {
+            written
+                .warnings
+                .extend(service_warnings::unforwarded(&written.object));
+            return;
+        }
         let Some(complaint) = self.attendance.complaint(kind) else {
             return;
         };

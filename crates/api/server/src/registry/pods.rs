@@ -1,4 +1,4 @@
-//! Actions on Pods that are not plain writes: binding to a node, eviction.
+//! Actions on Pods that are not plain writes: binding to a node, eviction, what the server itself says of them.
 
 use serde_json::{Value, json};
 
@@ -10,6 +10,7 @@ use crate::rest::query::DeleteOptions;
 use crate::rest::status::ApiError;
 
 const SCHEDULED: &str = "PodScheduled";
+const READY: &str = "Ready";
 
 impl Registry {
     /// Binds a Pod to a node, as a scheduler's `Binding` asks.
@@ -72,6 +73,26 @@ impl Registry {
         Ok(changed)
     }
 
+    /// Says of a Pod whose node is silent that it is not ready; false if that is said already. Why is left as it was, as
+    /// upstream leaves it.
+    pub(crate) async fn mark_unready(&self, path: &ObjectPath, uid: &str) -> Result<bool, ApiError> {
+        let mut changed = false;
+        self.change(path, false, |old| {
+            let object = if old.uid() == uid {
+                unready(old)
+            } else {
+                old.clone()
+            };
+            changed = object != *old;
+            Ok(ChangedObject {
+                object,
+                warnings: Vec::new(),
+            })
+        })
+        .await?;
+        Ok(changed)
+    }
+
     /// Deletes a Pod on behalf of whoever wants its node free. No disruption budgets stand against it.
     pub(crate) async fn evict(&self, path: &ObjectPath, options: &DeleteOptions) -> Result<(), ApiError> {
         let path = ObjectPath {
@@ -80,6 +101,19 @@ impl Registry {
         };
         self.delete(&path, options).await.map(drop)
     }
+}
+
+/// A Pod that nobody can say to be ready. What else it says of itself is the last that was known.
+fn unready(pod: &Object) -> Object {
+    let mut pod = pod.clone();
+    let conditions = pod.value_mut().pointer_mut("/status/conditions");
+    let conditions = conditions.and_then(Value::as_array_mut).into_iter().flatten();
+    let is_claimed = |condition: &&mut Value| condition["type"] == READY && condition["status"] != "False";
+    for ready in conditions.filter(is_claimed) {
+        ready["status"] = json!("False");
+        ready["lastTransitionTime"] = object::now();
+    }
+    pod
 }
 
 /// Why a Pod says that no node takes it.
@@ -138,4 +172,32 @@ fn bound(path: &ObjectPath, old: &Object, node: &str, uid: &str) -> Result<Chang
         object,
         warnings: Vec::new(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_of_a_silent_node_is_not_ready_and_all_else_is_as_it_was_last_known() {
+        let pod = Object::new(
+            json!({"metadata": {"name": "p"}, "status": {"phase": "Running", "conditions": [
+                {"type": "ContainersReady", "status": "True"},
+                {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"},
+            ]}}),
+        )
+        .unwrap();
+        let once = unready(&pod);
+        let status = &once.value()["status"];
+        assert_eq!(status["phase"], "Running");
+        assert_eq!(status["conditions"][0]["status"], "True");
+        assert_eq!(status["conditions"][1]["status"], "False");
+        assert_ne!(
+            status["conditions"][1]["lastTransitionTime"],
+            "2026-01-01T00:00:00Z"
+        );
+        assert_eq!(unready(&once), once, "the time of the change is kept");
+        let bare = Object::new(json!({"metadata": {"name": "p"}})).unwrap();
+        assert_eq!(unready(&bare), bare);
+    }
 }

@@ -53,7 +53,13 @@ impl Api {
     async fn start(directory: PathBuf, listen: SocketAddr) -> Self {
         let config = Config::new(listen, &directory);
         let server = Server::bind(config).await.expect("the server starts");
-        let controllers = Controllers::start(&server.client(), ControllerOptions { bind_pods: true });
+        let controllers = Controllers::start(
+            &server.client(),
+            ControllerOptions {
+                bind_pods: true,
+                ..ControllerOptions::default()
+            },
+        );
         let node_kubeconfig = server.write_node_kubeconfig(NODE).expect("a kubeconfig");
         let address = server.address();
         let (stop, stopped) = oneshot::channel::<()>();

@@ -16,7 +16,7 @@ use std::{
 
 use pulselet_runtime::{PortMapping, Protocol};
 
-use super::subnet::Subnet;
+use super::{services, subnet::Subnet};
 
 /// Characters of nft's complaint that are passed on.
 const MAX_COMPLAINT: usize = 500;
@@ -36,29 +36,27 @@ pub(crate) struct Forward {
     pub(crate) pod: Ipv4Addr,
 }
 
-/// Replaces all rules.
+/// Replaces all rules but those for services.
 pub(crate) fn install(bridge: &str, subnet: Subnet, forwards: &[Forward]) -> Result<(), FirewallError> {
-    if forwards.is_empty() {
-        route_loopback(bridge, false);
-    }
-    nft(&ruleset(bridge, subnet, forwards))?;
-    if !forwards.is_empty() {
-        route_loopback(bridge, true);
-    }
-    Ok(())
+    nft(&ruleset(bridge, subnet, forwards))
 }
 
 pub(crate) fn remove(bridge: &str) {
     // Before the rule goes that keeps pods from the host's loopback addresses.
     route_loopback(bridge, false);
-    let table = table(bridge);
-    // Without nft there is no table either. Adding it first makes deleting it right in any case.
-    let _ = nft(&format!("add table ip {table}\ndelete table ip {table}\n"));
+    // Without nft there is no table either.
+    let tables = [table(bridge), services::table(bridge)];
+    let _ = nft(&tables.map(|table| deletion(&table)).concat());
+}
+
+/// Adding a table first makes deleting it right in any case.
+pub(super) fn deletion(table: &str) -> String {
+    format!("add table ip {table}\ndelete table ip {table}\n")
 }
 
 /// Whether packets between the bridge and the host's loopback addresses are routed: a port of the host that is asked for
 /// under 127.0.0.1 needs it. Only to be turned on while the rules are there that drop what pods send to these addresses.
-fn route_loopback(bridge: &str, on: bool) {
+pub(super) fn route_loopback(bridge: &str, on: bool) {
     let path = format!("/proc/sys/net/ipv4/conf/{bridge}/route_localnet");
     if let Err(error) = fs::write(path, if on { "1" } else { "0" })
         && error.kind() != io::ErrorKind::NotFound
@@ -67,7 +65,7 @@ fn route_loopback(bridge: &str, on: bool) {
     }
 }
 
-fn table(bridge: &str) -> String {
+pub(super) fn table(bridge: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
     format!("pulselet_{}", bridge.chars().map(plain).collect::<String>())
 }

@@ -48,6 +48,10 @@ impl Subnet {
         self.prefix
     }
 
+    pub(crate) fn contains(self, address: Ipv4Addr) -> bool {
+        address.to_bits() & mask(self.prefix) == self.base
+    }
+
     pub(crate) fn gateway(self) -> Ipv4Addr {
         Ipv4Addr::from(self.base + 1)
     }

@@ -18,6 +18,7 @@ mod limits;
 mod network;
 mod pod_cgroups;
 mod security_fields;
+mod services;
 mod spoofing;
 mod world;
 mod wounds;

@@ -88,9 +88,11 @@ impl Drop for Home {
             let _ = Command::new(command[0]).args(&command[1..]).output();
         }
         let table = format!("pulselet_{}", network_for(self.path()).bridge);
-        let _ = Command::new("nft")
-            .args(["delete", "table", "ip", &table])
-            .output();
+        for table in [format!("{table}_services"), table] {
+            let _ = Command::new("nft")
+                .args(["delete", "table", "ip", &table])
+                .output();
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::{
     os::unix::fs::{MetadataExt, symlink},
 };
 
-use pulselet_runtime::Runtime;
+use pulselet_runtime::{AppArmor, Runtime};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{
@@ -157,6 +157,8 @@ open("large", "w").write("x" * (4 << 20))
 '"#;
     let mut config = world.config("main", script);
     config.security.no_new_privs = true;
+    // With a profile the kernel refuses files whose path it cannot write down.
+    config.security.app_armor = Some(AppArmor::Unconfined);
     let id = world.run_config(&config).await;
     assert_eq!(world.wait_for_exit(&id).await.code, 0);
     // As many as a process usually has; it is the test's own.

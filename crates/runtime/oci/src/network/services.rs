@@ -1,0 +1,322 @@
+//! The addresses of services: connections to them are translated to the pods behind them.
+//!
+//! The rules are in a table of their own beside that of the bridge, which is replaced as a whole: a connection sees the old
+//! backends or the new ones, never half of both. A connection that was made keeps its backend. The table is there while
+//! some sandbox is on the bridge, also while no agent runs.
+//!
+//! Pods are all on one bridge: what a pod answers to another would not come back through the host, and the other knows
+//! only the service's address. So the host puts its own address in place of the first pod's. A service without backends
+//! refuses connections.
+//!
+//! What is left to others: which pods are behind a service, and when that has changed.
+
+use std::{
+    collections::BTreeSet,
+    fmt::Write as _,
+    fs, io,
+    net::{Ipv4Addr, SocketAddrV4},
+    sync::Arc,
+};
+
+use pulselet_runtime::{BackendChoice, Protocol, SandboxId, ServiceRoute};
+
+use super::{Network, State, firewall, firewall::FirewallError, link_name, subnet::Subnet};
+
+/// Parts into which clients are divided by their address where each keeps its backend. With many times more parts than
+/// backends each gets about as many clients.
+const CLIENT_PARTS: u32 = 256;
+
+/// Why the addresses of services do not lead to their pods.
+#[derive(Debug, thiserror::Error)]
+#[error("services need nftables: {0}")]
+pub struct ServiceRulesError(#[source] FirewallError);
+
+/// The pods' network as one machine's services use it. Clones are the same network.
+#[derive(Debug, Clone)]
+pub struct PodNetwork {
+    pub(crate) network: Arc<Network>,
+}
+
+impl PodNetwork {
+    /// The bridge's own address, at which pods reach the host.
+    pub fn gateway(&self) -> Ipv4Addr {
+        self.network.subnet.gateway()
+    }
+
+    /// Whether it is an address of a pod or of the bridge.
+    pub fn contains(&self, address: Ipv4Addr) -> bool {
+        self.network.subnet.contains(address)
+    }
+
+    /// Makes the addresses of services lead where these say, and no others. Nothing happens if they do already; after a
+    /// failure it is tried again. May block.
+    pub fn set_services(&self, routes: Vec<ServiceRoute>) -> Result<(), ServiceRulesError> {
+        let mut state = self.network.state.lock().expect("no holder panics");
+        state.services.wanted = routes;
+        self.network
+            .update_services(&mut state)
+            .map_err(ServiceRulesError)
+    }
+}
+
+/// Where services are to lead and where they do.
+#[derive(Debug, Default)]
+pub(super) struct ServiceState {
+    wanted: Vec<ServiceRoute>,
+    /// `None` if it is not known: an earlier agent may have left rules.
+    installed: Option<Vec<ServiceRoute>>,
+    /// Sandboxes whose links give back what came from them.
+    reflecting: BTreeSet<SandboxId>,
+}
+
+impl ServiceState {
+    /// The table has gone with the bridge.
+    pub(super) fn removed(&mut self) {
+        if self.is_followed() {
+            self.installed = Some(Vec::new());
+        }
+    }
+
+    /// Whether somebody says where services lead; most agents have none.
+    pub(super) fn is_followed(&self) -> bool {
+        !self.wanted.is_empty() || self.installed.is_some()
+    }
+
+    /// Lets pods reach themselves through their services. Where the machine lets bridged packets pass its rules, such a packet
+    /// is sent back to the link it came from, which a bridge does for these links only.
+    fn reflect<'a>(&mut self, users: impl Iterator<Item = &'a SandboxId>) {
+        let users: BTreeSet<SandboxId> = users.cloned().collect();
+        self.reflecting.retain(|id| users.contains(id));
+        for id in users {
+            if self.reflecting.contains(&id) {
+                continue;
+            }
+            let link = link_name(&id);
+            let path = format!("/sys/class/net/{link}/brport/hairpin_mode");
+            match fs::write(path, "1") {
+                Ok(()) => {}
+                // A sandbox that is still being made has no link, and is behind no service yet.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => tracing::warn!(link, %error, "a pod cannot reach itself through its service"),
+            }
+            self.reflecting.insert(id);
+        }
+    }
+
+    pub(super) fn has_node_ports(&self) -> bool {
+        let installed = self.installed.iter().flatten();
+        installed.into_iter().any(|route| route.node_port.is_some())
+    }
+}
+
+impl Network {
+    pub(super) fn update_services(&self, state: &mut State) -> Result<(), FirewallError> {
+        let services = &mut state.services;
+        if state.users.is_empty() || services.installed.as_ref() == Some(&services.wanted) {
+            return Ok(());
+        }
+        let script = if services.wanted.is_empty() {
+            firewall::deletion(&table(&self.bridge))
+        } else {
+            ruleset(&self.bridge, self.subnet, &services.wanted)
+        };
+        match firewall::nft(&script) {
+            Ok(()) => {}
+            // Nothing is there that could be removed.
+            Err(FirewallError::Run(_)) if services.wanted.is_empty() => {}
+            Err(error) => return Err(error),
+        }
+        services.installed = Some(services.wanted.clone());
+        services.reflect(state.users.keys());
+        self.route_loopback(state);
+        Ok(())
+    }
+}
+
+pub(super) fn table(bridge: &str) -> String {
+    format!("{}_services", firewall::table(bridge))
+}
+
+/// A connection is looked up by where it goes, and goes on in the chain of that port. Of what the machine forwards only the
+/// bridge's own counts: the pods of another agent have services of their own under the same addresses.
+fn ruleset(bridge: &str, subnet: Subnet, routes: &[ServiceRoute]) -> String {
+    let table = table(bridge);
+    let deletion = firewall::deletion(&table);
+    let lookup = "ip daddr . meta l4proto . th dport";
+    let (open, refused): (Vec<_>, Vec<_>) = routes.iter().partition(|route| !route.backends.is_empty());
+    let addresses = |routes: &[&ServiceRoute], leads: bool| {
+        elements(routes.iter().enumerate().map(|(index, route)| {
+            let verdict = if leads { to_chain(index) } else { String::new() };
+            let protocol = protocol(route.protocol);
+            format!("{} . {protocol} . {}{verdict}", route.address, route.port)
+        }))
+    };
+    let ports = elements(open.iter().enumerate().filter_map(|(index, route)| {
+        let port = route.node_port?;
+        Some(format!(
+            "{} . {port}{}",
+            protocol(route.protocol),
+            to_chain(index)
+        ))
+    }));
+    let chains: String = open.iter().enumerate().map(chain).collect();
+    let (open, refused) = (addresses(&open, true), addresses(&refused, false));
+    format!(
+        "{deletion}table ip {table} {{\n{chains}\
+         map addresses {{ type ipv4_addr . inet_proto . inet_service : verdict; {open}}}\n\
+         map ports {{ type inet_proto . inet_service : verdict; {ports}}}\n\
+         set refused {{ type ipv4_addr . inet_proto . inet_service; {refused}}}\n\
+         chain prerouting {{ type nat hook prerouting priority -100;\n\
+         iifname \"{bridge}\" {lookup} vmap @addresses;\n\
+         fib daddr type local meta l4proto . th dport vmap @ports;\n}}\n\
+         chain output {{ type nat hook output priority -100;\n\
+         {lookup} vmap @addresses;\n\
+         fib daddr type local meta l4proto . th dport vmap @ports;\n}}\n\
+         chain postrouting {{ type nat hook postrouting priority 100;\n\
+         ct status dnat ip saddr {subnet} ip daddr {subnet} masquerade;\n}}\n\
+         chain refuse {{\n\
+         {lookup} @refused meta l4proto tcp reject with tcp reset;\n\
+         {lookup} @refused reject;\n}}\n\
+         chain refuse_forwarded {{ type filter hook forward priority -10; iifname \"{bridge}\" jump refuse; }}\n\
+         chain refuse_own {{ type filter hook output priority 0; jump refuse; }}\n}}\n"
+    )
+}
+
+fn elements(elements: impl Iterator<Item = String>) -> String {
+    let elements: Vec<String> = elements.collect();
+    if elements.is_empty() {
+        return String::new();
+    }
+    format!("elements = {{ {} }}; ", elements.join(", "))
+}
+
+fn to_chain(index: usize) -> String {
+    format!(" : goto port_{index}")
+}
+
+/// Where connections to one port of a service go.
+fn chain((index, route): (usize, &&ServiceRoute)) -> String {
+    let place = |backend: &SocketAddrV4| format!("{} . {}", backend.ip(), backend.port());
+    let backends = &route.backends;
+    let target = match (backends.as_slice(), route.choice) {
+        ([only], BackendChoice::Random | BackendChoice::ByClient) => only.to_string(),
+        (_, BackendChoice::Random) => {
+            let places = numbered(backends.iter().map(place));
+            format!("numgen random mod {} map {{ {places} }}", backends.len())
+        }
+        (_, BackendChoice::ByClient) => {
+            let parts = (0..CLIENT_PARTS).filter_map(|part| backend_of_part(part, backends));
+            let places = numbered(parts.map(|backend| place(&backend)));
+            format!("jhash ip saddr mod {CLIENT_PARTS} seed 0x1 map {{ {places} }}")
+        }
+    };
+    let protocol = protocol(route.protocol);
+    format!("chain port_{index} {{ meta l4proto {protocol} dnat ip to {target}; }}\n")
+}
+
+fn numbered(places: impl Iterator<Item = String>) -> String {
+    let mut text = String::new();
+    for (number, place) in places.enumerate() {
+        let separator = if number == 0 { "" } else { ", " };
+        // Writing to a string does not fail.
+        let _ = write!(text, "{separator}{number} : {place}");
+    }
+    text
+}
+
+/// The backend of a part of the clients: the one with the highest score for the part. So no client loses its backend because
+/// another one has gone.
+fn backend_of_part(part: u32, backends: &[SocketAddrV4]) -> Option<SocketAddrV4> {
+    let score = |backend: &&SocketAddrV4| {
+        let bits = u64::from(backend.ip().to_bits()) << 16 | u64::from(backend.port());
+        // The steps of SplitMix64, which spread neighbours evenly.
+        let mut value = bits ^ (u64::from(part) << 48).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        value ^ (value >> 31)
+    };
+    backends.iter().max_by_key(score).copied()
+}
+
+fn protocol(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Tcp => "tcp",
+        Protocol::Udp => "udp",
+        Protocol::Sctp => "sctp",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 43, 0, 5);
+
+    fn backend(last: u8) -> SocketAddrV4 {
+        SocketAddrV4::new(Ipv4Addr::new(10, 88, 0, last), 8080)
+    }
+
+    fn route(protocol: Protocol, backends: &[SocketAddrV4]) -> ServiceRoute {
+        ServiceRoute {
+            address: ADDRESS,
+            protocol,
+            port: 80,
+            node_port: None,
+            backends: backends.to_vec(),
+            choice: BackendChoice::Random,
+        }
+    }
+
+    fn rules(routes: &[ServiceRoute]) -> String {
+        let subnet = Subnet::new(Ipv4Addr::new(10, 88, 0, 0), 23).expect("is one");
+        ruleset("b", subnet, routes)
+    }
+
+    #[test]
+    fn a_port_leads_to_its_backends_and_is_refused_without_any() {
+        let mut open = route(Protocol::Tcp, &[backend(2), backend(3)]);
+        open.node_port = Some(30_080);
+        let single = route(Protocol::Udp, &[backend(4)]);
+        let mut empty = route(Protocol::Tcp, &[]);
+        (empty.port, empty.node_port) = (81, Some(30_081));
+        let text = rules(&[open, empty, single]);
+        for line in [
+            "chain port_0 { meta l4proto tcp dnat ip to numgen random mod 2 map { 0 : 10.88.0.2 . 8080, 1 : 10.88.0.3 . 8080 }; }",
+            "chain port_1 { meta l4proto udp dnat ip to 10.88.0.4:8080; }",
+            "elements = { 10.43.0.5 . tcp . 80 : goto port_0, 10.43.0.5 . udp . 80 : goto port_1 };",
+            "elements = { tcp . 30080 : goto port_0 };",
+            "elements = { 10.43.0.5 . tcp . 81 };",
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
+        let table = "pulselet_b_services";
+        let start = format!("add table ip {table}\ndelete table ip {table}\ntable ip {table} {{");
+        assert!(text.starts_with(&start), "{text}");
+    }
+
+    #[test]
+    fn a_client_keeps_its_backend_when_others_go() {
+        let before: Vec<_> = (2..6).map(backend).collect();
+        let after: Vec<_> = before.iter().copied().filter(|it| *it != backend(3)).collect();
+        let mut counts = [0; 6];
+        for part in 0..CLIENT_PARTS {
+            let had = backend_of_part(part, &before).expect("there are some");
+            counts[usize::from(had.ip().octets()[3])] += 1;
+            if had != backend(3) {
+                assert_eq!(backend_of_part(part, &after), Some(had));
+            }
+        }
+        assert!(
+            counts[2..].iter().all(|count| (32..=96).contains(count)),
+            "{counts:?}"
+        );
+        let mut sticky = route(Protocol::Tcp, &before);
+        sticky.choice = BackendChoice::ByClient;
+        let text = rules(&[sticky]);
+        assert!(
+            text.contains("dnat ip to jhash ip saddr mod 256 seed 0x1 map { 0 : 10.88.0."),
+            "{text}"
+        );
+        assert_eq!(backend_of_part(0, &[]), None);
+    }
+}
