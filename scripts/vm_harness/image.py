@@ -106,16 +106,16 @@ def make_kernel(release):
         apt += ["-o", "Dir::State::Status=/dev/null"]
         quietly(["apt-get", "-q", *apt, "update"])
         newest = depends_of(apt, KERNEL, ["linux-image-"])
-        names = newest + [name for package in newest for name in depends_of(apt, package, ["linux-binary-", "linux-modules-"])]
+        names = newest + [name for package in newest for name in depends_of(apt, package, ["linux-base-", "linux-binary-", "linux-modules-"])]
         quietly(["apt-get", "-q", *apt, "download", *(names or [KERNEL])], cwd=work)
         for name in os.listdir(work):
             if name.endswith(".deb"):
                 unpack = 'dpkg-deb --fsys-tarfile "$1" | tar -x --keep-directory-symlink -C "$2"'
                 quietly(["sh", "-c", unpack, "sh", os.path.join(work, name), f"{work}/kernel"])
-        release = os.listdir(f"{work}/kernel/lib/modules")[0]
-        places = [f"{work}/kernel/boot/vmlinuz-{release}", f"{work}/kernel/lib/modules/{release}/vmlinuz"]
+        version = os.listdir(f"{work}/kernel/lib/modules")[0]
+        places = [f"{work}/kernel/boot/vmlinuz-{version}", f"{work}/kernel/lib/modules/{version}/vmlinuz"]
         os.rename(next(place for place in places if os.path.exists(place)), f"{work}/kernel/vmlinuz")
-        quietly(["depmod", "-b", f"{work}/kernel", release])
+        quietly(["depmod", "-b", f"{work}/kernel", version])
         # A disk of its own, so that one root goes with every kernel.
         quietly(["mke2fs", "-q", "-t", "ext4", "-O", "^has_journal", "-d", f"{work}/kernel/lib/modules", f"{work}/kernel/modules.img", "512M"])
         return f"{work}/kernel"

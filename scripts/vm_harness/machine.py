@@ -43,7 +43,7 @@ class Machine:
             install_programs()
             self.kernel = the_kernel(options.kernel)
             self.image = the_root(options.root == "systemd")
-        except (Failed, OSError) as error:
+        except (Failed, OSError, LookupError, StopIteration) as error:
             raise Missing(str(error)) from error
         self.release = os.listdir(f"{self.kernel}/lib/modules")[0]
         self.root_drive = f"file={self.image},format=raw,if=virtio,snapshot=on"

@@ -127,14 +127,17 @@ class Room:
 
     def run(self, patience):
         self.switch.start()
-        for name in self.names:
-            self.start(name)
-        if not self.over.wait(patience):
-            self.failed.append(f"not over after {patience} s")
-        for process in self.running.values():
-            process.kill()
-        for thread in self.threads:
-            thread.join(30)
+        try:
+            for name in self.names:
+                self.start(name)
+            if not self.over.wait(patience):
+                self.failed.append(f"not over after {patience} s")
+        finally:
+            # Also where somebody ends this program.
+            for process in self.running.values():
+                process.kill()
+            for thread in self.threads:
+                thread.join(30)
 
 
 SCENARIOS = {"nodes": ["api", "node-1", "node-2"], "etcd": ["etcd-1", "etcd-2", "etcd-3"]}
