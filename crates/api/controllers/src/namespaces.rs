@@ -55,20 +55,31 @@ async fn end_all(client: &LocalClient, names: &[String]) -> Result<(), ApiError>
     Ok(())
 }
 
-/// Deletes what is in a namespace; true if nothing is left.
+/// Deletes what is in a namespace; true if nothing is left. The pods go first: while they run they need the rest, network policies
+/// that protect them above all.
 async fn empty(client: &LocalClient, namespace: &str) -> Result<bool, ApiError> {
+    if !delete_all(client, ResourceKind::Pod, namespace).await? {
+        return Ok(false);
+    }
     let mut is_empty = true;
     for kind in ResourceKind::all().filter(|kind| kind.info().namespaced) {
-        let (objects, _) = client.list(kind, Some(namespace)).await?;
-        for object in objects {
-            match client.delete(kind, &object).await {
-                Ok(Deletion::Removed) => {}
-                Ok(Deletion::Marked) => is_empty = false,
-                Err(error) => ignore_missing(Err(error))?,
-            }
-        }
+        is_empty &= delete_all(client, kind, namespace).await?;
     }
     Ok(is_empty)
+}
+
+/// Deletes the objects of a kind; true if none is left.
+async fn delete_all(client: &LocalClient, kind: ResourceKind, namespace: &str) -> Result<bool, ApiError> {
+    let mut are_gone = true;
+    let (objects, _) = client.list(kind, Some(namespace)).await?;
+    for object in objects {
+        match client.delete(kind, &object).await {
+            Ok(Deletion::Removed) => {}
+            Ok(Deletion::Marked) => are_gone = false,
+            Err(error) => ignore_missing(Err(error))?,
+        }
+    }
+    Ok(are_gone)
 }
 
 fn ignore_missing(result: Result<(), ApiError>) -> Result<(), ApiError> {

@@ -434,6 +434,8 @@ fn configure_pod(
         let missing = || io::Error::from(io::ErrorKind::NotFound);
         let link = netlink.link(POD_LINK)?.ok_or_else(missing)?;
         netlink.add_address(link, v4.into(), subnet.prefix())?;
+        // It may send under no other.
+        netlink.derive_address(link)?;
         netlink.set_up(link)?;
         netlink.add_default_route(subnet.gateway())?;
         if let Some(v6) = v6 {

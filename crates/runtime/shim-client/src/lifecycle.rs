@@ -76,7 +76,7 @@ pub(crate) const LEAVE_INTERVAL: Duration = Duration::from_millis(2);
 pub(crate) struct Inner {
     pub(crate) store: Store,
     pub(crate) events: EventHub,
-    starter: Starter,
+    pub(crate) starter: Starter,
     pub(crate) kind: Arc<dyn ContainerKind>,
     starts: Semaphore,
     known: Mutex<Known>,

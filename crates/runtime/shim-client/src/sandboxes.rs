@@ -27,6 +27,8 @@ impl Shims {
     ) -> Result<SandboxId> {
         let operation = Operation::RunSandbox;
         validate::sandbox(&config)?;
+        // Containers follow, and until then it has come up.
+        self.0.starter.prepare();
         let id = SandboxId::new(new_id().map_err(|error| Error::failed(operation, error))?);
         let record = self.0.known(|known| {
             let same = |other: &SandboxRecord| {

@@ -19,7 +19,7 @@ use crate::shims::ShimCommand;
 /// What a starter has of the agent's variables, and so every shim.
 const VARIABLES: [&str; 2] = ["PATH", "HOME"];
 
-/// Starts shims. The process for it is run when the first one is asked for, and again if it has gone.
+/// Starts shims. The process for it is run when the first one may soon be asked for, and again if it has gone.
 #[derive(Debug)]
 pub(crate) struct Starter {
     shim: ShimCommand,
@@ -34,6 +34,14 @@ impl Starter {
             shim,
             any_dir,
             running: Mutex::new(None),
+        }
+    }
+
+    /// Runs the process if there is none, so that nobody waits for it. What goes wrong is seen when a shim is to be started.
+    pub(crate) fn prepare(&self) {
+        let mut running = self.running();
+        if running.is_none() {
+            *running = self.run().ok();
         }
     }
 

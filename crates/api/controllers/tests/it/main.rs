@@ -118,6 +118,30 @@ async fn a_namespace_that_ends_takes_what_is_in_it_along() {
 }
 
 #[tokio::test]
+async fn what_pods_need_stays_in_a_namespace_until_they_are_gone() {
+    let cluster = Cluster::start(false).await;
+    let namespace = json!({"metadata": {"name": "short"}});
+    cluster.create(ResourceKind::Namespace, namespace.clone()).await;
+    let mut held = pod("web", "short");
+    held["metadata"]["finalizers"] = json!(["example.com/held"]);
+    cluster.create(ResourceKind::Pod, held).await;
+    let map = json!({"metadata": {"name": "settings", "namespace": "short"}});
+    cluster.create(ResourceKind::ConfigMap, map).await;
+    let namespace = Object::new(namespace).expect("an object");
+    let deleted = cluster.client.delete(ResourceKind::Namespace, &namespace).await;
+    assert_eq!(deleted, Ok(Deletion::Marked));
+    cluster
+        .wait(ResourceKind::Pod, |pods| pods.iter().any(Object::is_deleting))
+        .await;
+    let (maps, _) = cluster
+        .client
+        .list(ResourceKind::ConfigMap, Some("short"))
+        .await
+        .expect("a list");
+    assert!(maps.iter().any(|map| map.name() == "settings"), "{maps:?}");
+}
+
+#[tokio::test]
 async fn a_service_has_endpoints_as_long_as_it_is_there() {
     let cluster = Cluster::start(false).await;
     let service = json!({

@@ -19,6 +19,10 @@ use crate::rest::accept::View;
 /// What clients call themselves who only show.
 const SPECTATOR: &str = "kubectl";
 
+/// The same of the program that has a garbage collector. That one watches what other controllers of it watch by their watches,
+/// and of all else the metadata.
+const COLLECTOR: &str = "kube-controller-manager";
+
 /// How many watches are open, by the plural of what they are about.
 #[derive(Debug, Default)]
 pub(crate) struct Attendance {
@@ -29,14 +33,13 @@ pub(crate) struct Attendance {
     forwarders: AtomicUsize,
 }
 
-/// What is watched, by plurals, and whether of some kind the metadata alone.
+/// What is watched, by plurals, and whether a garbage collector does.
 pub(crate) type Watched = BTreeMap<String, bool>;
 
 #[derive(Debug, Default, Clone, Copy)]
 struct OpenWatches {
     all: usize,
-    /// Of metadata alone, as garbage collectors watch.
-    metadata: usize,
+    by_collectors: usize,
 }
 
 /// Says that Services are acted on by this process, until it is dropped.
@@ -54,7 +57,7 @@ impl Drop for ServiceForwarder {
 pub(crate) struct Attending {
     attendance: Arc<Attendance>,
     plural: &'static str,
-    view: View,
+    collects: bool,
 }
 
 impl Attendance {
@@ -69,20 +72,21 @@ impl Attendance {
             return None;
         }
         let plural = kind.info().plural;
-        self.count(plural, view, |number| number + 1);
+        let collects = view == View::Metadata || user_agent.starts_with(COLLECTOR);
+        self.count(plural, collects, |number| number + 1);
         Some(Attending {
             attendance: Arc::clone(self),
             plural,
-            view,
+            collects,
         })
     }
 
-    fn count(&self, plural: &'static str, view: View, change: impl Fn(usize) -> usize) {
+    fn count(&self, plural: &'static str, collects: bool, change: impl Fn(usize) -> usize) {
         let mut open = self.here.lock().unwrap_or_else(PoisonError::into_inner);
         let watches = open.entry(plural).or_default();
         watches.all = change(watches.all);
-        if view == View::Metadata {
-            watches.metadata = change(watches.metadata);
+        if collects {
+            watches.by_collectors = change(watches.by_collectors);
         }
     }
 
@@ -90,9 +94,9 @@ impl Attendance {
         let open = self.here.lock().unwrap_or_else(PoisonError::into_inner);
         let mut watches = open.get(plural).copied().unwrap_or_default();
         let elsewhere = self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(of_metadata) = elsewhere.get(plural) {
+        if let Some(collects) = elsewhere.get(plural) {
             watches.all += 1;
-            watches.metadata += usize::from(*of_metadata);
+            watches.by_collectors += usize::from(*collects);
         }
         watches
     }
@@ -111,7 +115,7 @@ impl Attendance {
     pub(crate) fn watched_here(&self) -> Watched {
         let open = self.here.lock().unwrap_or_else(PoisonError::into_inner);
         let open = open.iter().filter(|(_, watches)| watches.all > 0);
-        open.map(|(plural, watches)| ((*plural).to_owned(), watches.metadata > 0))
+        open.map(|(plural, watches)| ((*plural).to_owned(), watches.by_collectors > 0))
             .collect()
     }
 
@@ -122,7 +126,7 @@ impl Attendance {
 
     /// Whether somebody removes what owners leave behind, and lets objects go that wait for that.
     pub(crate) fn collects(&self, kind: ResourceKind) -> bool {
-        self.of(kind.info().plural).metadata > 0
+        self.of(kind.info().plural).by_collectors > 0
     }
 
     /// What to say to someone who makes an object that nobody will act on; `None` if somebody will.
@@ -145,7 +149,7 @@ impl Attendance {
 impl Drop for Attending {
     fn drop(&mut self) {
         self.attendance
-            .count(self.plural, self.view, |number| number.saturating_sub(1));
+            .count(self.plural, self.collects, |number| number.saturating_sub(1));
     }
 }
 
@@ -210,6 +214,11 @@ mod tests {
         assert_eq!(attendance.complaint(ResourceKind::JOB), None);
         assert!(!attendance.collects(ResourceKind::JOB));
         let collector = attendance.open(ResourceKind::JOB, View::Metadata, "manager/1");
+        assert!(attendance.collects(ResourceKind::JOB));
+        drop(collector);
+        assert!(!attendance.collects(ResourceKind::JOB));
+        let agent = "kube-controller-manager/v1.36.4 (linux/amd64) kubernetes/0/shared-informers";
+        let collector = attendance.open(ResourceKind::JOB, View::Objects, agent);
         assert!(attendance.collects(ResourceKind::JOB));
         drop((watch, collector));
         assert!(attendance.complaint(ResourceKind::JOB).is_some());

@@ -103,8 +103,8 @@ pub(crate) fn decode(
         let message = |path: &Vec<Step>| format!("{what} field {:?}", body::render(path));
         paths.iter().map(message).collect()
     };
-    let mut complaints = named("duplicate", &duplicates);
-    complaints.extend(named("unknown", &unknown));
+    let mut complaints = named("unknown", &unknown);
+    complaints.extend(named("duplicate", &duplicates));
     let warnings = match validation {
         FieldValidation::Strict if !complaints.is_empty() => {
             let list = complaints.join(", ");

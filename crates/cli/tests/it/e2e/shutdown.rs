@@ -129,5 +129,7 @@ e2e!(
         // What belongs to the machine begins anew when an agent is there again.
         let mut agent = run(world, &bus, &app);
         agent.until_is("app", "running:1");
+        agent.until_is("app", "ready");
+        agent.interrupt();
     }
 );

@@ -25,9 +25,8 @@ const OF_BRIDGE: &[(&str, &str, &str)] = &[
 const OF_POD: &[(&str, &str, &str)] = &[
     ("ipv6", "accept_ra", "0"),
     ("ipv6", "accept_redirects", "0"),
-    // Its own address of the link follows from the hardware address; it may send under no other. So nobody else can have
-    // it, and nobody has to be asked: every question would go to every pod of the machine.
-    ("ipv6", "addr_gen_mode", "0"),
+    // Nobody else can have its own address of the link, which follows from the hardware address. So nobody has to be asked:
+    // every question would go to every pod of the machine.
     ("ipv6", "accept_dad", "0"),
     ("ipv4", "accept_redirects", "0"),
 ];
@@ -49,18 +48,10 @@ pub(crate) fn protect_pod(name: &str) -> Result<(), ProtectError> {
     apply(Path::new(SETTINGS), name, OF_POD)
 }
 
-/// Right in most kernels from the beginning. Writing it waits for a lock that every other pod needs as well, and by trying again
-/// and again.
-const USUALLY_RIGHT: &str = "addr_gen_mode";
-
 /// A setting that is right already need not be writable, and one that is missing belongs to a family that is.
 fn apply(root: &Path, link: &str, settings: &[(&str, &str, &'static str)]) -> Result<(), ProtectError> {
     for (family, name, value) in settings {
         let path = root.join(family).join("conf").join(link).join(name);
-        let is_right = || fs::read_to_string(&path).is_ok_and(|text| text.trim() == *value);
-        if *name == USUALLY_RIGHT && is_right() {
-            continue;
-        }
         let Err(source) = fs::OpenOptions::new()
             .write(true)
             .open(&path)
@@ -68,6 +59,7 @@ fn apply(root: &Path, link: &str, settings: &[(&str, &str, &'static str)]) -> Re
         else {
             continue;
         };
+        let is_right = || fs::read_to_string(&path).is_ok_and(|text| text.trim() == *value);
         if source.kind() != io::ErrorKind::NotFound && !is_right() {
             return Err(ProtectError { path, value, source });
         }

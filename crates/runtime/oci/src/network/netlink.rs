@@ -44,6 +44,7 @@ const IFA_F_NODAD: u8 = 2;
 const IFF_UP: u32 = 1;
 const IFLA_AF_SPEC: u16 = 26;
 const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
+const ADDR_GEN_MODE_EUI64: u8 = 0;
 const ADDR_GEN_MODE_NONE: u8 = 1;
 const RTM_NEWQDISC: u16 = 36;
 const RTM_NEWTFILTER: u16 = 44;
@@ -133,11 +134,21 @@ impl Netlink {
     /// Keeps the kernel from giving the host's end of a pair an address of its own: it is a port of a bridge and needs none,
     /// and an address would be asked for and reported, to the pod. A machine without IPv6 gives none anyway.
     pub(crate) fn leave_without_address(&self, link: u32) -> io::Result<()> {
+        self.set_address_mode(link, ADDR_GEN_MODE_NONE)
+    }
+
+    /// Has the kernel make a link's own address from its hardware address. There is a file for it as well; whoever uses
+    /// that tries again and again while others change links, instead of waiting.
+    pub(crate) fn derive_address(&self, link: u32) -> io::Result<()> {
+        self.set_address_mode(link, ADDR_GEN_MODE_EUI64)
+    }
+
+    fn set_address_mode(&self, link: u32, mode: u8) -> io::Result<()> {
         let mut message = Message::new(RTM_NEWLINK, 0);
         message.link_head(link, false);
         message.nested(IFLA_AF_SPEC, |families| {
             families.nested(u16::from(AF_INET6), |settings| {
-                settings.bytes(IFLA_INET6_ADDR_GEN_MODE, &[ADDR_GEN_MODE_NONE]);
+                settings.bytes(IFLA_INET6_ADDR_GEN_MODE, &[mode]);
             });
         });
         match self.exchange(message) {
