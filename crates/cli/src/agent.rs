@@ -60,7 +60,7 @@ pub(crate) struct Started {
     /// With the API that it joined.
     pub(crate) membership: Option<Membership>,
     /// Services and names last as long as this.
-    pub(crate) _network: LocalNetwork,
+    pub(crate) network: LocalNetwork,
 }
 
 pub(crate) async fn start(args: &AgentArgs, mut setting: Setting) -> Result<Started, Failure> {
@@ -91,7 +91,8 @@ pub(crate) async fn start(args: &AgentArgs, mut setting: Setting) -> Result<Star
         application.prepare(&mut options);
     }
     let facts = options.facts.clone();
-    let network = LocalNetwork::start(setting.services, network, &facts.name).await;
+    let dns = &mut setting.config.duties.dns;
+    let mut network = LocalNetwork::start(setting.services, network, &facts.name, dns).await;
     let duties = setting.config.duties.clone();
     options.config = setting.config;
     options.lines = setting.lines;
@@ -99,6 +100,7 @@ pub(crate) async fn start(args: &AgentArgs, mut setting: Setting) -> Result<Star
     options.manifests = setting.manifests;
     options.service_manager = service_manager();
     let node = Node::start(options).await.map_err(Failure::environment)?;
+    network.follow_pods(&node);
     if !duties.shutdown.is_off() {
         tokio::spawn(ShutdownWatch::new(duties.shutdown).run(node.clone()));
     }
@@ -113,7 +115,7 @@ pub(crate) async fn start(args: &AgentArgs, mut setting: Setting) -> Result<Star
         metrics: address,
         warning,
         membership,
-        _network: network,
+        network,
     })
 }
 

@@ -3,16 +3,22 @@
 //! Only `serve` and `run` have it. A node of someone else's API leaves both to the cluster, and takes away what a `serve`
 //! of the same directory left.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
+use pulselet_agent::{Feed, NodeHandle};
 use pulselet_apiserver::{ApiError, LocalClient, Object, ObjectChange, ResourceKind};
 use pulselet_model::Pod;
+use pulselet_plan::duties::ClusterDns;
 use pulselet_runtime_oci::PodNetwork;
-use pulselet_services::{ServiceCatalog, keep_routes};
+use pulselet_services::{NameServer, NameSource, ServiceCatalog, Upstream, keep_routes};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+const DNS_PORT: u16 = 53;
+/// How long further changes of pods are waited for: a pod that starts changes several times.
+const GATHER: Duration = Duration::from_millis(20);
 /// How long it takes until the API is read again after a watch has been lost.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
@@ -21,6 +27,8 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 pub(crate) enum ServiceSource {
     /// Whoever runs the cluster.
     Others,
+    /// The pods of this agent: there are no services.
+    Pods(Feed),
     /// The API of this process.
     Api(LocalClient),
 }
@@ -28,24 +36,108 @@ pub(crate) enum ServiceSource {
 /// What keeps services and names true until it is dropped. The rules for packets stay, as the pods do.
 #[derive(Debug)]
 pub(crate) struct LocalNetwork {
-    _tasks: JoinSet<()>,
+    tasks: JoinSet<()>,
+    /// The agent's own pods are to be followed, once it runs.
+    pods: Option<(Feed, watch::Sender<ServiceCatalog>)>,
 }
 
 impl LocalNetwork {
-    /// `network` is `None` if others make it: then they have its services too.
-    pub(crate) async fn start(source: ServiceSource, network: Option<PodNetwork>, node: &str) -> Self {
-        let mut tasks = JoinSet::new();
-        match (source, network) {
-            (ServiceSource::Others, Some(network)) => forget_services(network).await,
-            (ServiceSource::Api(client), Some(network)) => {
-                let catalog = watch::Sender::new(ServiceCatalog::default());
-                let set = move |routes| network.set_services(routes);
-                tasks.spawn(keep_routes(catalog.subscribe(), node.to_owned(), set));
-                tasks.spawn(follow_api(client, catalog));
+    /// `network` is `None` if others make it: then they have its services and names too. A resolver that comes to be is added to
+    /// `dns`, for the pods.
+    pub(crate) async fn start(
+        source: ServiceSource,
+        network: Option<PodNetwork>,
+        node: &str,
+        dns: &mut ClusterDns,
+    ) -> Self {
+        let mut local = Self {
+            tasks: JoinSet::new(),
+            pods: None,
+        };
+        let Some(network) = network else {
+            return local;
+        };
+        let catalog = watch::Sender::new(ServiceCatalog::default());
+        match source {
+            ServiceSource::Others => forget_services(network).await,
+            ServiceSource::Pods(feed) => {
+                local.serve_names(&network, &catalog, dns);
+                local.pods = Some((feed, catalog));
+                forget_services(network).await;
             }
-            (ServiceSource::Others | ServiceSource::Api(_), None) => {}
+            ServiceSource::Api(client) => {
+                local.serve_names(&network, &catalog, dns);
+                let set = move |routes| network.set_services(routes);
+                let routes = keep_routes(catalog.subscribe(), node.to_owned(), set);
+                local.tasks.spawn(routes);
+                local.tasks.spawn(follow_api(client, catalog));
+            }
         }
-        Self { _tasks: tasks }
+        local
+    }
+
+    /// Follows the pods of an agent that runs.
+    pub(crate) fn follow_pods(&mut self, node: &NodeHandle) {
+        if let Some((feed, catalog)) = self.pods.take() {
+            self.tasks.spawn(follow_agent(node.clone(), feed, catalog));
+        }
+    }
+
+    /// Answers pods at the bridge's address, unless they were given another resolver.
+    fn serve_names(
+        &mut self,
+        network: &PodNetwork,
+        catalog: &watch::Sender<ServiceCatalog>,
+        dns: &mut ClusterDns,
+    ) {
+        if !dns.servers.is_empty() {
+            return;
+        }
+        let gateway = network.gateway();
+        let server = match NameServer::bind(gateway, DNS_PORT) {
+            Ok(server) => server,
+            Err(error) => {
+                tracing::warn!(
+                    address = %gateway,
+                    %error,
+                    "pods do not find each other by name and have the machine's resolver: port 53 of the bridge cannot be \
+                     listened at; see what listens there with `ss -lnp sport = 53`"
+                );
+                return;
+            }
+        };
+        dns.servers.push(gateway.into());
+        let network = network.clone();
+        let source = NameSource {
+            catalog: catalog.subscribe(),
+            domain: dns.domain.trim_end_matches('.').to_ascii_lowercase(),
+            upstream: Upstream::of_machine(gateway),
+            admits: Box::new(move |client| match client {
+                IpAddr::V4(client) => network.contains(client),
+                IpAddr::V6(_) => false,
+            }),
+        };
+        self.tasks.spawn(server.serve(source));
+    }
+}
+
+/// Keeps the catalog as the agent's pods are, until it ends.
+async fn follow_agent(node: NodeHandle, feed: Feed, catalog: watch::Sender<ServiceCatalog>) {
+    let mut revisions = feed.revisions();
+    loop {
+        revisions.mark_unchanged();
+        let Ok(pods) = node.objects().await else {
+            return;
+        };
+        let mut read = ServiceCatalog::default();
+        for pod in &pods {
+            read.set_pod(pod);
+        }
+        catalog.send_replace(read);
+        if revisions.changed().await.is_err() {
+            return;
+        }
+        tokio::time::sleep(GATHER).await;
     }
 }
 

@@ -68,16 +68,17 @@ pub(crate) fn run(args: &RunArgs, verbose: u8) -> Result<Exit, Failure> {
     let stage = Stage::open(args.output.output, verbose > 0, &lines, &states, logs)?;
     logging::start(Quietness::Foreground, verbose, stage.log_writer());
     let executor = agent::executor()?;
+    let feed = Feed::default();
     let setting = Setting {
         config,
         lines,
-        feed: Some(Feed::default()),
+        feed: Some(feed.clone()),
         metrics: args.metrics.clone(),
         manifests: None,
         objects,
         beside_another: Some(BESIDE_ANOTHER),
         application: None,
-        services: ServiceSource::Others,
+        services: ServiceSource::Pods(feed),
     };
     let watching = Watching {
         layout,
@@ -222,6 +223,8 @@ async fn foreground(
     let remarks = run.remarks(end, args);
     let exit = run.exit(end, args.wait.is_some());
     run.stop(end, &mut interrupts).await;
+    // Pods that are stopping may still ask for names.
+    drop(started.network);
     Ok((exit, remarks))
 }
 

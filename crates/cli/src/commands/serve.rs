@@ -82,7 +82,7 @@ async fn serve(args: &ServeArgs, config: Config, mut setting: Setting) -> Result
         () = started.node.ended() => {}
     }
     // The node goes first, so that it does not complain about the API.
-    drop(started.membership);
+    drop((started.network, started.membership));
     end(stop, api).await;
     Ok(Exit::Done)
 }

@@ -102,6 +102,37 @@ fn pods_reach_the_ready_pods_of_a_service() {
     });
     cluster.kubectl(&["exec", "one", "--", "touch", "/ready"]);
     until_answers(&cluster, &url, &["one"]);
+    // By the service's name, and one pod by its own.
+    for url in [
+        "http://web/",
+        "http://web.default/",
+        "http://web.default.svc.cluster.local/",
+        "http://one:8080/",
+    ] {
+        assert_eq!(
+            answers(&cluster, "client", url).as_deref(),
+            Ok(&["one".to_owned()][..]),
+            "{url}"
+        );
+    }
+    let resolver = cluster.kubectl(&["exec", "client", "--", "cat", "/etc/resolv.conf"]);
+    for words in [
+        "search default.svc.cluster.local svc.cluster.local cluster.local",
+        "options ndots:5",
+    ] {
+        assert!(resolver.contains(words), "{resolver}");
+    }
+    let unknown = answers(&cluster, "client", "http://nobody/").expect_err("there is no such name");
+    assert!(unknown.contains("Name or service not known"), "{unknown}");
+    // A headless service has no address: its name leads to the pods.
+    create(
+        &cluster,
+        &service(
+            "direct",
+            &json!({"clusterIP": "None", "selector": {"app": "web"}}),
+        ),
+    );
+    until_answers(&cluster, "http://direct:8080/", &["one"]);
     // What nobody does is said to whoever asks for it.
     let spec = json!({"type": "LoadBalancer", "selector": {"app": "web"}, "ports": [{"port": 80}]});
     let file = cluster.path("balanced.json");

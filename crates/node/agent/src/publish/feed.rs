@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
 use pulselet_vocabulary::{PodName, Severity};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::agent::PodView;
 use crate::pod::identity::Origin;
@@ -65,6 +65,8 @@ pub struct Feed {
 struct Shared {
     changes: Mutex<FeedChange>,
     wake: Notify,
+    /// Changes with every change of a pod.
+    revision: watch::Sender<u64>,
 }
 
 impl Feed {
@@ -86,10 +88,16 @@ impl Feed {
         self.with(|changes| std::mem::take(&mut changes.departed))
     }
 
+    /// Sees that pods have changed, and not which, whoever else reads the feed.
+    pub fn revisions(&self) -> watch::Receiver<u64> {
+        self.shared.revision.subscribe()
+    }
+
     pub(crate) fn changed(&self, pod: &PodName) {
         self.report(|changes| {
             changes.changed.insert(pod.clone());
         });
+        self.shared.revision.send_modify(|revision| *revision += 1);
     }
 
     pub(crate) fn departed(&self, pod: PodView) {
@@ -146,6 +154,7 @@ mod tests {
     #[tokio::test]
     async fn a_pod_that_changed_often_is_reported_once_and_events_are_bounded() {
         let feed = Feed::default();
+        let revisions = feed.revisions();
         let event = |number: usize| PodEvent {
             pod: PodName::new("default", "web"),
             uid: "u".into(),
@@ -160,6 +169,7 @@ mod tests {
             feed.changed(&PodName::new("default", "web"));
             feed.event(event(number));
         }
+        assert_eq!(*revisions.borrow(), 4_099);
         let changes = feed.next().await;
         assert_eq!((changes.changed.len(), changes.events.len()), (1, MAX_EVENTS));
         assert_eq!(changes.events[0].message, "3");
