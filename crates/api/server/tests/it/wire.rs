@@ -590,13 +590,13 @@ async fn who_reports_about_a_namespace_may_annotate_it() {
     let mut client = Client::admin(&server).await;
     let path = "/api/v1/namespaces/default/status";
     let condition = json!({"type": "Told", "status": "True"});
-    let patch = json!({"metadata": {"annotations": {"by": "test"}}, "status": {"conditions": [condition]}});
+    let told = json!({"metadata": {"annotations": {"by": "test"}}, "status": {"conditions": [condition]}});
     let answer = client
         .send(
             Method::PATCH,
             path,
             "application/merge-patch+json",
-            patch.to_string(),
+            told.to_string(),
         )
         .await;
     assert_eq!(collect(answer).await.0, 200);
