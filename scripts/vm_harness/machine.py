@@ -18,8 +18,15 @@ BOOTS = 3
 BOOT_PATIENCE = 240
 # What the kernel needs before it has a root.
 FIRST_MODULES = ["virtio_pci", "virtio_blk"]
+# By Debian's name for a processor: the emulator, its package, what it emulates, and where the kernel prints.
+EMULATORS = {
+    # Emulators of Debian 12 get one instruction wrong, at which newer kernels die.
+    "amd64": ("qemu-system-x86_64", "qemu-system-x86", ["-cpu", "max,-cx16,-la57"], "ttyS0"),
+    "arm64": ("qemu-system-aarch64", "qemu-system-arm", ["-machine", "virt", "-cpu", "cortex-a72"], "ttyAMA0"),
+}
+# What a machine says last of all, before its command's exit code.
+ENDED = "machine: ended with "
 KERNEL_OPTIONS = [
-    "console=ttyS0",
     "quiet",
     "panic=-1",
     # A machine that waits for its turn on a busy one must not take its clock for broken.
@@ -40,9 +47,10 @@ class Machine:
     def __init__(self, options):
         self.options = options
         try:
-            install_programs()
-            self.kernel = the_kernel(options.kernel)
-            self.image = the_root(options.root == "systemd")
+            self.emulator, package, self.board, self.console = EMULATORS[options.arch]
+            install_programs(self.emulator, package)
+            self.kernel = the_kernel(options.kernel, options.arch)
+            self.image, self.busybox = the_root(options.root == "systemd", options.arch)
         except (Failed, OSError, LookupError, StopIteration) as error:
             raise Missing(str(error)) from error
         self.release = os.listdir(f"{self.kernel}/lib/modules")[0]
@@ -53,7 +61,7 @@ class Machine:
         root = os.path.join(work, "initrd")
         machine = os.path.join(root, "machine")
         os.makedirs(machine)
-        shutil.copy(shutil.which("busybox"), machine)
+        shutil.copy(self.busybox, f"{machine}/busybox")
         shutil.copy(f"{GUEST}/init", f"{root}/init")
         for name in ("second-init", "machine.service"):
             shutil.copy(f"{GUEST}/{name}", machine)
@@ -85,14 +93,13 @@ class Machine:
                         shutil.copyfileobj(packed, plain)
         return modules
 
-    def command(self, work, initrd, disks, more):
+    def command(self, initrd, disks, more):
         """The emulator's command line."""
         options = self.options
-        # Emulators of Debian 12 get one instruction wrong, at which newer kernels die.
-        line = ["qemu-system-x86_64", "-accel", options.accel, "-cpu", "max,-cx16,-la57"]
-        line += ["-m", str(options.memory), "-smp", str(options.cpus), "-display", "none", "-no-reboot", "-nodefaults"]
-        line += ["-serial", "stdio", "-serial", f"file:{work}/result"]
-        line += ["-kernel", f"{self.kernel}/vmlinuz", "-initrd", initrd, "-append", " ".join(KERNEL_OPTIONS)]
+        line = [self.emulator, "-accel", options.accel, *self.board]
+        line += ["-m", str(options.memory), "-smp", str(options.cpus), "-display", "none", "-no-reboot", "-nodefaults", "-serial", "stdio"]
+        said = " ".join([f"console={self.console}", *KERNEL_OPTIONS])
+        line += ["-kernel", f"{self.kernel}/vmlinuz", "-initrd", initrd, "-append", said]
         modules = f"file={self.kernel}/modules.img,format=raw,if=virtio,readonly=on"
         for drive in [self.root_drive, modules, *disks]:
             line += ["-drive", drive]
@@ -106,20 +113,19 @@ class Machine:
             disks = list(disks)
             if work_disk:
                 disks.append(f"file={work_disk},format=raw,if=virtio,cache=unsafe")
-            line = self.command(work, initrd, disks, more)
+            line = self.command(initrd, disks, more)
             for _ in range(BOOTS):
-                said = self.boot(line, watch)
-                if said is None:
+                is_up, said = self.boot(line, watch)
+                if is_up:
                     break
                 print("vm: the emulator failed before the machine was up; once more", flush=True)
             else:
-                raise Missing(f"no machine boots here, after {BOOTS} tries: {' / '.join(said[-5:])}")
-            with open(f"{work}/result", encoding="utf-8") as file:
-                text = file.read().strip()
-            return int(text) if text else None
+                raise Missing(f"no machine boots here, after {BOOTS} tries: {' / '.join(said)}")
+            codes = [text.removeprefix(ENDED) for text in said if text.startswith(ENDED)]
+            return int(codes[0]) if codes else None
 
     def boot(self, line, watch):
-        """Runs a machine until it ends. Returns what it said if it was never up."""
+        """Runs a machine until it ends. Returns whether it was ever up, and what it said last."""
         machine = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
         late = [threading.Timer(patience, machine.kill) for patience in (BOOT_PATIENCE, self.options.patience)]
         for timer in late:
@@ -129,17 +135,17 @@ class Machine:
             for text in machine.stdout:
                 text = text.rstrip("\r\n")
                 # All that kernels and emulators say begins like that.
-                if not is_up and text and not text.startswith(("[", "qemu-system-")):
+                if not is_up and text and not text.startswith(("[", self.emulator)):
                     is_up = True
                     late[0].cancel()
-                said.append(text[:200])
+                said = [*said[-9:], text[:200]]
                 watch(text, machine)
         finally:
             for timer in late:
                 timer.cancel()
             machine.kill()
             machine.wait()
-        return None if is_up else said
+        return is_up, said
 
 
 def make_work_disk(path, files):
@@ -155,7 +161,8 @@ def make_work_disk(path, files):
                 shutil.copy(source, place)
                 with open(source, "rb") as file:
                     if file.read(4) == b"\x7fELF":
-                        subprocess.run(["strip", "--strip-debug", place], check=True)
+                        # Those of another processor stay as they are.
+                        subprocess.run(["strip", "--strip-debug", place], check=False, stderr=subprocess.DEVNULL)
         for directory, _, names in os.walk(staging):
             size += sum(os.lstat(os.path.join(directory, name)).st_size + 8192 for name in names)
         quietly(["mke2fs", "-q", "-t", "ext4", "-O", "^has_journal", "-L", "work", "-d", staging, path, f"{(size >> 20) + 128}M"])
