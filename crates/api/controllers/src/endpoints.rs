@@ -4,8 +4,8 @@
 //! `slices` is its decision. A kube-controller-manager does the same: while one holds its lease, ours steps back and takes
 //! its slices away, so that no Pod is there twice.
 //!
-//! What must always hold: only slices that this controller made are changed or removed; Services without a selector are
-//! their authors' business.
+//! What must always hold: only slices of controllers, ours or a manager's that is gone, are changed or removed; Services
+//! without a selector are their authors' business.
 
 mod slices;
 
@@ -252,10 +252,12 @@ impl<'a> Writer<'a> {
         forgive(written)
     }
 
-    /// Removes what this controller made for Services that are gone.
+    /// Removes what this controller made for Services that are gone, and what a manager left that is gone itself: nobody keeps
+    /// its slices true any more.
     async fn remove_others(&self) -> Result<(), ApiError> {
         let slices: BTreeSet<&Key> = self.slices.values().flatten().collect();
         let endpoints: BTreeSet<&Key> = self.slices.keys().collect();
+        let has_manager = self.is_replaced || self.has_manager().await?;
         for (kind, kept) in [
             (ResourceKind::ENDPOINT_SLICE, slices),
             (ResourceKind::ENDPOINTS, endpoints),
@@ -265,9 +267,12 @@ impl<'a> Writer<'a> {
                 continue;
             }
             let (objects, _) = self.client.list(kind, None).await?;
-            let ours = objects.iter().filter(|object| slices::is_ours(object));
-            for object in ours.filter(|object| !kept.contains(&key(object))) {
-                forgive(self.client.delete_unchanged(kind, object).await.map(drop))?;
+            for object in &objects {
+                let is_over = slices::is_ours(object) && !kept.contains(&key(object));
+                let is_left = !has_manager && slices::is_of_manager(object);
+                if is_over || is_left {
+                    forgive(self.client.delete_unchanged(kind, object).await.map(drop))?;
+                }
             }
         }
         Ok(())

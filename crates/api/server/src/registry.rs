@@ -92,9 +92,16 @@ impl From<DamagedObject> for ApiError {
 /// Where the next page of a list begins.
 #[derive(Serialize, Deserialize)]
 struct Continue {
-    #[serde(rename = "rv")]
-    revision: u64,
+    /// `None` if that is the newest: what the list began with is forgotten.
+    #[serde(rename = "rv", default, skip_serializing_if = "Option::is_none")]
+    revision: Option<u64>,
     after: String,
+}
+
+impl Continue {
+    fn token(&self) -> String {
+        URL_SAFE_NO_PAD.encode(json!(self).to_string())
+    }
 }
 
 impl Registry {
@@ -182,18 +189,21 @@ impl Registry {
             max_bytes: options.max_bytes,
             ..Range::default()
         };
-        let mut remaining_known = options.selector.is_everything();
         if let Some(token) = &options.continue_token {
             let position = parse_continue(token, &prefix)?;
-            range.at = Some(Revision(position.revision));
+            range.at = position.revision.map(Revision);
             range.after = Some(position.after);
-            remaining_known = false;
         } else {
             range.at = self.list_revision(options).await?;
         }
-        let expired = |error: ApiError| match options.continue_token {
-            Some(_) if error.reason == crate::rest::status::StatusReason::Expired => {
-                ApiError::expired_continue()
+        let after = range.after.clone();
+        let expired = |error: ApiError| match &after {
+            Some(after) if error.reason == crate::rest::status::StatusReason::Expired => {
+                let rest = Continue {
+                    revision: None,
+                    after: after.clone(),
+                };
+                ApiError::expired_continue(&rest.token())
             }
             _ => error,
         };
@@ -227,13 +237,10 @@ impl Registry {
         });
         Ok(Listed {
             continue_token: last.map(|after| {
-                let token = Continue {
-                    revision: revision.0,
-                    after,
-                };
-                URL_SAFE_NO_PAD.encode(json!(token).to_string())
+                let revision = Some(revision.0);
+                Continue { revision, after }.token()
             }),
-            remaining: Some(remaining).filter(|_| more && remaining_known),
+            remaining: Some(remaining).filter(|_| more && options.selector.is_everything()),
             entries,
             revision,
             damaged,
@@ -440,7 +447,7 @@ fn parse_continue(token: &str, prefix: &str) -> Result<Continue, ApiError> {
     let invalid = || ApiError::bad_request("continue key is not valid");
     let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|_| invalid())?;
     let position: Continue = serde_json::from_slice(&bytes).map_err(|_| invalid())?;
-    if position.after.starts_with(prefix) && position.revision > 0 {
+    if position.after.starts_with(prefix) && position.revision != Some(0) {
         Ok(position)
     } else {
         Err(invalid())

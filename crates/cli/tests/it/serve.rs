@@ -6,6 +6,7 @@ mod doors;
 mod gates;
 mod joining;
 mod old;
+mod releases;
 mod resize;
 mod rollback;
 mod services;

@@ -255,8 +255,20 @@ impl World {
 
     /// What a new agent finds in the runtime.
     pub(crate) fn observations(&self, now: Time) -> Vec<Input> {
-        self.processes
+        let newest = |life: LifeKey| {
+            self.processes
+                .keys()
+                .all(|it| it.container != life.container || *it <= life)
+        };
+        // As an agent looks: what never began and was followed by another life comes last, so that nobody starts it.
+        let is_left = |life: LifeKey, process: &Process| !process.has_begun() && !newest(life);
+        let (left, others): (Vec<_>, Vec<_>) = self
+            .processes
             .iter()
+            .partition(|(life, process)| is_left(**life, process));
+        others
+            .into_iter()
+            .chain(left)
             .flat_map(|(life, process)| process.observations(*life))
             .map(|input| self.with_read_stamps(now, input))
             .collect()

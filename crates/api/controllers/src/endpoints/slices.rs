@@ -14,6 +14,11 @@ const SLICE_MANAGER: &str = "endpointslice.kubernetes.io/managed-by";
 const ENDPOINTS_MANAGER: &str = "endpoints.kubernetes.io/managed-by";
 /// What they say of ours.
 const US: &str = "pulselet";
+/// What they say of those of a kube-controller-manager: by selectors, and by `Endpoints` that somebody wrote.
+const MANAGERS: [&str; 2] = [
+    "endpointslice-controller.k8s.io",
+    "endpointslicemirroring-controller.k8s.io",
+];
 /// As many Pods are in one slice or subset, as upstream has it.
 const MAX_ENDPOINTS: usize = 1_000;
 
@@ -339,6 +344,13 @@ pub(super) fn is_ours(object: &Object) -> bool {
     [SLICE_MANAGER, ENDPOINTS_MANAGER]
         .iter()
         .any(|label| labels.get(label) == Some(&US))
+}
+
+/// Whether a kube-controller-manager made a slice.
+pub(super) fn is_of_manager(object: &Object) -> bool {
+    let labels = object.labels();
+    let manager = labels.get(SLICE_MANAGER);
+    manager.is_some_and(|manager| MANAGERS.contains(manager))
 }
 
 /// The stored object with what it should have; `None` if it has that.

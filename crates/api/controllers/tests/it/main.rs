@@ -15,10 +15,19 @@ struct Cluster {
 impl Cluster {
     /// A server that no request reaches, and its controllers.
     async fn start(bind_pods: bool) -> Self {
+        Self::start_with(bind_pods, Vec::new()).await
+    }
+
+    /// The same, with objects that are there before the controllers.
+    async fn start_with(bind_pods: bool, objects: Vec<(ResourceKind, Value)>) -> Self {
         let directory = TempDir::new().expect("a directory");
         let config = Config::new(([127, 0, 0, 1], 0).into(), directory.path());
         let server = Server::bind(config).await.expect("the server starts");
         let client = server.client();
+        for (kind, object) in objects {
+            let object = Object::new(object).expect("an object");
+            client.ensure(kind, object).await.expect("it is created");
+        }
         Self {
             _controllers: Controllers::start(
                 &client,
@@ -170,4 +179,27 @@ async fn a_service_has_endpoints_as_long_as_it_is_there() {
     for kind in [ResourceKind::ENDPOINT_SLICE, ResourceKind::ENDPOINTS] {
         cluster.wait(kind, |objects| !has_web(objects)).await;
     }
+}
+
+#[tokio::test]
+async fn slices_of_a_manager_that_is_gone_go_too() {
+    let slice = |name: &str, manager: &str| {
+        let labels =
+            json!({"kubernetes.io/service-name": "web", "endpointslice.kubernetes.io/managed-by": manager});
+        let slice = json!({"metadata": {"name": name, "namespace": "default", "labels": labels},
+            "addressType": "IPv4", "endpoints": [{"addresses": ["192.0.2.7"]}], "ports": []});
+        (ResourceKind::ENDPOINT_SLICE, slice)
+    };
+    let left = vec![
+        slice("web-abcde", "endpointslice-controller.k8s.io"),
+        slice("web-fghij", "endpointslicemirroring-controller.k8s.io"),
+        slice("by-hand", "somebody"),
+    ];
+    let cluster = Cluster::start_with(false, left).await;
+    let remaining = |slices: &[Object]| {
+        let mut names: Vec<&str> = slices.iter().map(Object::name).collect();
+        names.retain(|name| *name != "kubernetes");
+        names == ["by-hand"]
+    };
+    cluster.wait(ResourceKind::ENDPOINT_SLICE, remaining).await;
 }

@@ -188,7 +188,16 @@ pub(crate) fn admit_update(
         return plain::admit_update(kind, subresource, old, new, rules);
     }
     let mut object = match subresource {
-        Some(Subresource::Status) => with_part(old, &new, "status"),
+        Some(Subresource::Status) => {
+            let mut object = with_part(old, &new, "status");
+            // As upstream: whoever reports about a namespace may annotate it.
+            if kind == ResourceKind::Namespace {
+                for field in ["annotations", "labels"] {
+                    object.set_meta(field, new.metadata().get(field).cloned().unwrap_or_default());
+                }
+            }
+            object
+        }
         Some(Subresource::Finalize) => with_part(old, &new, "spec"),
         _ => {
             let mut new = new;

@@ -146,6 +146,19 @@ pub(crate) fn require_json(header: &str) -> Result<(), ApiError> {
     }
 }
 
+/// Refuses a client that takes tables or metadata alone, for answers that are not objects of the store.
+pub(crate) fn require_objects(header: &str) -> Result<(), ApiError> {
+    let is_plain = |accepted: &Accepted<'_>| {
+        accepted.kind.is_empty()
+            && (is_json(accepted.media_type) || accepted.media_type == protobuf::MEDIA_TYPE)
+    };
+    if parse(header).iter().any(is_plain) {
+        Ok(())
+    } else {
+        Err(ApiError::not_acceptable(&[JSON]))
+    }
+}
+
 /// Whether a client wants `OpenAPI` v2 in protobuf. The media type had an at sign once.
 pub(crate) fn wants_protobuf_openapi(header: &str) -> bool {
     parse(header)

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::header::CONTENT_TYPE;
+use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Collected, Limited};
 use rustls::pki_types::CertificateDer;
@@ -27,6 +27,7 @@ use crate::audit::{AuditLog, AuditRecord};
 use crate::metrics::{ApiMetrics, RequestLabels};
 use crate::node_proxy::{Nodes, ProxyPath, usage};
 use crate::registry::Registry;
+use crate::rest::accept;
 use crate::rest::answer::{failure, json_answer};
 use crate::rest::body::{self, Encoding, MAX_BODY_BYTES};
 use crate::rest::query::Query;
@@ -193,6 +194,7 @@ impl Handler {
         if request.method() != Method::POST {
             return Err(ApiError::method_not_allowed());
         }
+        accept::require_objects(header(request.headers(), &ACCEPT))?;
         // Nothing is stored: it takes no more than a read.
         let _permit = self.room.take(identity, Load::Reading)?;
         let (parts, incoming) = request.into_parts();

@@ -83,6 +83,8 @@ pub struct ApiError {
     pub details: Option<Value>,
     /// Seconds after which to try again.
     pub retry_after: Option<u32>,
+    /// How to get the rest of a list.
+    pub continue_token: Option<String>,
 }
 
 impl fmt::Display for ApiError {
@@ -100,6 +102,7 @@ impl ApiError {
             message: message.into(),
             details: None,
             retry_after: None,
+            continue_token: None,
         }
     }
 
@@ -237,12 +240,16 @@ impl ApiError {
     }
 
     /// The list whose next page was asked for cannot be continued.
-    pub fn expired_continue() -> Self {
-        Self::new(
+    /// With a token by which the rest can be had as it is now.
+    pub fn expired_continue(rest: &str) -> Self {
+        let mut error = Self::new(
             StatusReason::Expired,
             "The provided continue parameter is too old to display a consistent list result. You can start a new \
-             list without the continue parameter.",
-        )
+             list without the continue parameter, or use the continue token in this response for the rest as it is now: \
+             what has changed since the first page may be missing or come twice.",
+        );
+        error.continue_token = Some(rest.to_owned());
+        error
     }
 
     /// As a `Status` object.
@@ -256,6 +263,9 @@ impl ApiError {
             "reason": self.reason.name(),
             "code": self.reason.code().as_u16(),
         });
+        if let Some(token) = &self.continue_token {
+            status["metadata"]["continue"] = json!(token);
+        }
         let mut details = self.details.clone();
         if let Some(seconds) = self.retry_after {
             details.get_or_insert_with(|| json!({}))["retryAfterSeconds"] = json!(seconds);

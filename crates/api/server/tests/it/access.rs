@@ -310,3 +310,14 @@ async fn a_node_gets_tokens_for_its_own_pods_and_asks_about_callers() {
     let other = json!({"spec": {"resourceAttributes": {"verb": "get", "resource": "nodes", "name": "n2"}}});
     assert_eq!(node.post(CAN_I, &other).await.1["status"]["allowed"], false);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_is_no_object_has_no_table() {
+    let server = TestServer::start();
+    let mut client = Client::admin(&server).await;
+    let question = json!({"spec": {"nonResourceAttributes": {"path": "/", "verb": "get"}}});
+    assert_eq!(client.post(CAN_I, &question).await.0, 201);
+    client.accept = "application/json;as=Table;v=v1;g=meta.k8s.io";
+    let (code, status) = client.post(CAN_I, &question).await;
+    assert_eq!((code, &status["reason"]), (406, &json!("NotAcceptable")));
+}

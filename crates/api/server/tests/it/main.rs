@@ -10,6 +10,7 @@ mod faults;
 mod harness;
 mod hostile_node;
 mod kinds;
+mod kube_rs;
 mod kubectl;
 mod modes;
 mod nodes;

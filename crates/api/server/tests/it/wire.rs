@@ -435,9 +435,29 @@ async fn a_watch_resumes_over_a_restart_and_an_old_one_is_refused() {
         );
     }
     let mut client = Client::admin(&server).await;
+    let (_, first) = client.get(&format!("{MAPS}?limit=4")).await;
+    let token = first["metadata"]["continue"]
+        .as_str()
+        .expect("a token")
+        .to_owned();
     for index in 0..200 {
         client.post(MAPS, &map(&format!("n{index}"), "1")).await;
     }
+    let (code, expired) = client.get(&format!("{MAPS}?limit=4&continue={token}")).await;
+    assert_eq!((code, &expired["reason"]), (410, &json!("Expired")));
+    let rest = expired["metadata"]["continue"]
+        .as_str()
+        .expect("a token for the rest");
+    let (_, second) = client.get(&format!("{MAPS}?limit=4&continue={rest}")).await;
+    assert_ne!(
+        second["metadata"]["resourceVersion"],
+        first["metadata"]["resourceVersion"]
+    );
+    let names = |page: &Value| -> Vec<String> {
+        let items = page["items"].as_array().expect("items").iter();
+        items.map(|item| item["metadata"]["name"].to_string()).collect()
+    };
+    assert!(names(&first).last() < names(&second).first(), "{first} {second}");
     let mut old = Client::admin(&server).await.watch(&path).await;
     let gone = old.next().await.expect("an event");
     assert_eq!(
@@ -497,6 +517,8 @@ async fn pages_show_one_state_and_tokens_cannot_be_forged() {
     let token = page["metadata"]["continue"].as_str().expect("a token").to_owned();
     client.json(Method::DELETE, &format!("{MAPS}/m3"), None).await;
     client.post(MAPS, &map("m9", "1")).await;
+    let (_, next) = client.get(&format!("{MAPS}?limit=1&continue={token}")).await;
+    assert_eq!(next["metadata"]["remainingItemCount"], 2);
     let (_, rest) = client.get(&format!("{MAPS}?continue={token}")).await;
     let names: Vec<&Value> = rest["items"]
         .as_array()
@@ -560,4 +582,26 @@ async fn a_node_that_cannot_be_asked_is_said_to_be() {
         message.starts_with("error dialing backend: dial tcp 127.0.0.1:"),
         "{message}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_reports_about_a_namespace_may_annotate_it() {
+    let server = TestServer::start();
+    let mut client = Client::admin(&server).await;
+    let path = "/api/v1/namespaces/default/status";
+    let condition = json!({"type": "Told", "status": "True"});
+    let told = json!({"metadata": {"annotations": {"by": "test"}}, "status": {"conditions": [condition]}});
+    let answer = client
+        .send(
+            Method::PATCH,
+            path,
+            "application/merge-patch+json",
+            told.to_string(),
+        )
+        .await;
+    assert_eq!(collect(answer).await.0, 200);
+    let (_, namespace) = client.get("/api/v1/namespaces/default").await;
+    assert_eq!(namespace["metadata"]["annotations"], json!({"by": "test"}));
+    assert_eq!(namespace["status"]["conditions"][0]["type"], "Told");
+    assert_eq!(namespace["status"]["phase"], "Active");
 }

@@ -187,7 +187,9 @@ impl PodMachine {
         stop_signal: Option<Signal>,
         out: &mut Outbox,
     ) {
-        let (ending, awaits_boot) = (self.end.is_some(), self.awaits_boot);
+        // An agent that stood still learns of the container before it sees to the deadline that has passed.
+        let is_late = self.active_until().is_some_and(|deadline| deadline <= now);
+        let (ending, awaits_boot) = (self.end.is_some() || is_late, self.awaits_boot);
         let older = self.containers.get(life.container);
         if let Some(older) = older.and_then(|it| it.outdated_by(life)) {
             let exit = Exit {

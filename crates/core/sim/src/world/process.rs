@@ -254,6 +254,10 @@ impl Process {
     }
 
     /// All that can be known about it, in the order in which it happened.
+    pub(crate) fn has_begun(&self) -> bool {
+        !matches!(self.state, State::Created)
+    }
+
     pub(crate) fn observations(&self, life: LifeKey) -> Vec<Input> {
         let mut inputs = vec![self.created(life)];
         let (since, stop, exit) = match &self.state {

@@ -25,6 +25,19 @@ fn ten_thousand_seeds_hold() {
     }
 }
 
+/// Seeds beyond those that were broken once.
+#[test]
+fn what_was_broken_holds() {
+    for seed in [
+        // A life that an agent had forgotten before it began was started beside the one after it.
+        107_336,
+        // A container was started although the pod's deadline had passed while the agent stood still.
+        107_475,
+    ] {
+        assert!(trial::try_seeds(seed, 1, THREADS).is_ok(), "seed {seed}");
+    }
+}
+
 #[test]
 fn a_seed_replays_exactly() {
     let lines = |seed| {

@@ -273,6 +273,18 @@ impl Agent {
             .filter(|status| *status.pod.uid == *uid)
             .collect();
         found.sort_by_key(|status| status.attempt);
+        // What never began and was followed by another life comes last: taken for the newest, it would be started.
+        let followed: HashSet<_> = found
+            .iter()
+            .filter(|status| status.state == ContainerState::Created)
+            .filter(|status| {
+                found
+                    .iter()
+                    .any(|it| it.name == status.name && it.attempt > status.attempt)
+            })
+            .map(|status| status.id.clone())
+            .collect();
+        found.sort_by_key(|status| followed.contains(&status.id));
         for status in &found {
             self.observe(key, status);
         }
