@@ -19,6 +19,8 @@ BRIEF = [
     "wounds::processes::",
     "network::a_port_of_the_host_leads_to_the_pod",
 ]
+# Seconds after which a machine is taken for hung. On two idle processors it takes three minutes.
+BRIEF_PATIENCE = 1200
 # The packages whose tests are run.
 PACKAGES = ["pulselet-runtime-oci", "pulselet-cgroup"]
 # Machines that are lost in the middle of their work are booted so often.
@@ -53,6 +55,7 @@ def boundary(machine, options):
 def brief(machine, options):
     """A part of them that takes minutes: what the machine of CI cannot try itself."""
     options.only, options.skip, options.at_once, options.retries = BRIEF, [], 3, 1
+    options.patience = min(options.patience, BRIEF_PATIENCE)
     return boundary(machine, options)
 
 

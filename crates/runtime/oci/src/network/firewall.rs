@@ -70,7 +70,9 @@ pub(super) fn table(bridge: &str) -> String {
     format!("pulselet_{}", bridge.chars().map(plain).collect::<String>())
 }
 
-/// The first chain sees packets as they came: an answer to a translated connection still goes to the bridge's address.
+/// The first chain sees packets as they came: an answer to a translated connection still goes to the bridge's address. A
+/// connection from pod to pod that was translated gets the host's address as its source: the answer would go to the other pod
+/// directly, which knows nothing of it.
 fn ruleset(bridge: &str, subnet: Subnet, forwards: &[Forward]) -> String {
     let table = table(bridge);
     let ports: String = forwards.iter().map(forward_rule).collect();
@@ -84,6 +86,7 @@ fn ruleset(bridge: &str, subnet: Subnet, forwards: &[Forward]) -> String {
          chain output {{ type nat hook output priority -100; fib daddr type local jump ports; }}\n\
          chain postrouting {{ type nat hook postrouting priority 100;\n\
          ip saddr {subnet} ip daddr != {subnet} masquerade;\n\
+         ct status dnat ip saddr {subnet} ip daddr {subnet} masquerade;\n\
          ip saddr 127.0.0.0/8 oifname \"{bridge}\" masquerade;\n}}\n}}\n"
     )
 }

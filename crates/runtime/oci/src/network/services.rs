@@ -4,9 +4,8 @@
 //! backends or the new ones, never half of both. A connection that was made keeps its backend. The table is there while
 //! some sandbox is on the bridge, also while no agent runs.
 //!
-//! Pods are all on one bridge: what a pod answers to another would not come back through the host, and the other knows
-//! only the service's address. So the host puts its own address in place of the first pod's. A service without backends
-//! refuses connections.
+//! A connection between two pods comes from the host's address: `firewall` sees to that, as for ports of the host. A service
+//! without backends refuses connections.
 //!
 //! What is left to others: which pods are behind a service, and when that has changed.
 
@@ -20,7 +19,7 @@ use std::{
 
 use pulselet_runtime::{BackendChoice, Protocol, SandboxId, ServiceRoute};
 
-use super::{Network, State, firewall, firewall::FirewallError, link_name, subnet::Subnet};
+use super::{Network, State, firewall, firewall::FirewallError, link_name};
 
 /// Parts into which clients are divided by their address where each keeps its backend. With many times more parts than
 /// backends each gets about as many clients.
@@ -118,7 +117,7 @@ impl Network {
         let script = if services.wanted.is_empty() {
             firewall::deletion(&table(&self.bridge))
         } else {
-            ruleset(&self.bridge, self.subnet, &services.wanted)
+            ruleset(&self.bridge, &services.wanted)
         };
         match firewall::nft(&script) {
             Ok(()) => {}
@@ -139,7 +138,7 @@ pub(super) fn table(bridge: &str) -> String {
 
 /// A connection is looked up by where it goes, and goes on in the chain of that port. Of what the machine forwards only the
 /// bridge's own counts: the pods of another agent have services of their own under the same addresses.
-fn ruleset(bridge: &str, subnet: Subnet, routes: &[ServiceRoute]) -> String {
+fn ruleset(bridge: &str, routes: &[ServiceRoute]) -> String {
     let table = table(bridge);
     let deletion = firewall::deletion(&table);
     let lookup = "ip daddr . meta l4proto . th dport";
@@ -172,8 +171,6 @@ fn ruleset(bridge: &str, subnet: Subnet, routes: &[ServiceRoute]) -> String {
          chain output {{ type nat hook output priority -100;\n\
          {lookup} vmap @addresses;\n\
          fib daddr type local meta l4proto . th dport vmap @ports;\n}}\n\
-         chain postrouting {{ type nat hook postrouting priority 100;\n\
-         ct status dnat ip saddr {subnet} ip daddr {subnet} masquerade;\n}}\n\
          chain refuse {{\n\
          {lookup} @refused meta l4proto tcp reject with tcp reset;\n\
          {lookup} @refused reject;\n}}\n\
@@ -268,8 +265,7 @@ mod tests {
     }
 
     fn rules(routes: &[ServiceRoute]) -> String {
-        let subnet = Subnet::new(Ipv4Addr::new(10, 88, 0, 0), 23).expect("is one");
-        ruleset("b", subnet, routes)
+        ruleset("b", routes)
     }
 
     #[test]
