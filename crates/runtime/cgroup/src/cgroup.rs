@@ -19,6 +19,7 @@ use pulselet_sys::{Pid, attach_device_filter, process_id, send_signal};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    apart::{self, Apart},
     device_access::{self, DeviceRule},
     settings::{v1_settings, v2_settings},
 };
@@ -91,6 +92,8 @@ pub enum Hierarchies {
 pub struct Cgroup {
     hierarchies: Hierarchies,
     path: PathBuf,
+    /// Of a container.
+    apart: Apart,
 }
 
 impl Hierarchies {
@@ -139,7 +142,22 @@ impl Hierarchies {
         Cgroup {
             hierarchies: self.clone(),
             path: path.to_owned(),
+            apart: Apart::default(),
         }
+    }
+
+    /// That of a container, which has others in the hierarchies that limit nothing: at `apart`.
+    pub fn container_cgroup(&self, path: &Path, apart: &[PathBuf]) -> Cgroup {
+        Cgroup {
+            apart: Apart::new(apart.to_vec()),
+            ..self.cgroup(path)
+        }
+    }
+
+    /// Where hierarchies are mounted that limit nothing.
+    pub fn mounts_apart(&self) -> Result<Vec<PathBuf>, CgroupError> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(CgroupError::ReadMounts)?;
+        Ok(apart::other_mounts(&mounts, &self.mounts()))
     }
 
     pub(crate) fn mounts(&self) -> Vec<&Path> {
@@ -179,7 +197,10 @@ impl Cgroup {
                 self.create_step_by_step(mount)?;
             }
         }
-        Ok(())
+        self.apart.create().map_err(|source| CgroupError::Create {
+            path: self.path.clone(),
+            source,
+        })
     }
 
     /// With version 1. Returns whether the parent was there and had what it hands down.
@@ -388,7 +409,7 @@ impl Cgroup {
         for directory in self.directories() {
             fs::write(directory.join(file), "0")?;
         }
-        Ok(())
+        self.apart.join()
     }
 
     /// Sends SIGKILL to all in it. Returns how many there were; called again until there are none.
@@ -412,7 +433,8 @@ impl Cgroup {
     }
 
     /// With version 1 frozen processes do not even die. Version 2 kills them as they are.
-    fn thaw(&self) {
+    pub fn thaw(&self) {
+        self.apart.thaw();
         if let Some(directory) = self.directory("freezer").filter(|_| !self.is_v2()) {
             let _ = fs::write(directory.join("freezer.state"), "THAWED");
         }
@@ -501,6 +523,11 @@ impl Cgroup {
     /// leave.
     pub fn remove(&self) {
         remove_directories(self.directories(), REMOVE_PATIENCE);
+    }
+
+    /// Removes a container's in the hierarchies that limit nothing. Its shim is in some of them and must have ended.
+    pub fn remove_apart(&self) {
+        self.apart.remove();
     }
 
     pub fn remove_if_empty(&self) {

@@ -7,6 +7,7 @@
 //! Who makes what: a runtime makes the cgroups of its containers, the node those of its pods and tells the runtime where they
 //! are. Everything that a node makes is below one cgroup, so that it stays within what was delegated to it.
 
+mod apart;
 mod cgroup;
 mod device_access;
 mod pods;

@@ -4,7 +4,7 @@ mod limits;
 mod sandboxes;
 
 use std::{
-    io,
+    fs, io,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -107,6 +107,8 @@ struct Inner {
 struct Cgroups {
     hierarchies: Hierarchies,
     base: PathBuf,
+    /// Where containers have cgroups besides, each a directory named after it: in the hierarchies that limit nothing.
+    apart: Vec<PathBuf>,
 }
 
 /// Before the id of a sandbox in the name of its cgroup, where that is not alone among its own kind.
@@ -130,13 +132,37 @@ impl Cgroups {
 
     /// The cgroup that the container's specification names. `dir` is the container's.
     fn container(&self, record: &ContainerRecord, dir: &Path) -> Cgroup {
-        let path = if let Ok(Some(spec)) = ContainerSpec::read(dir) {
-            spec.cgroup.path
-        } else {
-            let found = self.find_container(record.id.as_str()).into_iter().next();
-            found.unwrap_or_else(|| self.base.join(record.sandbox.as_str()).join(record.id.as_str()))
-        };
-        self.hierarchies.cgroup(&path)
+        if let Ok(Some(spec)) = ContainerSpec::read(dir) {
+            return self
+                .hierarchies
+                .container_cgroup(&spec.cgroup.path, &spec.cgroup.apart);
+        }
+        let found = self.find_container(record.id.as_str()).into_iter().next();
+        let path = found.unwrap_or_else(|| self.base.join(record.sandbox.as_str()).join(record.id.as_str()));
+        self.hierarchies
+            .container_cgroup(&path, &self.apart_of(record.id.as_str()))
+    }
+
+    fn apart_of(&self, container: &str) -> Vec<PathBuf> {
+        self.apart.iter().map(|parent| parent.join(container)).collect()
+    }
+
+    /// Of a container that has ended.
+    fn remove_apart(&self, container: &str) {
+        let apart = self.apart_of(container);
+        self.hierarchies
+            .container_cgroup(Path::new(container), &apart)
+            .remove_apart();
+    }
+
+    /// Removes what is left of containers in the hierarchies that limit nothing. Where a process is, the kernel keeps it.
+    fn sweep_apart(&self) {
+        for parent in &self.apart {
+            for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+                let _ = fs::remove_dir(entry.path());
+            }
+            let _ = fs::remove_dir(parent);
+        }
     }
 
     /// The cgroups of sandboxes below the root, whether or not they have a record.
@@ -185,11 +211,18 @@ impl ContainerKind for Cgroups {
     }
 
     fn kill_unrecorded(&self, id: &str, dir: &Path) -> bool {
-        if let Ok(Some(spec)) = ContainerSpec::read(dir) {
-            return self.hierarchies.cgroup(&spec.cgroup.path).kill() == 0;
+        let paths = match ContainerSpec::read(dir) {
+            Ok(Some(spec)) => vec![spec.cgroup.path],
+            Ok(None) | Err(_) => self.find_container(id),
+        };
+        let apart = self.apart_of(id);
+        let cgroups = paths
+            .iter()
+            .map(|path| self.hierarchies.container_cgroup(path, &apart));
+        let left: usize = cgroups.map(|cgroup| cgroup.kill()).sum();
+        if left == 0 {
+            self.remove_apart(id);
         }
-        let paths = self.find_container(id).into_iter();
-        let left: usize = paths.map(|path| self.hierarchies.cgroup(&path).kill()).sum();
         left == 0
     }
 
@@ -198,7 +231,9 @@ impl ContainerKind for Cgroups {
     }
 
     fn clean_up(&self, record: &ContainerRecord, dir: &Path) {
-        self.container(record, dir).remove();
+        let cgroup = self.container(record, dir);
+        cgroup.remove();
+        cgroup.remove_apart();
     }
 
     fn outlives_machine(&self, dir: &Path) -> bool {
@@ -324,7 +359,7 @@ struct Prepared {
 }
 
 fn prepare(mut options: OciOptions) -> std::result::Result<Prepared, OciOpenError> {
-    let made = std::fs::create_dir_all(&options.root).and_then(|()| options.root.canonicalize());
+    let made = fs::create_dir_all(&options.root).and_then(|()| options.root.canonicalize());
     let path = options.root.clone();
     options.root = made.map_err(|source| OciOpenError::MakeRoot { path, source })?;
     let absolute = std::path::absolute(&options.data_dir);
@@ -339,7 +374,15 @@ fn prepare(mut options: OciOptions) -> std::result::Result<Prepared, OciOpenErro
     let names = place::names(&options.root, &options.network.bridge, &hierarchies);
     options.network.bridge = names.bridge;
     let base = names.cgroup;
-    let cgroups = Cgroups { hierarchies, base };
+    let apart = hierarchies
+        .mounts_apart()
+        .map_err(|error| OciOpenError::Cgroups(error.into()))?;
+    let cgroups = Cgroups {
+        apart: apart.iter().map(|mount| mount.join(&base)).collect(),
+        hierarchies,
+        base,
+    };
+    cgroups.sweep_apart();
     let program = shim_program::read_only_view(&options.shim.program).map_err(|source| {
         OciOpenError::ProtectProgram {
             path: options.shim.program.clone(),
@@ -536,6 +579,7 @@ impl Runtime for OciRuntime {
             user_ids: record.user_ids,
             cgroup: self.0.cgroups.sandbox_path(sandbox, &record.config),
             hierarchies: Some(&self.0.cgroups.hierarchies),
+            apart: &self.0.cgroups.apart,
             app_armor: self.0.app_armor,
             bare_mounts: self.0.bare_mounts.as_ref(),
         }
@@ -543,6 +587,9 @@ impl Runtime for OciRuntime {
         self.check_user(&spec).await?;
         let prepare = move |dir: &Path| {
             spec.cgroup.path.extend(dir.file_name());
+            for apart in &mut spec.cgroup.apart {
+                apart.extend(dir.file_name());
+            }
             spec.write(dir).map_err(BoxError::from)
         };
         self.0

@@ -155,7 +155,7 @@ fn load(dir: PathBuf) -> Result<(ShimConfig, Container), LoadError> {
     };
     let config = record.shim_config(&dir);
     let container = Container {
-        cgroup: hierarchies.cgroup(&spec.cgroup.path),
+        cgroup: hierarchies.container_cgroup(&spec.cgroup.path, &spec.cgroup.apart),
         // While this process may still look at the agent's descriptors.
         bare_mounts: spec
             .namespaces
@@ -217,6 +217,8 @@ impl Launcher for ContainerLauncher {
         if let Some(init) = &self.init {
             let _ = pidfd_send_signal(&init.pidfd, Signal::KILL);
         }
+        // A container can freeze itself, and would not die then.
+        self.container.cgroup.thaw();
         match self.container.spec.namespaces.processes {
             PidNamespaceSource::Own => {}
             PidNamespaceSource::Pod(_) | PidNamespaceSource::Target(_) | PidNamespaceSource::Host => {

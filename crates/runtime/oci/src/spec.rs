@@ -128,6 +128,9 @@ pub(crate) struct CgroupSpec {
     /// `None` if the shim has to find them, in a table that grows with the number of pods.
     #[serde(default)]
     pub(crate) hierarchies: Option<Hierarchies>,
+    /// Directories in the hierarchies that limit nothing.
+    #[serde(default)]
+    pub(crate) apart: Vec<PathBuf>,
     pub(crate) resources: Resources,
 }
 

@@ -46,6 +46,8 @@ pub(crate) struct SpecBuilder<'a> {
     pub(crate) cgroup: PathBuf,
     /// Where cgroups are; `None` if the shim has to find out.
     pub(crate) hierarchies: Option<&'a Hierarchies>,
+    /// Where containers have cgroups in the hierarchies that limit nothing.
+    pub(crate) apart: &'a [PathBuf],
     /// Whether there are `AppArmor` profiles on this machine.
     pub(crate) app_armor: bool,
     pub(crate) bare_mounts: Option<&'a BareMounts>,
@@ -95,6 +97,7 @@ impl SpecBuilder<'_> {
             cgroup: CgroupSpec {
                 path: self.cgroup.clone(),
                 hierarchies: self.hierarchies.cloned(),
+                apart: self.apart.to_vec(),
                 resources: Resources {
                     oom_score_adj: self.config.resources.oom_score_adj.map(oom_score::allowed),
                     ..self.config.resources.clone()
@@ -296,6 +299,7 @@ mod tests {
             target: None,
             cgroup: "c".into(),
             hierarchies: None,
+            apart: &[],
             app_armor: false,
             bare_mounts: None,
         };
@@ -366,6 +370,7 @@ mod tests {
                 target: None,
                 cgroup: "c".into(),
                 hierarchies: None,
+                apart: &[],
                 app_armor: false,
                 bare_mounts: None,
             };

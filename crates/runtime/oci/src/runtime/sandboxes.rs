@@ -284,6 +284,13 @@ impl Inner {
     }
 
     fn remove_cgroups(&self, sandbox: &SandboxRecord) {
+        let of_sandbox = ContainerFilter {
+            sandbox: Some(sandbox.id.clone()),
+            ..ContainerFilter::default()
+        };
+        for container in self.shims.list_containers(&of_sandbox) {
+            self.cgroups.remove_apart(container.id.as_str());
+        }
         self.cgroups.sandbox(sandbox).remove();
         // Only when it is empty.
         self.cgroups.all().remove_if_empty();

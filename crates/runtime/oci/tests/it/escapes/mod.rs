@@ -1,6 +1,7 @@
 //! Ways out of a container that pods have had with this or another runtime, each tried for the init process and for an
 //! exec process. A container that is refused has not got out either.
 
+mod cgroups;
 mod covered_root;
 mod devices;
 mod exec_processes;

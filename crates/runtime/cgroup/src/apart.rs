@@ -1,0 +1,121 @@
+//! Cgroups in hierarchies that limit nothing here: freezers, accounts of disks, those of a service manager, version 2 beside version 1.
+//!
+//! Whoever may make a user namespace can mount every hierarchy in it and there change all from his own cgroup on. In the root
+//! that would be all of the machine's. So a container has a cgroup of its own in each of them.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use crate::cgroup::{REMOVE_PATIENCE, remove_directories};
+
+/// Directories below one that are looked into; the kernel allows more.
+const MAX_DEPTH: usize = 8;
+
+/// One container's directories in these hierarchies.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Apart {
+    directories: Vec<PathBuf>,
+}
+
+impl Apart {
+    pub(crate) const fn new(directories: Vec<PathBuf>) -> Self {
+        Self { directories }
+    }
+
+    /// Makes them and moves the calling process into those of version 2, which all that it starts has from it: with each process
+    /// on its own the kernel would wait long for a lock.
+    pub(crate) fn create(&self) -> io::Result<()> {
+        for directory in &self.directories {
+            fs::create_dir_all(directory)?;
+            if !has_tasks(directory) {
+                fs::write(directory.join("cgroup.procs"), "0")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves the calling process, which has one thread, into the others.
+    pub(crate) fn join(&self) -> io::Result<()> {
+        for directory in &self.directories {
+            match fs::OpenOptions::new().write(true).open(directory.join("tasks")) {
+                Ok(mut tasks) => io::Write::write_all(&mut tasks, b"0")?,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets go what a container has frozen in there itself: frozen processes do not even die.
+    pub(crate) fn thaw(&self) {
+        for directory in &self.directories {
+            thaw_below(directory, MAX_DEPTH);
+        }
+    }
+
+    /// With what the container has made in them.
+    pub(crate) fn remove(&self) {
+        remove_directories(self.directories.clone(), REMOVE_PATIENCE);
+        for parent in self.directories.iter().filter_map(|directory| directory.parent()) {
+            // With the last one.
+            let _ = fs::remove_dir(parent);
+        }
+    }
+}
+
+fn has_tasks(directory: &Path) -> bool {
+    directory.join("tasks").exists()
+}
+
+fn thaw_below(directory: &Path, depth: usize) {
+    let state = directory.join("freezer.state");
+    if !state.exists() {
+        return;
+    }
+    let _ = fs::write(state, "THAWED");
+    if depth == 0 {
+        return;
+    }
+    let below = fs::read_dir(directory).into_iter().flatten().flatten();
+    for entry in below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        thaw_below(&entry.path(), depth - 1);
+    }
+}
+
+/// Where hierarchies are mounted as a whole that none of `used` is.
+pub(crate) fn other_mounts(mounts: &str, used: &[&Path]) -> Vec<PathBuf> {
+    let of_cgroups = mounts.lines().filter_map(|line| {
+        let (front, back) = line.split_once(" - ")?;
+        let mut front = front.split(' ').skip(3);
+        let (root, mount) = (front.next()?, front.next()?);
+        let is_hierarchy = matches!(back.split(' ').next()?, "cgroup" | "cgroup2");
+        (is_hierarchy && root == "/").then(|| PathBuf::from(mount))
+    });
+    let mut found: Vec<PathBuf> = of_cgroups
+        .filter(|mount| !used.contains(&mount.as_path()))
+        .collect();
+    found.sort();
+    found.dedup();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hierarchies_that_are_not_used_are_found() {
+        let mounts = "31 30 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
+            32 30 0:28 / /sys/fs/cgroup/systemd rw shared:1 - cgroup cgroup rw,name=systemd\n\
+            33 30 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n\
+            34 30 0:29 /a /shown rw - cgroup2 cgroup2 rw\n\
+            35 30 0:30 / /proc rw - proc proc rw\n";
+        let found = other_mounts(mounts, &[Path::new("/sys/fs/cgroup/cpu")]);
+        assert_eq!(
+            found,
+            ["systemd", "unified"].map(|name| Path::new("/sys/fs/cgroup").join(name))
+        );
+    }
+}
