@@ -47,7 +47,7 @@ async fn remove_before(client: &LocalClient, limit: Timestamp) -> Result<(), Api
 }
 
 /// What a controller reports about a Pod.
-pub(crate) struct PodEvent<'a> {
+pub(crate) struct ControllerEvent<'a> {
     /// Who reports it, as upstream's part calls itself.
     pub(crate) component: &'static str,
     /// Normal or Warning.
@@ -57,7 +57,7 @@ pub(crate) struct PodEvent<'a> {
 }
 
 /// Stores an event about a Pod. A failure loses nothing that matters.
-pub(crate) async fn record_event(client: &LocalClient, pod: &Object, event: &PodEvent<'_>) {
+pub(crate) async fn record_event(client: &LocalClient, pod: &Object, event: &ControllerEvent<'_>) {
     let now = Timestamp::now();
     let object = json!({
         "metadata": {

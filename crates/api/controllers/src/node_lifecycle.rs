@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use pulselet_apiserver::{ApiError, LocalClient, Object, ResourceKind, StatusReason};
 
-use crate::events::{PodEvent, record_event};
+use crate::events::{ControllerEvent, record_event};
 
 /// The time between looks at the leases.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
@@ -17,7 +17,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 const GRACE: Duration = Duration::from_secs(40);
 const LEASE_NAMESPACE: &str = "kube-node-lease";
 /// What a pod of a silent node is told about, in upstream's words.
-const EVENT: PodEvent = PodEvent {
+const EVENT: ControllerEvent = ControllerEvent {
     component: "node-controller",
     kind: "Warning",
     reason: "NodeNotReady",

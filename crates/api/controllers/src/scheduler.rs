@@ -14,7 +14,7 @@ use pulselet_model::ResourceTotals;
 use serde_json::Value;
 
 use crate::RETRY_PAUSE;
-use crate::events::{PodEvent, record_event};
+use crate::events::{ControllerEvent, record_event};
 use placement::{Candidate, Taken, choose, has_ended, requests, wants_node};
 
 /// Who reports the events, as upstream's scheduler calls itself.
@@ -194,7 +194,7 @@ impl<'a> Scheduler<'a> {
     }
 
     async fn record_event(&self, pod: &Object, kind: &'static str, reason: &'static str, message: &str) {
-        let event = PodEvent {
+        let event = ControllerEvent {
             component: COMPONENT,
             kind,
             reason,
