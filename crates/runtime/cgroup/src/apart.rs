@@ -5,6 +5,7 @@
 
 use std::{
     fs, io,
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
 };
 
@@ -29,11 +30,22 @@ impl Apart {
     pub(crate) fn create(&self) -> io::Result<()> {
         for directory in &self.directories {
             fs::create_dir_all(directory)?;
-            if !has_tasks(directory) {
+            if !has_tasks(directory) && !is_inside(directory) {
                 fs::write(directory.join("cgroup.procs"), "0")?;
             }
         }
         Ok(())
+    }
+
+    /// Makes that of version 2, and opens it.
+    pub(crate) fn open(&self) -> Option<OwnedFd> {
+        let is_version_2 = |directory: &&PathBuf| {
+            let hierarchy = directory.parent().and_then(Path::parent);
+            hierarchy.is_some_and(|hierarchy| !has_tasks(hierarchy))
+        };
+        let directory = self.directories.iter().find(is_version_2)?;
+        fs::create_dir_all(directory).ok()?;
+        Some(fs::File::open(directory).ok()?.into())
     }
 
     /// Moves the calling process, which has one thread, into the others.
@@ -67,6 +79,13 @@ impl Apart {
 
 fn has_tasks(directory: &Path) -> bool {
     directory.join("tasks").exists()
+}
+
+/// Whether the calling process is in that directory of version 2.
+fn is_inside(directory: &Path) -> bool {
+    let cgroups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let own = cgroups.lines().find_map(|line| line.strip_prefix("0::/"));
+    own.is_some_and(|own| !own.is_empty() && directory.ends_with(own))
 }
 
 fn thaw_below(directory: &Path, depth: usize) {

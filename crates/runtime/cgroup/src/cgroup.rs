@@ -10,6 +10,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
     fs::{self, File},
     io::{self, Write as _},
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -523,6 +524,11 @@ impl Cgroup {
     /// leave.
     pub fn remove(&self) {
         remove_directories(self.directories(), REMOVE_PATIENCE);
+    }
+
+    /// Makes a container's in the hierarchies that limit nothing, and opens that of version 2; `None` if there is none.
+    pub fn open_apart(&self) -> Option<OwnedFd> {
+        self.apart.open()
     }
 
     /// Removes a container's in the hierarchies that limit nothing. Its shim is in some of them and must have ended.

@@ -5,6 +5,7 @@ mod sandboxes;
 
 use std::{
     fs, io,
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -234,6 +235,13 @@ impl ContainerKind for Cgroups {
         let cgroup = self.container(record, dir);
         cgroup.remove();
         cgroup.remove_apart();
+    }
+
+    fn starts_in(&self, id: &str) -> Option<OwnedFd> {
+        let apart = self.apart_of(id);
+        self.hierarchies
+            .container_cgroup(Path::new(id), &apart)
+            .open_apart()
     }
 
     fn outlives_machine(&self, dir: &Path) -> bool {

@@ -1,6 +1,6 @@
 //! In what the containers of the built-in runtimes differ for the agent.
 
-use std::{fmt, path::Path};
+use std::{fmt, os::fd::OwnedFd, path::Path};
 
 use rustix::process::Pid;
 
@@ -21,6 +21,13 @@ pub trait ContainerKind: fmt::Debug + Send + Sync + 'static {
     /// Takes away what a container without processes has left outside of its directory. Usually its shim has done
     /// that.
     fn clean_up(&self, record: &ContainerRecord, dir: &Path);
+
+    /// The open directory of a cgroup of version 2 in which the shim of a container begins; `None` if where the agent is. Should
+    /// it not come to that, the shim goes there itself.
+    fn starts_in(&self, id: &str) -> Option<OwnedFd> {
+        let _ = id;
+        None
+    }
 
     /// Whether a sandbox has something on the disk that only its record can tell to take away. Such a record is on the disk
     /// whenever it has changed; others end with the machine, as what they describe does. `dir` is the sandbox's.

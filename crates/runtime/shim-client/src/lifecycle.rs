@@ -19,7 +19,7 @@ use pulselet_runtime::{
     LogLimits, ObjectKind, Operation, Result, SandboxId, SandboxState, exit_code,
 };
 use pulselet_shim::{
-    Handshake,
+    Handshake, StartRequest,
     protocol::{ExecCall, Reply, Request, ShimRefusal},
     record,
 };
@@ -279,10 +279,13 @@ impl Inner {
             .map_err(failed)?;
         let (its_end, reports) = pipe::pipe().map_err(failed)?;
         let its_end = its_end.into_blocking_fd().map_err(failed)?;
-        let alone = self
-            .starter
-            .start(&container.dir, its_end, errors)
-            .map_err(failed)?;
+        let request = StartRequest {
+            dir: &container.dir,
+            report: its_end,
+            errors: errors.into(),
+            cgroup: self.kind.starts_in(container.record.id.as_str()),
+        };
+        let alone = self.starter.start(request).map_err(failed)?;
         let mut report = Vec::new();
         reports
             .take(MAX_REPORT)

@@ -1,9 +1,7 @@
 //! The agent's side of starters: the processes that shims are copies of.
 
 use std::{
-    fmt,
-    fs::File,
-    io,
+    fmt, io,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     process::Stdio,
@@ -46,12 +44,7 @@ impl Starter {
     }
 
     /// Starts the shim of a container. Where there can be no starter, the program is run for this shim alone.
-    pub(crate) fn start(&self, dir: &Path, report: OwnedFd, errors: File) -> io::Result<Option<Child>> {
-        let request = StartRequest {
-            dir,
-            report,
-            errors: errors.into(),
-        };
+    pub(crate) fn start(&self, request: StartRequest<'_>) -> io::Result<Option<Child>> {
         match self.ask(&request) {
             Ok(()) => Ok(None),
             Err(error) => {

@@ -30,8 +30,8 @@ pub const STARTER_VARIABLE: &str = "PULSELET_SHIM_STARTER";
 
 /// Bytes of a container's directory; the kernel takes no longer path.
 const MAX_PATH: usize = 4096;
-/// Descriptors that come with a request.
-const STREAMS: usize = 2;
+/// Descriptors that come with a request, at most.
+const DESCRIPTORS: usize = 3;
 
 /// What an agent asks a starter for: the shim of one container.
 #[derive(Debug)]
@@ -41,13 +41,16 @@ pub struct StartRequest<'a> {
     pub report: OwnedFd,
     /// Its stderr.
     pub errors: OwnedFd,
+    /// A cgroup of version 2 in which it begins.
+    pub cgroup: Option<OwnedFd>,
 }
 
 impl StartRequest<'_> {
     /// Asks, without waiting: whoever has too many requests already is as good as gone.
     pub fn send(&self, starter: impl AsFd) -> io::Result<()> {
-        let streams = [self.report.as_fd(), self.errors.as_fd()];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(STREAMS))];
+        let mut streams = vec![self.report.as_fd(), self.errors.as_fd()];
+        streams.extend(self.cgroup.as_ref().map(|cgroup| cgroup.as_fd()));
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !control.push(SendAncillaryMessage::ScmRights(&streams)) {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -83,7 +86,7 @@ fn next_shim() -> io::Result<Option<PathBuf>> {
     // A shim is gone when it has ended: nobody here waits for it.
     ignore_children()?;
     while let Some(request) = Received::next()? {
-        match sole.fork() {
+        match request.fork(&sole) {
             Ok(Fork::Parent { .. }) => {}
             Ok(Fork::Child) => {
                 heed_children()?;
@@ -103,13 +106,23 @@ struct Received {
     dir: PathBuf,
     report: OwnedFd,
     errors: OwnedFd,
+    cgroup: Option<OwnedFd>,
 }
 
 impl Received {
+    fn fork(&self, sole: &SoleThread) -> io::Result<Fork> {
+        let inside = self.cgroup.as_ref().map(|cgroup| sole.fork_into(cgroup.as_fd()));
+        match inside {
+            Some(Ok(forked)) => Ok(forked),
+            // The shim goes there itself.
+            Some(Err(_)) | None => sole.fork(),
+        }
+    }
+
     /// Waits for it; `None` when the agent is gone.
     fn next() -> io::Result<Option<Self>> {
         let mut path = vec![0; MAX_PATH];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(STREAMS))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let slices = &mut [IoSliceMut::new(&mut path)];
         let message = recvmsg(
@@ -128,8 +141,11 @@ impl Received {
         let (Some(report), Some(errors)) = (streams.next(), streams.next()) else {
             return Err(io::ErrorKind::InvalidData.into());
         };
+        let cgroup = streams.next();
+        drop(streams);
         path.truncate(message.bytes);
         Ok(Some(Self {
+            cgroup,
             dir: std::ffi::OsString::from_vec(path).into(),
             report,
             errors,

@@ -4,6 +4,8 @@ use std::{
     ffi::{c_int, c_void},
     io,
     marker::PhantomData,
+    mem,
+    os::fd::{AsRawFd as _, BorrowedFd},
     ptr,
 };
 
@@ -14,6 +16,9 @@ const STACK_SIZE: usize = 1 << 20;
 
 /// Below a stack: whoever runs over it is killed. No page is larger where this runs.
 const GUARD_SIZE: usize = 64 << 10;
+
+/// A flag of clone3 that `libc` has in a type that is too small for it.
+const CLONE_INTO_CGROUP: u64 = 1 << 33;
 
 /// On which side of the fork the caller goes on.
 #[derive(Debug)]
@@ -58,6 +63,18 @@ impl SoleThread {
     pub fn fork(&self) -> io::Result<Fork> {
         // SAFETY: this process has exactly one thread, the caller's, so the child is a whole copy and may do anything.
         forked(unsafe { libc::fork() }.into())
+    }
+
+    /// The same, but the child begins in a cgroup of version 2, which is an open directory. To move it there afterwards the kernel
+    /// would wait for a lock of the whole machine.
+    pub fn fork_into(&self, cgroup: BorrowedFd<'_>) -> io::Result<Fork> {
+        // SAFETY: the structure is plain data, for which zeroes are a valid value: no stack, no memory that is shared.
+        let mut arguments: libc::clone_args = unsafe { mem::zeroed() };
+        arguments.flags = CLONE_INTO_CGROUP;
+        arguments.exit_signal = u64::from(libc::SIGCHLD.cast_unsigned());
+        arguments.cgroup = u64::from(cgroup.as_raw_fd().cast_unsigned());
+        // SAFETY: as in `fork_sibling`: the call is a fork, and the structure lives through it.
+        forked(unsafe { libc::syscall(libc::SYS_clone3, &raw mut arguments, size_of_val(&arguments)) })
     }
 
     /// The same, but the child is this process's parent's: that one waits for it, and this process may end.
