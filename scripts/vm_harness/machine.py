@@ -15,7 +15,7 @@ GUEST = os.path.join(REPOSITORY, "scripts/vm-guest")
 # Emulators with more than one processor sometimes lose a kernel that changes its own code, before anything else runs.
 BOOTS = 3
 # Seconds after which a machine that has said nothing is taken for lost. Usually it takes ten.
-BOOT_PATIENCE = 150
+BOOT_PATIENCE = 240
 # What the kernel needs before it has a root.
 FIRST_MODULES = ["virtio_pci", "virtio_blk"]
 # By Debian's name for a processor: the emulator, its package, what it emulates, and where the kernel prints.
