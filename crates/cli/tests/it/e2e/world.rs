@@ -393,6 +393,11 @@ impl World {
             let own = self.own_cri();
             let mut left = processes(|line| contains(line, own.directory()));
             left.remove(&own.pid());
+            // It goes with the server.
+            left.retain(|pid| {
+                let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+                name.trim_end() != "pulselet-start"
+            });
             return left;
         }
         let path = self.directory.path();
