@@ -4,20 +4,14 @@
 //! [`pulselet_shim`] the [`Launcher`] by which it starts and kills the container's processes.
 
 use std::{
-    ffi::{CStr, OsString},
-    fs::File,
-    io,
-    ops::ControlFlow,
-    os::fd::OwnedFd,
-    path::PathBuf,
-    process::ExitCode,
+    ffi::OsString, fs::File, io, ops::ControlFlow, os::fd::OwnedFd, path::PathBuf, process::ExitCode,
     time::Duration,
 };
 
 use pulselet_cgroup::{Cgroup, CgroupError, Hierarchies, device_rules};
 use pulselet_runtime::ContainerUser;
 use pulselet_shim::{
-    ChildStreams, LaunchError, Launcher, ShimConfig, detach, is_starter,
+    ChildStreams, LaunchError, Launcher, SHIM_NAME, ShimConfig, detach, is_starter,
     record::{self, RecordError},
     serve_starts,
 };
@@ -38,11 +32,6 @@ use crate::{
     spec::{Confinement, ContainerSpec, PidNamespaceSource},
     terminal,
 };
-
-/// The name of a shim in lists of processes.
-const PROCESS_NAME: &CStr = c"pulselet-mon";
-/// The same of the process that shims are copies of.
-const STARTER_NAME: &CStr = c"pulselet-start";
 
 /// How long what shares its process namespace with others may take to be gone after it was killed.
 const KILL_PATIENCE: Duration = Duration::from_millis(100);
@@ -75,18 +64,12 @@ pub(crate) struct Container {
 pub fn shim_main(args: impl Iterator<Item = OsString>) -> ExitCode {
     let args: Vec<PathBuf> = args.map(PathBuf::from).collect();
     // It was started by way of a descriptor, whose number would be its name.
-    let _ = set_name(PROCESS_NAME);
+    let _ = set_name(SHIM_NAME);
     oom_score::protect_shim();
     // Its forks find out by themselves if this fails.
     let _ = find_arguments();
     match args.as_slice() {
-        [_] if is_starter() => {
-            let _ = set_name(STARTER_NAME);
-            serve_starts(|dir| {
-                let _ = set_name(PROCESS_NAME);
-                become_shim(dir)
-            })
-        }
+        [_] if is_starter() => serve_starts(become_shim),
         [dir] => match detach() {
             ControlFlow::Continue(()) => become_shim(dir.clone()),
             ControlFlow::Break(code) => code,

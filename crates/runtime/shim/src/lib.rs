@@ -49,4 +49,4 @@ pub use handshake::{Handshake, refuse, report};
 pub use launcher::{ChildStreams, LaunchError, Launcher, reason};
 pub use log_file::{LOG_FILE_SIZE, LOG_FILES};
 pub use process_tree::processes_with_variable;
-pub use starter::{STARTER_VARIABLE, StartRequest, is_starter, serve_starts};
+pub use starter::{SHIM_NAME, STARTER_VARIABLE, StartRequest, is_starter, serve_starts};

@@ -6,6 +6,7 @@
 //! nothing and lives as long as somebody may ask it; without one the program is run for each shim.
 
 use std::{
+    ffi::CStr,
     fs::File,
     io::{self, IoSlice, IoSliceMut},
     mem::MaybeUninit,
@@ -22,11 +23,16 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
 };
+use rustix::thread::set_name;
 
 use crate::handshake::{Handshake, report_to};
 
 /// Set for a process that is to be a starter. Its stdin is the socket of the agent, on which every message is a request.
 pub const STARTER_VARIABLE: &str = "PULSELET_SHIM_STARTER";
+
+/// The names of a starter and of its shims in lists of processes.
+const NAME: &CStr = c"pulselet-start";
+pub const SHIM_NAME: &CStr = c"pulselet-mon";
 
 /// Bytes of a container's directory; the kernel takes no longer path.
 const MAX_PATH: usize = 4096;
@@ -83,6 +89,8 @@ pub fn serve_starts(become_shim: impl FnOnce(PathBuf) -> ExitCode) -> ExitCode {
 /// Returns in every new process, with the directory of its container; in the starter when there is nobody to ask it.
 fn next_shim() -> io::Result<Option<PathBuf>> {
     let sole = SoleThread::check()?;
+    // Only people read it.
+    let _ = set_name(NAME);
     // A shim is gone when it has ended: nobody here waits for it.
     ignore_children()?;
     while let Some(request) = Received::next()? {
@@ -90,6 +98,7 @@ fn next_shim() -> io::Result<Option<PathBuf>> {
             Ok(Fork::Parent { .. }) => {}
             Ok(Fork::Child) => {
                 heed_children()?;
+                let _ = set_name(SHIM_NAME);
                 return request.begin(&sole).map(Some);
             }
             Err(error) => {

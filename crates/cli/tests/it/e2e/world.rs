@@ -393,15 +393,10 @@ impl World {
             let own = self.own_cri();
             let mut left = processes(|line| contains(line, own.directory()));
             left.remove(&own.pid());
-            // It goes with the server.
-            left.retain(|pid| {
-                let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-                name.trim_end() != "pulselet-start"
-            });
-            return left;
+            return without_starters(left);
         }
         let path = self.directory.path();
-        processes(|line| contains(line, path))
+        without_starters(processes(|line| contains(line, path)))
     }
 }
 
@@ -421,6 +416,15 @@ impl Drop for World {
             cgroups.remove_all();
         }
     }
+}
+
+/// What shims are copies of is an agent's and goes with it.
+fn without_starters(mut pids: BTreeSet<i32>) -> BTreeSet<i32> {
+    pids.retain(|pid| {
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        name.trim_end() != "pulselet-start"
+    });
+    pids
 }
 
 fn contains(line: &[u8], path: &Path) -> bool {
