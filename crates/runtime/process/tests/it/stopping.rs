@@ -107,7 +107,7 @@ async fn a_stop_under_way_can_be_shortened_not_lengthened() {
 async fn only_the_main_process_gets_the_stop_signal() {
     let world = World::new().await;
     let id = world
-        .run("sh -c 'trap \"echo told > $T/child\" TERM; echo yes > $T/ready; while :; do sleep 0.05; done' & trap 'exit 0' TERM; wait")
+        .run("trap 'exit 0' TERM; sh -c 'trap \"echo told > $T/child\" TERM; echo yes > $T/ready; while :; do sleep 0.05; done' & wait")
         .await;
     world.file("ready").await;
     world.runtime.stop_container(&id, FOREVER).await.expect("stops");
