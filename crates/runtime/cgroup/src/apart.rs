@@ -102,39 +102,3 @@ fn thaw_below(directory: &Path, depth: usize) {
         thaw_below(&entry.path(), depth - 1);
     }
 }
-
-/// Where hierarchies are mounted as a whole that none of `used` is.
-pub(crate) fn other_mounts(mounts: &str, used: &[&Path]) -> Vec<PathBuf> {
-    let of_cgroups = mounts.lines().filter_map(|line| {
-        let (front, back) = line.split_once(" - ")?;
-        let mut front = front.split(' ').skip(3);
-        let (root, mount) = (front.next()?, front.next()?);
-        let is_hierarchy = matches!(back.split(' ').next()?, "cgroup" | "cgroup2");
-        (is_hierarchy && root == "/").then(|| PathBuf::from(mount))
-    });
-    let mut found: Vec<PathBuf> = of_cgroups
-        .filter(|mount| !used.contains(&mount.as_path()))
-        .collect();
-    found.sort();
-    found.dedup();
-    found
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hierarchies_that_are_not_used_are_found() {
-        let mounts = "31 30 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
-            32 30 0:28 / /sys/fs/cgroup/systemd rw shared:1 - cgroup cgroup rw,name=systemd\n\
-            33 30 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n\
-            34 30 0:29 /a /shown rw - cgroup2 cgroup2 rw\n\
-            35 30 0:30 / /proc rw - proc proc rw\n";
-        let found = other_mounts(mounts, &[Path::new("/sys/fs/cgroup/cpu")]);
-        assert_eq!(
-            found,
-            ["systemd", "unified"].map(|name| Path::new("/sys/fs/cgroup").join(name))
-        );
-    }
-}

@@ -20,8 +20,9 @@ use pulselet_sys::{Pid, attach_device_filter, process_id, send_signal};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    apart::{self, Apart},
+    apart::Apart,
     device_access::{self, DeviceRule},
+    mounts::other_mounts,
     settings::{v1_settings, v2_settings},
 };
 
@@ -158,7 +159,7 @@ impl Hierarchies {
     /// Where hierarchies are mounted that limit nothing.
     pub fn mounts_apart(&self) -> Result<Vec<PathBuf>, CgroupError> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(CgroupError::ReadMounts)?;
-        Ok(apart::other_mounts(&mounts, &self.mounts()))
+        Ok(other_mounts(&mounts, &self.mounts()))
     }
 
     pub(crate) fn mounts(&self) -> Vec<&Path> {

@@ -10,6 +10,7 @@
 mod apart;
 mod cgroup;
 mod device_access;
+mod mounts;
 mod pods;
 mod settings;
 

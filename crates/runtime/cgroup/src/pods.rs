@@ -20,6 +20,7 @@ use pulselet_runtime::Resources;
 
 use crate::{
     cgroup::{CgroupError, Hierarchies, REMOVE_PATIENCE, remove_directories},
+    mounts::hierarchy_mounts,
     settings::{MIN_SHARES, cpu_shares},
 };
 
@@ -306,14 +307,9 @@ impl PodCgroups {
 
 /// Every place where a hierarchy is mounted as a whole or as far as it was delegated.
 fn all_mounts(mounts: &str) -> Vec<PathBuf> {
-    let of_cgroups = mounts.lines().filter_map(|line| {
-        let (front, back) = line.split_once(" - ")?;
-        let kind = back.split(' ').next()?;
-        let mount = front.split(' ').nth(4)?;
-        matches!(kind, "cgroup" | "cgroup2").then(|| PathBuf::from(mount))
-    });
     let mut seen = HashSet::new();
-    of_cgroups.filter(|mount| seen.insert(mount.clone())).collect()
+    let places = hierarchy_mounts(mounts).map(|mount| mount.place);
+    places.filter(|place| seen.insert(place.clone())).collect()
 }
 
 #[cfg(test)]
