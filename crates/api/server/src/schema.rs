@@ -269,38 +269,31 @@ impl Message {
         let (message, field) = self.names.get(name)?;
         SCHEMA.messages[*message].fields.get(*field)
     }
-
-    /// The field at a path of names from the root, in which lists have no step and maps one for each of their keys.
-    pub(crate) fn at(&'static self, path: &[&str]) -> Place {
-        let mut place = Place::Message(self);
-        for step in path {
-            place = match place {
-                Place::Message(message) => match message.field(step) {
-                    Some(field) => Place::Field(field),
-                    None => Place::Unknown,
-                },
-                Place::Field(field) if field.shape == Shape::Map => match field.message() {
-                    Some(message) => Place::Message(message),
-                    None => Place::Unknown,
-                },
-                Place::Field(field) => match field.message().and_then(|message| message.field(step)) {
-                    Some(field) => Place::Field(field),
-                    None => Place::Unknown,
-                },
-                Place::Unknown => return Place::Unknown,
-            };
-        }
-        place
-    }
 }
 
-/// What is at a path.
+/// What is at a path of names from the root, in which lists have no step and maps one for each of their keys.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Place {
     Message(&'static Message),
     Field(&'static Field),
     /// The table does not know it.
     Unknown,
+}
+
+impl Place {
+    /// What is one step further.
+    pub(crate) fn below(self, step: &str) -> Self {
+        let (message, is_map) = match self {
+            Self::Message(message) => (Some(message), false),
+            Self::Field(field) => (field.message(), field.shape == Shape::Map),
+            Self::Unknown => (None, false),
+        };
+        match message {
+            Some(message) if is_map => Self::Message(message),
+            Some(message) => message.field(step).map_or(Self::Unknown, Self::Field),
+            None => Self::Unknown,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -320,8 +313,11 @@ mod tests {
 
     #[test]
     fn paths_lead_through_inline_messages_lists_and_maps() {
-        let pod = Message::find("", "Pod").unwrap();
-        let list = |path: &[&str]| match pod.at(path) {
+        let at = |group: &str, kind: &str, path: &[&str]| {
+            let root = Place::Message(Message::find(group, kind).unwrap());
+            path.iter().fold(root, |place, step| place.below(step))
+        };
+        let list = |path: &[&str]| match at("", "Pod", path) {
             Place::Field(field) => field.list,
             Place::Message(_) | Place::Unknown => panic!("{path:?} leads nowhere"),
         };
@@ -335,12 +331,11 @@ mod tests {
             ListKind::Map(&["name"])
         );
         assert_eq!(list(&["metadata", "finalizers"]), ListKind::Set);
-        assert!(matches!(pod.at(&["metadata", "labels", "x"]), Place::Unknown));
         assert!(matches!(
-            Message::find("apps", "Deployment")
-                .unwrap()
-                .at(&["spec", "template", "spec", "volumes", "hostPath"]),
-            Place::Field(_)
+            at("", "Pod", &["metadata", "labels", "x"]),
+            Place::Unknown
         ));
+        let deep = ["spec", "template", "spec", "volumes", "hostPath"];
+        assert!(matches!(at("apps", "Deployment", &deep), Place::Field(_)));
     }
 }

@@ -64,39 +64,6 @@ fn entries(object: &Object) -> Vec<ManagedEntry> {
     serde_json::from_value(fields).unwrap_or_default()
 }
 
-/// The part of an object that a write through this path can own.
-fn ownable(value: &Value, subresource: &str) -> Value {
-    const SYSTEM: [&str; 9] = [
-        "name",
-        "namespace",
-        "uid",
-        "creationTimestamp",
-        "deletionTimestamp",
-        "deletionGracePeriodSeconds",
-        "generation",
-        "managedFields",
-        "resourceVersion",
-    ];
-    let Value::Object(map) = value else {
-        return json!({});
-    };
-    let mut map = map.clone();
-    if subresource == "status" {
-        map.retain(|key, _| key == "status");
-        return Value::Object(map);
-    }
-    for field in ["apiVersion", "kind", "status"] {
-        map.remove(field);
-    }
-    if let Some(Value::Object(metadata)) = map.get_mut("metadata") {
-        metadata.retain(|key, _| !SYSTEM.contains(&key.as_str()));
-        if metadata.is_empty() {
-            map.remove("metadata");
-        }
-    }
-    Value::Object(map)
-}
-
 /// Writes into a changed object who owns what now. Nothing changes hands when nothing changed.
 pub(crate) fn record(
     old: Option<&Object>,
@@ -112,10 +79,7 @@ pub(crate) fn record(
         return;
     }
     let subresource = path.subresource.map_or("", |subresource| subresource.name());
-    let before = old.map(|old| ownable(old.value(), subresource));
-    let after = ownable(new.value(), subresource);
-    let changed = FieldSet::changed(kind, before.as_ref(), &after);
-    let present = FieldSet::of(kind, &after);
+    let changed = FieldSet::changed(kind, subresource, old.map(Object::value), new.value());
     let operation = match writer {
         FieldWriter::Update => "Update",
         FieldWriter::Apply(_) => "Apply",
@@ -124,13 +88,17 @@ pub(crate) fn record(
     let is_mine = |entry: &ManagedEntry| entry.is_of(&options.field_manager, operation, subresource);
     let (mine, others): (Vec<ManagedEntry>, Vec<ManagedEntry>) = all.into_iter().partition(is_mine);
     let mine = mine.into_iter().next();
-    let mut all = release(others, subresource, &changed, &present);
+    // What nobody owned yet need not be looked at twice.
+    let is_known = mine.is_some() || !others.is_empty();
+    let present = is_known.then(|| FieldSet::of(kind, subresource, new.value()));
+    let present = present.as_ref().unwrap_or(&changed);
+    let mut all = release(others, subresource, &changed, present);
     let fields = match writer {
-        FieldWriter::Update => mine
-            .as_ref()
-            .map_or_else(|| changed.clone(), |mine| mine.fields.union(&changed))
-            .intersection(&present),
-        FieldWriter::Apply(config) => FieldSet::of(kind, &ownable(config, subresource)),
+        FieldWriter::Update => match &mine {
+            Some(mine) => mine.fields.union(&changed).intersection(present),
+            None => changed.clone(),
+        },
+        FieldWriter::Apply(config) => FieldSet::of(kind, subresource, config),
     };
     let unchanged = changed.is_empty() && mine.as_ref().is_some_and(|mine| mine.fields == fields);
     let time = mine.filter(|_| unchanged).map(|mine| mine.time);

@@ -6,33 +6,37 @@
 use crate::registry::resource::ResourceKind;
 use crate::schema::{Field, ListKind, Message, Place};
 
-/// The field at a path of names; `None` if the kind has none there.
-fn field(kind: ResourceKind, path: &[String]) -> Option<&'static Field> {
-    match place(kind, path) {
+/// The field that a place is; `None` if it is none.
+const fn field(place: Place) -> Option<&'static Field> {
+    match place {
         Place::Field(field) => Some(field),
         Place::Message(_) | Place::Unknown => None,
     }
 }
 
-fn place(kind: ResourceKind, path: &[String]) -> Place {
+/// Objects of a kind as a whole.
+pub(crate) fn root(kind: ResourceKind) -> Place {
     let group = kind.storage().group_version.group();
-    let steps: Vec<&str> = path.iter().map(String::as_str).collect();
-    Message::find(group, kind.info().kind).map_or(Place::Unknown, |message| message.at(&steps))
+    Message::find(group, kind.info().kind).map_or(Place::Unknown, Place::Message)
 }
 
-/// The kind of the list at a path, to server-side apply.
-pub(crate) fn list_kind(kind: ResourceKind, path: &[String]) -> ListKind {
-    field(kind, path).map_or(ListKind::Atomic, |field| field.list)
+fn place(kind: ResourceKind, path: &[String]) -> Place {
+    path.iter().fold(root(kind), |place, step| place.below(step))
+}
+
+/// The kind of the list at a place, to server-side apply.
+pub(crate) fn list_kind(place: Place) -> ListKind {
+    field(place).map_or(ListKind::Atomic, |field| field.list)
 }
 
 /// The kind of the list at a path, to strategic merge patches: they know one key where apply may know several.
 pub(crate) fn patch_list_kind(kind: ResourceKind, path: &[String]) -> ListKind {
-    field(kind, path).map_or(ListKind::Atomic, |field| field.patch)
+    field(place(kind, path)).map_or(ListKind::Atomic, |field| field.patch)
 }
 
-/// Whether the object at a path is owned as a whole, not field by field.
-pub(crate) fn is_atomic_map(kind: ResourceKind, path: &[String]) -> bool {
-    match place(kind, path) {
+/// Whether the object at a place is owned as a whole, not field by field.
+pub(crate) fn is_atomic_map(place: Place) -> bool {
+    match place {
         Place::Field(field) => field.atomic || field.message().is_some_and(|message| message.atomic),
         Place::Message(message) => message.atomic,
         Place::Unknown => false,

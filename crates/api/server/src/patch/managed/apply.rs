@@ -5,14 +5,14 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value, json};
 
 use super::fields::{FieldSet, item_step, value_step};
-use super::{ManagedEntry, entries, ownable};
-use crate::patch::schema::{is_atomic_map, list_kind};
+use super::{ManagedEntry, entries};
+use crate::patch::schema::{is_atomic_map, list_kind, root};
 use crate::registry::object::Object;
-use crate::registry::resource::{Endpoint, ResourceKind};
+use crate::registry::resource::Endpoint;
 use crate::rest::body::strip_nulls;
 use crate::rest::query::WriteOptions;
 use crate::rest::status::{ApiError, StatusReason};
-use crate::schema::ListKind;
+use crate::schema::{ListKind, Place};
 
 /// The object with a configuration applied, or the conflicts that stand against it.
 pub(crate) fn apply(
@@ -25,11 +25,11 @@ pub(crate) fn apply(
     strip_nulls(&mut config);
     check(&config, options)?;
     let kind = endpoint.kind;
-    let wanted = FieldSet::of(kind, &ownable(&config, ""));
+    let wanted = FieldSet::of(kind, "", &config);
     let all = entries(object);
     let is_mine = |entry: &&ManagedEntry| entry.is_of(&options.field_manager, "Apply", "");
     if !options.force {
-        let differs = FieldSet::changed(kind, Some(object.value()), &ownable(&config, ""));
+        let differs = FieldSet::changed(kind, "", Some(object.value()), &config);
         let others = all.iter().filter(|entry| !is_mine(entry));
         let conflicts: Vec<(&ManagedEntry, FieldSet)> = others
             .map(|entry| (entry, entry.fields.intersection(&differs)))
@@ -40,21 +40,13 @@ pub(crate) fn apply(
         }
     }
     let mut value = object.value().clone();
-    Applier {
-        kind,
-        path: Vec::new(),
-    }
-    .merge(&mut value, &config);
+    merge(root(kind), &mut value, &config);
     if let Some(mine) = all.iter().find(is_mine) {
         let mut gone = mine.fields.difference(&wanted);
         for other in all.iter().filter(|entry| !is_mine(entry)) {
             gone = gone.difference(&other.fields);
         }
-        Applier {
-            kind,
-            path: Vec::new(),
-        }
-        .prune(&mut value, &gone);
+        prune(root(kind), &mut value, &gone);
     }
     Ok(value)
 }
@@ -113,88 +105,71 @@ fn conflict(conflicts: &[(&ManagedEntry, FieldSet)]) -> ApiError {
     error
 }
 
-struct Applier {
-    kind: ResourceKind,
-    /// Field names from the root, for the tables of lists and maps.
-    path: Vec<String>,
+fn merge(place: Place, value: &mut Value, config: &Value) {
+    match (value, config) {
+        (Value::Object(map), Value::Object(config)) if !is_atomic_map(place) => {
+            for (key, wanted) in config {
+                match map.get_mut(key) {
+                    Some(found) => merge(place.below(key), found, wanted),
+                    None => {
+                        map.insert(key.clone(), wanted.clone());
+                    }
+                }
+            }
+        }
+        (Value::Array(items), Value::Array(config)) => match list_kind(place) {
+            ListKind::Atomic => items.clone_from(config),
+            ListKind::Set => {
+                let new = config.iter().filter(|item| !items.contains(item));
+                let new: Vec<Value> = new.cloned().collect();
+                items.extend(new);
+            }
+            ListKind::Map(keys) => merge_items(place, items, config, keys),
+        },
+        (value, config) => value.clone_from(config),
+    }
 }
 
-impl Applier {
-    fn merge(&mut self, value: &mut Value, config: &Value) {
-        match (value, config) {
-            (Value::Object(map), Value::Object(config)) if !is_atomic_map(self.kind, &self.path) => {
-                for (key, wanted) in config {
-                    self.path.push(key.clone());
-                    match map.get_mut(key) {
-                        Some(found) => self.merge(found, wanted),
-                        None => {
-                            map.insert(key.clone(), wanted.clone());
-                        }
-                    }
-                    self.path.pop();
-                }
-            }
-            (Value::Array(items), Value::Array(config)) => match list_kind(self.kind, &self.path) {
-                ListKind::Atomic => items.clone_from(config),
-                ListKind::Set => {
-                    let new = config.iter().filter(|item| !items.contains(item));
-                    let new: Vec<Value> = new.cloned().collect();
-                    items.extend(new);
-                }
-                ListKind::Map(keys) => self.merge_items(items, config, keys),
-            },
-            (value, config) => value.clone_from(config),
+/// Applied items come in their own order, at the place of the first of them; the others keep theirs.
+fn merge_items(place: Place, items: &mut Vec<Value>, config: &[Value], keys: &[&str]) {
+    let step = |item: &Value| item_step(keys, item);
+    for wanted in config {
+        match items.iter_mut().find(|item| step(item) == step(wanted)) {
+            Some(item) => merge(place, item, wanted),
+            None => items.push(wanted.clone()),
         }
     }
+}
 
-    /// Applied items come in their own order, at the place of the first of them; the others keep theirs.
-    fn merge_items(&mut self, items: &mut Vec<Value>, config: &[Value], keys: &[&str]) {
-        let step = |item: &Value| item_step(keys, item);
-        for wanted in config {
-            match items.iter().position(|item| step(item) == step(wanted)) {
-                Some(index) => {
-                    let mut item = items[index].take();
-                    self.merge(&mut item, wanted);
-                    items[index] = item;
-                }
-                None => items.push(wanted.clone()),
-            }
-        }
-    }
-
-    fn prune(&mut self, value: &mut Value, gone: &FieldSet) {
-        match value {
-            Value::Object(map) => self.prune_map(map, gone),
-            Value::Array(items) => match list_kind(self.kind, &self.path) {
-                ListKind::Atomic => {}
-                ListKind::Set => items.retain(|item| !gone.children.contains_key(&value_step(item))),
-                ListKind::Map(keys) => {
-                    let below =
-                        |item: &Value| item_step(keys, item).and_then(|step| gone.children.get(&step));
-                    items.retain(|item| !below(item).is_some_and(|gone| gone.member));
-                    for item in items {
-                        if let Some(gone) = below(item) {
-                            self.prune(item, gone);
-                        }
+fn prune(place: Place, value: &mut Value, gone: &FieldSet) {
+    match value {
+        Value::Object(map) => prune_map(place, map, gone),
+        Value::Array(items) => match list_kind(place) {
+            ListKind::Atomic => {}
+            ListKind::Set => items.retain(|item| !gone.children.contains_key(&value_step(item))),
+            ListKind::Map(keys) => {
+                let below = |item: &Value| item_step(keys, item).and_then(|step| gone.children.get(&step));
+                items.retain(|item| !below(item).is_some_and(|gone| gone.member));
+                for item in items {
+                    if let Some(gone) = below(item) {
+                        prune(place, item, gone);
                     }
                 }
-            },
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
-        }
-    }
-
-    fn prune_map(&mut self, map: &mut Map<String, Value>, gone: &FieldSet) {
-        for (step, below) in &gone.children {
-            let Some(key) = step.strip_prefix("f:") else {
-                continue;
-            };
-            if below.children.is_empty() {
-                map.remove(key);
-            } else if let Some(value) = map.get_mut(key) {
-                self.path.push(key.to_owned());
-                self.prune(value, below);
-                self.path.pop();
             }
+        },
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+fn prune_map(place: Place, map: &mut Map<String, Value>, gone: &FieldSet) {
+    for (step, below) in &gone.children {
+        let Some(key) = step.strip_prefix("f:") else {
+            continue;
+        };
+        if below.children.is_empty() {
+            map.remove(key);
+        } else if let Some(value) = map.get_mut(key) {
+            prune(place.below(key), value, below);
         }
     }
 }

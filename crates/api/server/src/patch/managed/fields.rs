@@ -8,9 +8,9 @@ use serde::de::{Deserialize, Deserializer};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value};
 
-use crate::patch::schema::{is_atomic_map, key_default, list_kind};
+use crate::patch::schema::{is_atomic_map, key_default, list_kind, root};
 use crate::registry::resource::ResourceKind;
-use crate::schema::ListKind;
+use crate::schema::{ListKind, Place};
 
 /// Which members of a set stay when it is compared with another one.
 #[derive(Debug, Clone, Copy)]
@@ -39,14 +39,33 @@ impl FieldSet {
         !self.member && self.children.is_empty()
     }
 
-    /// Every field of a value.
-    pub(super) fn of(kind: ResourceKind, value: &Value) -> Self {
-        Builder::new(kind).changed(None, value)
+    /// Every field of an object that a write through this subresource can own.
+    pub(super) fn of(kind: ResourceKind, subresource: &str, object: &Value) -> Self {
+        Self::changed(kind, subresource, None, object)
     }
 
-    /// The fields of `new` that are not the same in `old`.
-    pub(super) fn changed(kind: ResourceKind, old: Option<&Value>, new: &Value) -> Self {
-        Builder::new(kind).changed(old, new)
+    /// Those that are not the same in `old`.
+    pub(super) fn changed(kind: ResourceKind, subresource: &str, old: Option<&Value>, new: &Value) -> Self {
+        let is_status = subresource == "status";
+        let place = root(kind);
+        let fields = new.as_object().into_iter().flatten();
+        let owned = fields.filter(|(key, _)| match key.as_str() {
+            "status" => is_status,
+            "apiVersion" | "kind" => false,
+            _ => !is_status,
+        });
+        let owned = owned.map(|(key, value)| {
+            let (place, old) = (place.below(key), old.and_then(|old| old.get(key)));
+            let child = match value {
+                Value::Object(metadata) if key == "metadata" => changed_metadata(place, old, metadata),
+                _ => changed(place, old, value),
+            };
+            (format!("f:{key}"), child)
+        });
+        Self {
+            member: false,
+            children: owned.filter(|(_, child)| !child.is_empty()).collect(),
+        }
     }
 
     pub(super) fn union(&self, other: &Self) -> Self {
@@ -155,80 +174,86 @@ pub(super) fn value_step(value: &Value) -> String {
     format!("v:{value}")
 }
 
-struct Builder {
-    kind: ResourceKind,
-    /// Field names from the root, for the tables of lists and maps.
-    path: Vec<String>,
+/// The fields of the metadata that are not the server's own.
+fn changed_metadata(place: Place, old: Option<&Value>, new: &Map<String, Value>) -> FieldSet {
+    const SYSTEM: [&str; 9] = [
+        "name",
+        "namespace",
+        "uid",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "generation",
+        "managedFields",
+        "resourceVersion",
+    ];
+    let owned = new.iter().filter(|(key, _)| !SYSTEM.contains(&key.as_str()));
+    changed_fields(place, old.and_then(Value::as_object), owned)
 }
 
-impl Builder {
-    const fn new(kind: ResourceKind) -> Self {
-        Self {
-            kind,
-            path: Vec::new(),
-        }
+/// What of a value is not the same in `old`.
+fn changed(place: Place, old: Option<&Value>, new: &Value) -> FieldSet {
+    if old == Some(new) {
+        return FieldSet::default();
     }
-
-    fn changed(&mut self, old: Option<&Value>, new: &Value) -> FieldSet {
-        if old == Some(new) {
-            return FieldSet::default();
+    match new {
+        Value::Object(map) if !map.is_empty() && !is_atomic_map(place) => {
+            changed_fields(place, old.and_then(Value::as_object), map)
         }
-        match new {
-            Value::Object(map) if !map.is_empty() && !is_atomic_map(self.kind, &self.path) => {
-                self.changed_map(old.and_then(Value::as_object), map)
-            }
-            Value::Array(items) if !items.is_empty() => match list_kind(self.kind, &self.path) {
-                ListKind::Atomic => FieldSet::leaf(),
-                ListKind::Set => {
-                    let old = old.and_then(Value::as_array);
-                    let new = items
-                        .iter()
-                        .filter(|item| !old.is_some_and(|old| old.contains(item)));
-                    FieldSet {
-                        member: false,
-                        children: new.map(|item| (value_step(item), FieldSet::leaf())).collect(),
-                    }
+        Value::Array(items) if !items.is_empty() => match list_kind(place) {
+            ListKind::Atomic => FieldSet::leaf(),
+            ListKind::Set => {
+                let old = old.and_then(Value::as_array);
+                let new = items
+                    .iter()
+                    .filter(|item| !old.is_some_and(|old| old.contains(item)));
+                FieldSet {
+                    member: false,
+                    children: new.map(|item| (value_step(item), FieldSet::leaf())).collect(),
                 }
-                ListKind::Map(keys) => self.changed_items(keys, old.and_then(Value::as_array), items),
-            },
-            Value::Null
-            | Value::Bool(_)
-            | Value::Number(_)
-            | Value::String(_)
-            | Value::Array(_)
-            | Value::Object(_) => FieldSet::leaf(),
-        }
-    }
-
-    fn changed_map(&mut self, old: Option<&Map<String, Value>>, new: &Map<String, Value>) -> FieldSet {
-        let mut set = FieldSet::default();
-        for (key, value) in new {
-            self.path.push(key.clone());
-            let child = self.changed(old.and_then(|old| old.get(key)), value);
-            self.path.pop();
-            if !child.is_empty() {
-                set.children.insert(format!("f:{key}"), child);
             }
-        }
-        set
+            ListKind::Map(keys) => changed_items(place, keys, old.and_then(Value::as_array), items),
+        },
+        Value::Null
+        | Value::Bool(_)
+        | Value::Number(_)
+        | Value::String(_)
+        | Value::Array(_)
+        | Value::Object(_) => FieldSet::leaf(),
     }
+}
 
-    fn changed_items(&mut self, keys: &[&str], old: Option<&Vec<Value>>, new: &[Value]) -> FieldSet {
-        let mut set = FieldSet::default();
-        for item in new {
-            let Some(step) = item_step(keys, item) else {
-                continue;
-            };
-            let same = |other: &&Value| item_step(keys, other).as_ref() == Some(&step);
-            let before = old.into_iter().flatten().find(same);
-            let mut child = self.changed(before, item);
-            child.member = before.is_none();
-            if !child.is_empty() {
-                set.children.insert(step, child);
-            }
+fn changed_fields<'a>(
+    place: Place,
+    old: Option<&Map<String, Value>>,
+    new: impl IntoIterator<Item = (&'a String, &'a Value)>,
+) -> FieldSet {
+    let mut set = FieldSet::default();
+    for (key, value) in new {
+        let child = changed(place.below(key), old.and_then(|old| old.get(key)), value);
+        if !child.is_empty() {
+            set.children.insert(format!("f:{key}"), child);
         }
-        set
     }
+    set
+}
+
+/// Items are at the place of their list.
+fn changed_items(place: Place, keys: &[&str], old: Option<&Vec<Value>>, new: &[Value]) -> FieldSet {
+    let mut set = FieldSet::default();
+    for item in new {
+        let Some(step) = item_step(keys, item) else {
+            continue;
+        };
+        let same = |other: &&Value| item_step(keys, other).as_ref() == Some(&step);
+        let before = old.into_iter().flatten().find(same);
+        let mut child = changed(place, before, item);
+        child.member = before.is_none();
+        if !child.is_empty() {
+            set.children.insert(step, child);
+        }
+    }
+    set
 }
 
 #[cfg(test)]
@@ -252,7 +277,7 @@ mod tests {
                 "f:ports": {"k:{\"containerPort\":80,\"protocol\":\"TCP\"}": {".": {}, "f:containerPort": {}}},
             }}},
         });
-        let set = FieldSet::of(ResourceKind::Pod, &pod());
+        let set = FieldSet::of(ResourceKind::Pod, "", &pod());
         assert_eq!(serde_json::to_value(&set).unwrap(), expected);
         assert_eq!(serde_json::from_value::<FieldSet>(expected).unwrap(), set);
     }
@@ -261,9 +286,9 @@ mod tests {
     fn only_what_changed_is_in_a_change() {
         let mut new = pod();
         new["spec"]["containers"][0]["image"] = json!("a:2");
-        let changed = FieldSet::changed(ResourceKind::Pod, Some(&pod()), &new);
+        let changed = FieldSet::changed(ResourceKind::Pod, "", Some(&pod()), &new);
         assert_eq!(changed.paths(), [".spec.containers[name=\"a\"].image"]);
-        let all = FieldSet::of(ResourceKind::Pod, &new);
+        let all = FieldSet::of(ResourceKind::Pod, "", &new);
         assert_eq!(all.intersection(&changed), changed);
         assert!(all.difference(&all).is_empty());
         assert_eq!(all.difference(&changed).union(&changed), all);
