@@ -37,7 +37,8 @@ use crate::store::{Range, Revision, Store, StoredObject, Watch};
 use attendance::Attendance;
 pub(crate) use deletion::Deleted;
 use kinds::Rules;
-use object::{DamagedObject, Object, is_whole, splice};
+use namespaces::OpenNamespaces;
+use object::{DamagedObject, Object, SPLICED_BYTES, is_whole, splice};
 use resource::{Endpoint, ObjectPath, ResourceKind};
 use selector::Selector;
 pub use services::{ParseServiceRangeError, ServiceRange};
@@ -46,6 +47,9 @@ pub use services::{ParseServiceRangeError, ServiceRange};
 const SELECT_PAGE: usize = 1000;
 /// Bytes of them.
 const SELECT_BYTES: usize = 4 << 20;
+
+/// Room for what a list has beside its items.
+const LIST_BYTES: usize = 512;
 
 /// Reads and changes objects by the rules of their kinds. Clones share one store.
 #[derive(Debug, Clone)]
@@ -60,6 +64,7 @@ pub(crate) struct Registry {
     root_certificate: Arc<str>,
     /// How often roles and bindings have been changed.
     policy_changes: Arc<AtomicU64>,
+    open_namespaces: Arc<OpenNamespaces>,
 }
 
 /// A list, or a page of one.
@@ -78,6 +83,8 @@ pub(crate) struct Listed {
 pub(crate) struct Written {
     /// The object as it is stored, with its resourceVersion.
     pub object: Object,
+    /// The same as the store has it; `None` if nothing was written, or it is gone.
+    pub entry: Option<StoredObject>,
     pub warnings: Vec<String>,
     pub created: bool,
 }
@@ -119,6 +126,7 @@ impl Registry {
             attendance: Arc::default(),
             root_certificate: root_certificate.into(),
             policy_changes: Arc::default(),
+            open_namespaces: Arc::default(),
         }
     }
 
@@ -153,6 +161,11 @@ impl Registry {
         self.entry(path).await
     }
 
+    /// Whether an endpoint shows objects of its kind just as they are stored.
+    pub(crate) fn shows_as_stored(&self, endpoint: Endpoint) -> bool {
+        kinds::served_as_stored(endpoint, self.rules)
+    }
+
     /// Appends an object as JSON, as its endpoint shows it.
     pub(crate) fn render(
         &self,
@@ -160,9 +173,9 @@ impl Registry {
         entry: &StoredObject,
         out: &mut BytesMut,
     ) -> Result<(), ApiError> {
-        if kinds::served_as_stored(endpoint, self.rules) {
-            if !is_whole(&entry.value) {
-                return Err(damaged(entry).into());
+        if self.shows_as_stored(endpoint) {
+            if !is_whole(&entry.value, entry.integrity) {
+                return Err(DamagedObject::of(entry).into());
             }
             splice(out, &entry.value, entry.revision);
             return Ok(());
@@ -225,7 +238,7 @@ impl Registry {
         let last = entries.last().map(|entry| entry.key.clone()).filter(|_| more);
         let mut damaged = Vec::new();
         entries.retain(|entry| {
-            let whole = is_whole(&entry.value);
+            let whole = is_whole(&entry.value, entry.integrity);
             if !whole {
                 tracing::error!(
                     key = entry.key,
@@ -394,12 +407,16 @@ impl Registry {
     /// A list as JSON.
     pub(crate) fn render_list(&self, endpoint: Endpoint, listed: &Listed) -> Result<Bytes, ApiError> {
         let (kind, version) = (endpoint.info().kind, endpoint.group_version.api_version());
-        let mut out = BytesMut::new();
+        let sizes = listed
+            .entries
+            .iter()
+            .map(|entry| entry.value.len() + SPLICED_BYTES);
+        let mut out = BytesMut::with_capacity(sizes.sum::<usize>() + LIST_BYTES);
         let head = format!("{{\"kind\":\"{kind}List\",\"apiVersion\":\"{version}\",\"metadata\":");
         out.extend_from_slice(head.as_bytes());
         out.extend_from_slice(listed.metadata().to_string().as_bytes());
         out.extend_from_slice(b",\"items\":[");
-        let as_stored = kinds::served_as_stored(endpoint, self.rules);
+        let as_stored = self.shows_as_stored(endpoint);
         for (index, entry) in listed.entries.iter().enumerate() {
             if index > 0 {
                 out.extend_from_slice(b",");
@@ -425,13 +442,6 @@ fn whole_objects<'a>(entries: impl Iterator<Item = &'a StoredObject>) -> Vec<Obj
                 .ok()
         })
         .collect()
-}
-
-fn damaged(entry: &StoredObject) -> DamagedObject {
-    DamagedObject {
-        key: entry.key.clone(),
-        why: "it is not the JSON that was written; restore a backup, or delete the object".to_owned(),
-    }
 }
 
 impl Listed {

@@ -39,6 +39,30 @@ pub struct StoredObject {
     pub key: String,
     pub value: Bytes,
     pub revision: Revision,
+    pub integrity: Integrity,
+}
+
+impl StoredObject {
+    /// What has just been written.
+    pub(crate) const fn written(key: String, value: Bytes, revision: Revision) -> Self {
+        Self {
+            key,
+            value,
+            revision,
+            integrity: Integrity::Intact,
+        }
+    }
+}
+
+/// Whether a value is the one that was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Integrity {
+    /// Its checksum holds, or it never left memory.
+    Intact,
+    /// Its checksum does not hold.
+    Damaged,
+    /// It has none: look into it.
+    Unknown,
 }
 
 /// What to read: keys that begin with `prefix`, in order.
@@ -114,6 +138,8 @@ pub struct Change {
     pub revision: Revision,
     /// What the key holds now; `None` after a deletion.
     pub value: Option<Bytes>,
+    /// That of the value.
+    pub integrity: Integrity,
     /// What the key held before; `None` if it was absent.
     pub previous: Option<StoredObject>,
 }

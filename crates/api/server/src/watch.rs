@@ -251,14 +251,16 @@ impl Session {
 
     /// Writes what a change means to this watch, if anything.
     fn append(&self, change: &Change, out: &mut BytesMut) -> Result<(), ApiError> {
-        let entry = |value: &Bytes| StoredObject {
+        let entry = |value: &Bytes, integrity| StoredObject {
             key: change.key.clone(),
             value: value.clone(),
             revision: change.revision,
+            integrity,
         };
-        let now = change.value.as_ref().map(entry);
+        let now = change.value.as_ref().map(|value| entry(value, change.integrity));
         // What ended is shown as it last was, with the revision of its end.
-        let before = change.previous.as_ref().map(|previous| entry(&previous.value));
+        let before = change.previous.as_ref();
+        let before = before.map(|previous| entry(&previous.value, previous.integrity));
         let (did_match, does_match) = if self.selector.is_everything() {
             (before.is_some(), now.is_some())
         } else {

@@ -1,5 +1,8 @@
 //! Namespaces: which ones are always there, what each of them comes with, and when they take no more objects.
 
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
 use serde_json::json;
 
 use super::Registry;
@@ -7,13 +10,38 @@ use super::object::Object;
 use super::resource::{Endpoint, ObjectPath, ResourceKind};
 use super::writes::ChangedObject;
 use crate::rest::status::ApiError;
-use crate::store::Expect;
+use crate::store::{Expect, Revision};
 
 /// Namespaces the server cannot be without.
 pub(crate) const SYSTEM_NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
 
 /// The config map by which Pods know the server's authority.
 const ROOT_CERTIFICATE: &str = "kube-root-ca.crt";
+
+/// How many namespaces are remembered.
+const MAX_REMEMBERED: usize = 256;
+
+/// The revisions of namespaces that took new objects when they were last looked at.
+#[derive(Debug, Default)]
+pub(super) struct OpenNamespaces(Mutex<HashMap<String, Revision>>);
+
+impl OpenNamespaces {
+    /// The condition under which a namespace still takes new objects, as far as it is known.
+    pub(super) fn guard(&self, namespace: &str) -> Option<(String, Expect)> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let revision = known.get(namespace)?;
+        let key = ResourceKind::Namespace.key(None, namespace);
+        Some((key, Expect::Revision(*revision)))
+    }
+
+    fn remember(&self, namespace: &str, revision: Revision) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= MAX_REMEMBERED {
+            known.clear();
+        }
+        known.insert(namespace.to_owned(), revision);
+    }
+}
 
 impl Registry {
     /// Creates the namespaces that every cluster has, and what every namespace has.
@@ -70,6 +98,7 @@ impl Registry {
             }
             return Err(error);
         }
+        self.open_namespaces.remember(namespace, entry.revision);
         Ok((entry.key, Expect::Revision(entry.revision)))
     }
 

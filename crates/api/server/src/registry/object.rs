@@ -8,13 +8,17 @@ use std::collections::BTreeMap;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use jiff::Timestamp;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::registry::resource::Endpoint;
-use crate::store::{Revision, StoredObject};
+use crate::store::{Integrity, Revision, StoredObject};
 
 /// How every stored value begins.
 const HEAD: &[u8] = b"{\"metadata\":{";
+
+/// More than splicing adds to a value.
+pub(crate) const SPLICED_BYTES: usize = 48;
 
 /// The annotation of a Pod that only shows what a node runs from a file.
 pub(crate) const MIRROR_POD: &str = "kubernetes.io/config.mirror";
@@ -29,6 +33,15 @@ pub struct Object(Value);
 pub struct DamagedObject {
     pub key: String,
     pub why: String,
+}
+
+impl DamagedObject {
+    pub(crate) fn of(entry: &StoredObject) -> Self {
+        Self {
+            key: entry.key.clone(),
+            why: "it is not what was written; restore a backup, or delete the object".to_owned(),
+        }
+    }
 }
 
 impl Object {
@@ -147,18 +160,15 @@ impl Object {
 
     /// The form in which the object is stored.
     pub(crate) fn encode(&self) -> Bytes {
-        let mut metadata = self.metadata().clone();
-        metadata.remove("resourceVersion");
         let mut out = BytesMut::new();
-        out.extend_from_slice(&HEAD[..HEAD.len() - 1]);
-        write_json(&mut out, &Value::Object(metadata));
-        for (key, value) in self.0.as_object().into_iter().flatten() {
-            if key != "metadata" {
-                out.extend_from_slice(b",");
-                write_json(&mut out, &json!(key));
-                out.extend_from_slice(b":");
-                write_json(&mut out, value);
-            }
+        out.extend_from_slice(HEAD);
+        let metadata = self.metadata().iter();
+        write_members(&mut out, metadata.filter(|(key, _)| *key != "resourceVersion"));
+        out.extend_from_slice(b"},");
+        let others = self.0.as_object().into_iter().flatten();
+        write_members(&mut out, others.filter(|(key, _)| *key != "metadata"));
+        if out.ends_with(b",") {
+            out.truncate(out.len() - 1);
         }
         out.extend_from_slice(b"}");
         // A copy has no more room than it needs. Those who remember changes count their bytes, and mean memory.
@@ -178,18 +188,41 @@ impl Object {
     }
 
     pub(crate) fn from_entry(entry: &StoredObject) -> Result<Self, DamagedObject> {
+        if entry.integrity == Integrity::Damaged {
+            return Err(DamagedObject::of(entry));
+        }
         Self::decode(&entry.key, &entry.value, entry.revision)
     }
 }
 
+/// Members of a JSON object, without its braces.
+fn write_members<'a>(out: &mut BytesMut, members: impl Iterator<Item = (&'a String, &'a Value)>) {
+    for (index, (key, value)) in members.enumerate() {
+        if index > 0 {
+            out.extend_from_slice(b",");
+        }
+        write_json(out, key);
+        out.extend_from_slice(b":");
+        write_json(out, value);
+    }
+}
+
 /// Writing JSON to memory cannot fail.
-fn write_json(out: &mut BytesMut, value: &Value) {
+fn write_json(out: &mut BytesMut, value: &(impl Serialize + ?Sized)) {
     serde_json::to_writer(out.writer(), value).expect("a JSON value can be written to memory");
 }
 
-/// Whether a stored value is one that was written: JSON, in the form that can be spliced. What is only looked over is not
-/// asked by the parser whether it is text, so that is asked first.
-pub(crate) fn is_whole(value: &[u8]) -> bool {
+/// Whether a stored value is one that was written: JSON, in the form that can be spliced.
+pub(crate) fn is_whole(value: &[u8], integrity: Integrity) -> bool {
+    match integrity {
+        Integrity::Intact => true,
+        Integrity::Damaged => false,
+        Integrity::Unknown => looks_whole(value),
+    }
+}
+
+/// What is only looked over is not asked by the parser whether it is text, so that is asked first.
+fn looks_whole(value: &[u8]) -> bool {
     let is_json = |text| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
     value.starts_with(HEAD) && std::str::from_utf8(value).is_ok_and(is_json)
 }
@@ -197,7 +230,7 @@ pub(crate) fn is_whole(value: &[u8]) -> bool {
 /// Appends a stored value with its resourceVersion. It must be whole.
 pub(crate) fn splice(out: &mut BytesMut, value: &[u8], revision: Revision) {
     debug_assert!(value.starts_with(HEAD));
-    out.reserve(value.len() + 48);
+    out.reserve(value.len() + SPLICED_BYTES);
     out.extend_from_slice(HEAD);
     out.extend_from_slice(format!("\"resourceVersion\":\"{revision}\",").as_bytes());
     out.extend_from_slice(&value[HEAD.len()..]);
@@ -258,10 +291,10 @@ mod tests {
     fn a_value_with_flipped_bytes_in_a_text_is_not_whole() {
         let object = Object::new(json!({"metadata": {"name": "a"}, "data": {"x": "some text"}})).unwrap();
         let mut stored = object.encode().to_vec();
-        assert!(is_whole(&stored));
+        assert!(is_whole(&stored, Integrity::Unknown));
         let at = stored.windows(9).position(|part| part == b"some text").unwrap();
         stored[at] ^= 0xff;
-        assert!(!is_whole(&stored));
+        assert!(!is_whole(&stored, Integrity::Unknown));
     }
 
     #[test]

@@ -64,7 +64,7 @@ impl Registry {
         }
         let generated = object.name().is_empty() && !object.generate_name().is_empty();
         let mut attempts = 0;
-        let object = loop {
+        let (object, entry) = loop {
             attempts += 1;
             let taken = self.taken(path.endpoint.kind, options.dry_run).await?;
             let mut object = object.clone();
@@ -92,9 +92,9 @@ impl Registry {
                     services::yield_turn().await;
                 }
                 Err(error) => return Err(error),
-                Ok(object) => {
+                Ok(inserted) => {
                     warnings.extend(admitted.warnings);
-                    break object;
+                    break inserted;
                 }
             }
         };
@@ -103,6 +103,7 @@ impl Registry {
         }
         let mut written = Written {
             object,
+            entry,
             warnings,
             created: true,
         };
@@ -138,33 +139,43 @@ impl Registry {
         mut object: Object,
         dry_run: bool,
         taken: Option<&Taken<'_>>,
-    ) -> Result<Object, ApiError> {
+    ) -> Result<(Object, Option<StoredObject>), ApiError> {
         let kind = endpoint.kind;
         let name = object.name().to_owned();
         let namespace = kind.info().namespaced.then(|| object.namespace().to_owned());
-        for _ in 0..MAX_CHANGE_ATTEMPTS {
+        for attempt in 0..MAX_CHANGE_ATTEMPTS {
             let mut guards: Vec<_> = taken.and_then(Taken::guard).into_iter().collect();
             if let Some(namespace) = &namespace {
-                guards.push(self.open_namespace(endpoint, namespace, &name).await?);
+                // The guard fails where what is remembered no longer holds.
+                let remembered = self
+                    .open_namespaces
+                    .guard(namespace)
+                    .filter(|_| attempt == 0 && !dry_run);
+                let guard = match remembered {
+                    Some(guard) => guard,
+                    None => self.open_namespace(endpoint, namespace, &name).await?,
+                };
+                guards.push(guard);
             }
             let key = kind.key(namespace.as_deref(), &name);
             if dry_run {
                 let (found, _) = self.store.get(&key).await?;
                 return match found {
                     Some(_) => Err(ApiError::already_exists(endpoint, &name)),
-                    None => Ok(object),
+                    None => Ok((object, None)),
                 };
             }
+            let value = object.encode();
             let swap = Swap {
-                key,
+                key: key.clone(),
                 expect: Expect::Absent,
-                value: Some(object.encode()),
+                value: Some(value.clone()),
                 guards,
             };
             match self.swap(swap).await? {
                 Swapped::Done(revision) => {
                     object.set_meta("resourceVersion", json!(revision.to_string()));
-                    return Ok(object);
+                    return Ok((object, Some(StoredObject::written(key, value, revision))));
                 }
                 Swapped::Conflict(_) => return Err(ApiError::already_exists(endpoint, &name)),
                 Swapped::GuardFailed { key } if services::is_turn(&key) => {
@@ -378,8 +389,9 @@ impl Registry {
         let old = Object::from_entry(&entry)?;
         let ChangedObject { object, warnings } = compute(&old)?;
         let replaced = self.replace(path, &entry, object, dry_run, taken).await?;
-        Ok(replaced.map(|object| Written {
+        Ok(replaced.map(|(object, entry)| Written {
             object,
+            entry,
             warnings,
             created: false,
         }))
@@ -393,25 +405,27 @@ impl Registry {
         mut object: Object,
         dry_run: bool,
         taken: Option<&Taken<'_>>,
-    ) -> Result<Option<Object>, ApiError> {
+    ) -> Result<Option<(Object, Option<StoredObject>)>, ApiError> {
         let value = object.encode();
         // The last finalizer of an object whose end has begun is gone: so is the object.
         let ended = super::deletion::has_ended(path.endpoint.kind, &object);
         let unchanged = value == entry.value;
         if dry_run || (unchanged && !ended) {
             object.set_meta("resourceVersion", json!(entry.revision.to_string()));
-            return Ok(Some(object));
+            return Ok(Some((object, None)));
         }
+        let value = Some(value).filter(|_| !ended);
         let swap = Swap {
             key: entry.key.clone(),
             expect: Expect::Revision(entry.revision),
-            value: Some(value).filter(|_| !ended),
+            value: value.clone(),
             guards: taken.and_then(Taken::guard).into_iter().collect(),
         };
         match self.swap(swap).await? {
             Swapped::Done(revision) => {
                 object.set_meta("resourceVersion", json!(revision.to_string()));
-                Ok(Some(object))
+                let written = |value| StoredObject::written(entry.key.clone(), value, revision);
+                Ok(Some((object, value.map(written))))
             }
             Swapped::Conflict(_) | Swapped::GuardFailed { .. } => Ok(None),
         }

@@ -43,6 +43,13 @@ pub(crate) struct Form {
     pub wire: WireFormat,
 }
 
+impl Form {
+    /// Whether it is objects as such, in JSON.
+    pub(crate) fn is_plain(self) -> bool {
+        self.view == View::Objects && self.wire == WireFormat::Json
+    }
+}
+
 /// A form of answer for discovery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DiscoveryView {

@@ -31,7 +31,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::window::Window;
 use super::{
-    Expect, ListPage, Range, Revision, Store, StoreError, StoreIdentity, StoredObject, Swap, Swapped, Watch,
+    Expect, Integrity, ListPage, Range, Revision, Store, StoreError, StoreIdentity, StoredObject, Swap,
+    Swapped, Watch,
 };
 use crate::registry::object::new_uid;
 use members::Members;
@@ -305,6 +306,7 @@ impl Cluster {
             key: self.stripped(&kv.key),
             value: kv.value,
             revision: from_wire(kv.mod_revision),
+            integrity: Integrity::Unknown,
         }
     }
 

@@ -144,7 +144,7 @@ impl Window {
 mod tests {
     use bytes::Bytes;
 
-    use super::super::StoredObject;
+    use super::super::{Integrity, StoredObject};
     use super::*;
 
     fn change(revision: u64, key: &str, bytes: usize) -> Change {
@@ -152,6 +152,7 @@ mod tests {
             key: key.to_owned(),
             revision: Revision(revision),
             value: Some(Bytes::from(vec![b'x'; bytes])),
+            integrity: Integrity::Intact,
             previous: None,
         }
     }
@@ -251,6 +252,7 @@ mod tests {
             // As the database gives it: another copy.
             value: Bytes::from(vec![b'x'; 100]),
             revision: Revision(1),
+            integrity: Integrity::Intact,
         });
         let place = |value: Option<&Bytes>| value.map(|value| value.as_ptr());
         let of_first = place(first.value.as_ref());

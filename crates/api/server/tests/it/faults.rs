@@ -5,7 +5,9 @@ use std::io::Write as _;
 use std::path::Path;
 
 use bytes::Bytes;
-use pulselet_apiserver::store::{Expect, HistoryLimits, Revision, SqliteStore, Store, StoreError, Swap};
+use pulselet_apiserver::store::{
+    Expect, HistoryLimits, Integrity, Revision, SqliteStore, Store, StoreError, Swap, check,
+};
 use pulselet_apiserver::{Config, PkiError, ServeError, Server, backup_store, check_store, restore_store};
 use rusqlite::Connection;
 use tempfile::TempDir;
@@ -78,6 +80,67 @@ fn a_damaged_object_is_one_error_and_the_others_are_served() {
     kubectl(&["delete", "configmap", "two"]).success();
     let listed = kubectl(&["get", "configmaps", "-o", "name"]);
     assert!(!listed.stderr.contains("damaged"), "{listed:?}");
+}
+
+#[test]
+fn an_object_that_still_reads_well_but_is_not_what_was_written_is_damaged() {
+    let server = TestServer::start();
+    if !["one", "two"].iter().all(|name| config_map(&server, name)) {
+        return;
+    }
+    let directory = server.stop();
+    let connection = Connection::open(directory.path().join("api.db")).expect("opens");
+    let flip = r#"UPDATE current SET value = CAST(replace(CAST(value AS TEXT), '"a":"b"', '"a":"c"') AS BLOB) WHERE key LIKE '%configmaps%/two'"#;
+    assert_eq!(connection.execute(flip, []).expect("flips"), 1);
+    drop(connection);
+    let report = check_store(directory.path()).expect("checks");
+    assert!(
+        matches!(&report.damaged[..], [key] if key.ends_with("/two")),
+        "{report:?}"
+    );
+    let server = TestServer::start_in(directory, |_| {});
+    let kubectl = |arguments: &[&str]| server.kubectl(arguments).expect("it was there");
+    let listed = kubectl(&["get", "configmaps", "-o", "name"]);
+    assert!(listed.stderr.contains("/two"), "it is named: {listed:?}");
+    assert!(!listed.success().contains("configmap/two"));
+    for format in ["name", "json"] {
+        let one = kubectl(&["get", "configmap", "two", "-o", format]).failure();
+        assert!(one.contains("damaged") && one.contains("/two"), "{one}");
+    }
+}
+
+#[tokio::test]
+async fn values_of_a_build_without_checksums_are_served_and_it_can_write_again() {
+    let directory = TempDir::new().expect("a directory");
+    let integrity = async |store: &SqliteStore, key: &str| {
+        let (found, _) = store.get(key).await.expect("a read");
+        found.expect("a value").integrity
+    };
+    let store = open(directory.path()).expect("opens");
+    put(&store, "/old", b"1".to_vec()).await;
+    assert_eq!(integrity(&store, "/old").await, Integrity::Intact);
+    store.settle().await.expect("settles");
+    drop(store);
+    let path = directory.path().join("api.db");
+    let connection = Connection::open(&path).expect("opens");
+    connection
+        .execute_batch("ALTER TABLE current DROP COLUMN checksum")
+        .expect("an earlier file");
+    drop(connection);
+    let never_damaged = |_: &[u8], integrity| integrity == Integrity::Unknown;
+    assert!(check(&path, never_damaged).expect("checks").is_whole());
+    let store = open(directory.path()).expect("opens what an earlier build wrote");
+    assert_eq!(integrity(&store, "/old").await, Integrity::Unknown);
+    put(&store, "/new", b"2".to_vec()).await;
+    assert_eq!(integrity(&store, "/new").await, Integrity::Intact);
+    // As an earlier build writes.
+    let connection = Connection::open(&path).expect("opens");
+    let replaced = connection.execute(
+        "INSERT OR REPLACE INTO current (key, revision, value) VALUES ('/new', 3, x'33')",
+        [],
+    );
+    assert_eq!(replaced.expect("writes"), 1);
+    assert_eq!(integrity(&store, "/new").await, Integrity::Unknown);
 }
 
 #[test]

@@ -306,9 +306,19 @@ impl Handler {
         } else {
             StatusCode::OK
         };
-        let form = call.form()?;
-        let value = object_view(&self.registry, call.path.endpoint, form.view, written.object);
-        let mut answer = value_answer(code, &value, form.wire)?;
+        let (form, endpoint) = (call.form()?, call.path.endpoint);
+        let mut answer = match &written.entry {
+            // It need not be written out twice.
+            Some(entry) if form.is_plain() && self.registry.shows_as_stored(endpoint) => bytes_answer(
+                code,
+                render_one(&self.registry, endpoint, form, entry)?,
+                form.wire,
+            ),
+            _ => {
+                let value = object_view(&self.registry, endpoint, form.view, written.object);
+                value_answer(code, &value, form.wire)?
+            }
+        };
         add_warnings(&mut answer, &written.warnings);
         Ok(answer)
     }

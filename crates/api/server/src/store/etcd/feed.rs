@@ -19,7 +19,7 @@ use tokio::sync::watch::Receiver;
 use tokio::time::{sleep, timeout};
 
 use super::super::window::{Lookup, Window};
-use super::super::{Change, Revision, StoreError, Watch, prefix_end};
+use super::super::{Change, Integrity, Revision, StoreError, Watch, prefix_end};
 use super::{Cluster, from_wire, lock, operation, revision, to_wire};
 
 /// Written when a window begins; its revision is where.
@@ -83,6 +83,7 @@ impl Cluster {
             key: self.stripped(&kv.key),
             revision: from_wire(kv.mod_revision),
             value: (!is_deletion).then_some(kv.value),
+            integrity: Integrity::Unknown,
             previous: event.prev_kv.map(|previous| self.entry(previous)),
         })
     }
@@ -359,6 +360,7 @@ mod tests {
             key: key.to_owned(),
             revision: Revision(revision),
             value: Some(vec![b'x'; bytes].into()),
+            integrity: Integrity::Unknown,
             previous: None,
         }
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 
-use super::super::{StoreError, StoreIdentity};
+use super::super::{Integrity, StoreError, StoreIdentity};
 use super::{reader, schema};
 
 /// Added to the revision of a store that is restored, so that no revision ever means two states: clients that have seen
@@ -30,7 +30,7 @@ impl CheckReport {
 }
 
 /// Looks at every page and every value. `is_whole` says whether a value is what was written.
-pub fn check(path: &Path, is_whole: impl Fn(&[u8]) -> bool) -> Result<CheckReport, StoreError> {
+pub fn check(path: &Path, is_whole: impl Fn(&[u8], Integrity) -> bool) -> Result<CheckReport, StoreError> {
     let failed = |source| StoreError::Read { source };
     let connection = schema::open_reader(path)?;
     let mut report = CheckReport {
@@ -39,8 +39,15 @@ pub fn check(path: &Path, is_whole: impl Fn(&[u8]) -> bool) -> Result<CheckRepor
         file: page_errors(&connection).map_err(failed)?,
         damaged: Vec::new(),
     };
+    let checksum = match schema::has_checksums(&connection) {
+        Ok(true) => "checksum",
+        Ok(false) => "NULL",
+        Err(source) => return Err(failed(source)),
+    };
     let mut statement = connection
-        .prepare("SELECT key, value FROM current ORDER BY key")
+        .prepare(&format!(
+            "SELECT key, value, {checksum} FROM current ORDER BY key"
+        ))
         .map_err(failed)?;
     let mut rows = statement.query([]).map_err(failed)?;
     // What cannot be read any more is in the report already: a page is damaged.
@@ -50,7 +57,9 @@ pub fn check(path: &Path, is_whole: impl Fn(&[u8]) -> bool) -> Result<CheckRepor
             report.file.push("a key cannot be read".to_owned());
             continue;
         };
-        if !value.is_ok_and(|value| is_whole(&value)) {
+        let checksum = row.get::<_, Option<i64>>(2).unwrap_or_default();
+        let is_whole = |value: Vec<u8>| is_whole(&value, reader::integrity(&value, checksum));
+        if !value.is_ok_and(is_whole) {
             report.damaged.push(key);
         }
     }

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use flate2::Crc;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
-use super::super::{Change, ListPage, Range, Revision, StoreError, StoredObject, prefix_end};
+use super::super::{Change, Integrity, ListPage, Range, Revision, StoreError, StoredObject, prefix_end};
 
 fn failed(source: rusqlite::Error) -> StoreError {
     StoreError::Read { source }
@@ -39,17 +40,43 @@ pub(super) fn compacted(connection: &Connection) -> rusqlite::Result<Revision> {
 
 pub(super) fn current(connection: &Connection, key: &str) -> rusqlite::Result<Option<StoredObject>> {
     connection
-        .prepare_cached("SELECT key, revision, value FROM current WHERE key = ?1")?
+        .prepare_cached("SELECT key, revision, value, checksum FROM current WHERE key = ?1")?
         .query_row([key], entry)
         .optional()
 }
 
+/// The change that made a key what it is; `None` if it is absent.
+pub(super) fn current_revision(connection: &Connection, key: &str) -> rusqlite::Result<Option<Revision>> {
+    connection
+        .prepare_cached("SELECT revision FROM current WHERE key = ?1")?
+        .query_row([key], |row| row.get(0).map(from_sql))
+        .optional()
+}
+
 fn entry(row: &Row<'_>) -> rusqlite::Result<StoredObject> {
+    let value = Bytes::from(row.get::<_, Vec<u8>>(2)?);
     Ok(StoredObject {
         key: key(row, 0)?,
         revision: from_sql(row.get(1)?),
-        value: Bytes::from(row.get::<_, Vec<u8>>(2)?),
+        integrity: integrity(&value, row.get(3)?),
+        value,
     })
+}
+
+/// What is stored beside a value: its CRC-32.
+pub(super) fn checksum(value: &[u8]) -> i64 {
+    let mut checksum = Crc::new();
+    checksum.update(value);
+    i64::from(checksum.sum())
+}
+
+/// What the checksum beside a value says of it.
+pub(super) fn integrity(value: &[u8], stored: Option<i64>) -> Integrity {
+    match stored {
+        Some(stored) if stored == checksum(value) => Integrity::Intact,
+        Some(_) => Integrity::Damaged,
+        None => Integrity::Unknown,
+    }
 }
 
 /// A key whose bytes are damaged is nobody's name any more, and must not keep a list from the others.
@@ -60,10 +87,21 @@ fn key(row: &Row<'_>, column: usize) -> rusqlite::Result<String> {
     }
 }
 
+/// A value and the newest revision, in one statement because that sees one state. `SQLite` would prepare a join anew
+/// for every key.
+const SELECT_ONE: &str = "
+SELECT key, revision, value, checksum, (SELECT value FROM counters WHERE name = 'revision') FROM current WHERE key = ?1";
+
 pub(super) fn get(
     connection: &mut Connection,
     key: &str,
 ) -> Result<(Option<StoredObject>, Revision), StoreError> {
+    let mut statement = connection.prepare_cached(SELECT_ONE).map_err(failed)?;
+    let found = statement.query_row([key], |row| Ok((entry(row)?, from_sql(row.get(4)?))));
+    drop(statement);
+    if let Some((found, revision)) = found.optional().map_err(failed)? {
+        return Ok((Some(found), revision));
+    }
     let transaction = connection.transaction().map_err(failed)?;
     let revision = latest(&transaction).map_err(failed)?;
     let found = current(&transaction, key).map_err(failed)?;
@@ -83,13 +121,13 @@ pub(super) fn range(connection: &mut Connection, range: &Range) -> Result<ListPa
 /// The keys of a range at a revision: those not changed since, and for the others what they held before the first
 /// change since.
 const SELECT_PAST: &str = "
-SELECT key, revision, value FROM current WHERE key > ?1 AND key < ?2 AND revision <= ?3
+SELECT key, revision, value, checksum FROM current WHERE key > ?1 AND key < ?2 AND revision <= ?3
 UNION ALL
-SELECT key, previous_revision, previous FROM history AS later
+SELECT key, previous_revision, previous, NULL FROM history AS later
 WHERE key > ?1 AND key < ?2 AND revision > ?3 AND previous IS NOT NULL AND previous_revision <= ?3
 ORDER BY key";
-const SELECT_PRESENT: &str =
-    "SELECT key, revision, value FROM current WHERE key > ?1 AND key < ?2 AND revision <= ?3 ORDER BY key";
+const SELECT_PRESENT: &str = "
+SELECT key, revision, value, checksum FROM current WHERE key > ?1 AND key < ?2 AND revision <= ?3 ORDER BY key";
 
 fn select(
     transaction: &Transaction<'_>,
@@ -187,13 +225,52 @@ fn change(row: &Row<'_>) -> rusqlite::Result<Change> {
             key: key.clone(),
             revision: from_sql(revision),
             value: Bytes::from(value),
+            integrity: Integrity::Unknown,
         }),
         _ => None,
     };
     Ok(Change {
         revision: from_sql(row.get(0)?),
         value: row.get::<_, Option<Vec<u8>>>(2)?.map(Bytes::from),
+        integrity: Integrity::Unknown,
         key,
         previous,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::StatementStatus;
+
+    use super::*;
+
+    #[test]
+    fn no_read_prepares_its_statement_again() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut connection =
+            super::super::schema::open_writer(&directory.path().join("store")).expect("opens");
+        for key in ["/a/1", "/a/2"] {
+            connection
+                .execute("INSERT INTO current VALUES (?1, 1, x'00', 3)", [key])
+                .expect("writes");
+        }
+        for key in ["/a/1", "/a/2", "/a/3"] {
+            get(&mut connection, key).expect("reads");
+            let of_one = Range {
+                prefix: key.to_owned(),
+                ..Range::default()
+            };
+            range(&mut connection, &of_one).expect("reads");
+            current_revision(&connection, key).expect("reads");
+        }
+        for query in [
+            SELECT_ONE,
+            SELECT_PRESENT,
+            "SELECT revision FROM current WHERE key = ?1",
+        ] {
+            let statement = connection.prepare_cached(query).expect("prepares");
+            assert!(statement.get_status(StatementStatus::Run) > 1, "{query}");
+            assert_eq!(statement.get_status(StatementStatus::RePrepare), 0, "{query}");
+        }
+    }
 }

@@ -10,7 +10,8 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension as _};
 
 use crate::store::StoreError;
 
-/// Kept in the file's `user_version`. A change of the tables gets the next number and a step in [`prepare`] that leads to it.
+/// Kept in the file's `user_version`. A change of the tables that earlier builds cannot work with gets the next number and a
+/// step in [`prepare`] that leads to it.
 const FORMAT: i64 = 1;
 /// How long a connection waits for a lock. Only a checkpoint ever holds one against a reader.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -149,6 +150,15 @@ fn open(path: &Path, mode: OpenFlags) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
+/// Whether values have checksums in this file. Builds before them leave the column out of what they write, and so empty.
+pub(super) fn has_checksums(connection: &Connection) -> rusqlite::Result<bool> {
+    connection.query_row(
+        "SELECT COUNT(*) > 0 FROM pragma_table_info('current') WHERE name = 'checksum'",
+        [],
+        |row| row.get(0),
+    )
+}
+
 fn prepare(connection: &mut Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "journal_mode", "WAL")?;
     // FULL: a commit returns after its log is on disk.
@@ -157,6 +167,9 @@ fn prepare(connection: &mut Connection) -> rusqlite::Result<()> {
     let version: i64 = transaction.query_row("PRAGMA user_version", [], |row| row.get(0))?;
     if version == 0 {
         transaction.execute_batch(TABLES)?;
+    }
+    if !has_checksums(&transaction)? {
+        transaction.execute_batch("ALTER TABLE current ADD COLUMN checksum INTEGER")?;
     }
     transaction.commit()
 }

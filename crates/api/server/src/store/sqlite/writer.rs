@@ -9,7 +9,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
-use super::super::{Change, Revision, StoreError, StoreIdentity, Swap, Swapped};
+use super::super::{Change, Integrity, Revision, StoreError, StoreIdentity, Swap, Swapped};
 use super::reader::{self, to_sql};
 use super::{Shared, schema};
 
@@ -290,8 +290,7 @@ fn stored_bytes(change: &Change) -> u64 {
 
 fn apply(connection: &Connection, swap: Swap, next: Revision) -> rusqlite::Result<(Swapped, Option<Change>)> {
     for (key, expect) in &swap.guards {
-        let found = reader::current(connection, key)?;
-        if !expect.holds(found.map(|entry| entry.revision)) {
+        if !expect.holds(reader::current_revision(connection, key)?) {
             return Ok((Swapped::GuardFailed { key: key.clone() }, None));
         }
     }
@@ -303,8 +302,15 @@ fn apply(connection: &Connection, swap: Swap, next: Revision) -> rusqlite::Resul
     match &swap.value {
         Some(value) => {
             connection
-                .prepare_cached("INSERT OR REPLACE INTO current (key, revision, value) VALUES (?1, ?2, ?3)")?
-                .execute(params![swap.key, to_sql(next), value.as_ref()])?;
+                .prepare_cached(
+                    "INSERT OR REPLACE INTO current (key, revision, value, checksum) VALUES (?1, ?2, ?3, ?4)",
+                )?
+                .execute(params![
+                    swap.key,
+                    to_sql(next),
+                    value.as_ref(),
+                    reader::checksum(value)
+                ])?;
         }
         None => {
             connection
@@ -327,6 +333,7 @@ fn apply(connection: &Connection, swap: Swap, next: Revision) -> rusqlite::Resul
         key: swap.key,
         revision: next,
         value: swap.value,
+        integrity: Integrity::Intact,
         previous,
     };
     Ok((Swapped::Done(next), Some(change)))
