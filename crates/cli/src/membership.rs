@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
@@ -41,12 +41,12 @@ pub(crate) struct Application {
 }
 
 /// Who renews a node's certificates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Renewal {
     /// Whoever wrote its kubeconfig.
     Others,
-    /// The node asks the API for new ones.
-    Node,
+    /// The node asks the API for new ones, with this kubeconfig where it has none that counts.
+    Node { bootstrap: PathBuf },
 }
 
 /// A node that has joined; the API loses sight of it when this is dropped.
@@ -108,7 +108,7 @@ impl Application {
 
     /// Asks the API that a bootstrap kubeconfig names for a certificate, and waits until it is signed.
     pub(crate) async fn bootstrap(
-        kubeconfig: &Path,
+        bootstrap: &Path,
         args: &MemberArgs,
         data_dir: &Path,
     ) -> Result<Self, Failure> {
@@ -121,13 +121,15 @@ impl Application {
             Failure::environment(format_args!("cannot create {}: {error}", data_dir.display()))
                 .with_hint("name a directory that you can write to with --data-dir")
         })?;
-        let joining = pulselet_cluster::bootstrap(kubeconfig, data_dir, &name);
+        let joining = pulselet_cluster::bootstrap(bootstrap, data_dir, &name);
         let kubeconfig = joining.await.map_err(|error| match error {
             BootstrapError::Load(_) => Failure::usage(error),
             other => Failure::environment(other),
         })?;
         let mut application = Self::new(&kubeconfig, args).await?;
-        application.renewal = Renewal::Node;
+        application.renewal = Renewal::Node {
+            bootstrap: bootstrap.to_owned(),
+        };
         Ok(application)
     }
 
@@ -197,7 +199,10 @@ impl Application {
         let server = server.map_err(Failure::environment)?;
         let renewing = match self.renewal {
             Renewal::Others => Vec::new(),
-            Renewal::Node => renew(&self.client, data_dir, &self.name, endpoint, &facts, &server),
+            Renewal::Node { bootstrap } => {
+                let subject = subject(&self.name, endpoint, &facts);
+                renew(&self.client, bootstrap, data_dir, subject, &server)
+            }
         };
         let machine = Machine {
             facts,
@@ -250,23 +255,26 @@ impl CallerReview for ApiCallers {
     }
 }
 
-/// Renews both certificates of a node for as long as the tasks live.
-fn renew(
-    client: &ApiClient,
-    data_dir: &Path,
-    node: &str,
-    endpoint: SocketAddr,
-    facts: &NodeFacts,
-    server: &NodeServer,
-) -> Vec<AbortOnDrop> {
+/// What the certificate says with which a node serves.
+fn subject(node: &str, endpoint: SocketAddr, facts: &NodeFacts) -> CertificateSubject {
     let mut addresses = vec![endpoint.ip()];
     if facts.address != endpoint.ip() {
         addresses.push(facts.address);
     }
-    let subject = CertificateSubject {
+    CertificateSubject {
         node: node.to_owned(),
         addresses,
-    };
+    }
+}
+
+/// Renews both certificates of a node for as long as the tasks live.
+fn renew(
+    client: &ApiClient,
+    bootstrap: PathBuf,
+    data_dir: &Path,
+    subject: CertificateSubject,
+    server: &NodeServer,
+) -> Vec<AbortOnDrop> {
     let certificate = server.certificate();
     let use_it = move |issued: IssuedCertificate| {
         if let Err(error) = certificate.replace(&issued.certificates, &issued.key) {
@@ -275,9 +283,9 @@ fn renew(
             ));
         }
     };
-    let (client, data_dir) = (client.clone(), data_dir.to_owned());
+    let (client, data_dir, node) = (client.clone(), data_dir.to_owned(), subject.node.clone());
     vec![
-        AbortOnDrop(renew_client(client.clone(), data_dir.clone(), node.to_owned())),
+        AbortOnDrop(renew_client(client.clone(), bootstrap, data_dir.clone(), node)),
         AbortOnDrop(renew_serving(client, data_dir, subject, use_it)),
     ]
 }
