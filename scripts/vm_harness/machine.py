@@ -12,7 +12,8 @@ from .image import CACHE, Failed, Missing, install_programs, quietly, the_kernel
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 GUEST = os.path.join(REPOSITORY, "scripts/vm-guest")
-# Emulators with more than one processor sometimes lose a kernel that changes its own code, before anything else runs.
+# Emulators that run several processors at once sometimes lose a kernel that changes its own code: most often before anything
+# else runs, but also when a first container has a cgroup made that the kernel was not prepared for.
 BOOTS = 3
 # Seconds after which a machine that has said nothing is taken for lost. Usually it takes ten.
 BOOT_PATIENCE = 240
@@ -26,6 +27,8 @@ EMULATORS = {
 }
 # What a machine says last of all, before its command's exit code.
 ENDED = "machine: ended with "
+# What a kernel says last that the emulator has lost. Nothing that is tested here makes a kernel say it.
+LOST = "Kernel panic"
 KERNEL_OPTIONS = [
     "quiet",
     "panic=-1",
@@ -56,6 +59,8 @@ class Machine:
         except (Failed, OSError, LookupError, StopIteration) as error:
             raise Missing(str(error)) from error
         self.release = os.listdir(f"{self.kernel}/lib/modules")[0]
+        # The emulators that run, of which there are several on a network.
+        self.emulators = set()
         self.root_drive = f"file={self.image},format=raw,if=virtio,snapshot=on"
 
     def initrd(self, work, command, directory, files):
@@ -129,6 +134,7 @@ class Machine:
     def boot(self, line, watch):
         """Runs a machine until it ends. Returns whether it was ever up, and what it said last."""
         machine = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+        self.emulators.add(machine)
         late = [threading.Timer(patience, machine.kill) for patience in (BOOT_PATIENCE, self.options.patience)]
         for timer in late:
             timer.start()
@@ -147,6 +153,7 @@ class Machine:
                 timer.cancel()
             machine.kill()
             machine.wait()
+            self.emulators.discard(machine)
         return is_up, said
 
 

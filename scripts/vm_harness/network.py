@@ -80,6 +80,7 @@ class Room:
         self.machine, self.work, self.scenario, self.names = machine, work, scenario, names
         self.switch = Switch(len(names), seed)
         self.running, self.threads, self.failed, self.over = {}, [], [], threading.Event()
+        self.days = 0
         for name in names:
             quietly(["mke2fs", "-q", "-t", "ext4", "-L", "data", f"{work}/{name}.img", "1G"])
 
@@ -93,7 +94,7 @@ class Room:
         number = self.names.index(name)
         own = f"{self.work}/{name}-work.img"
         shutil.copy(f"{self.work}/work.img", own)
-        now = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=SKEWS[number])
+        now = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=self.days, seconds=SKEWS[number])
         more = [*self.switch.words(number), "-rtc", f"base={now:%Y-%m-%dT%H:%M:%S}"]
         disk = f"file={self.work}/{name}.img,format=raw,if=virtio,cache=writeback"
         command = f"python3 cluster {self.scenario} {name} {' '.join(self.names)}\n"
@@ -122,6 +123,8 @@ class Room:
             self.running[words[0]].kill()
         elif word == "ON":
             self.start(words[0])
+        elif word == "DAYS":
+            self.days = int(words[0])
         elif word == "OVER":
             self.over.set()
 
@@ -133,14 +136,15 @@ class Room:
             if not self.over.wait(patience):
                 self.failed.append(f"not over after {patience} s")
         finally:
-            # Also where somebody ends this program.
-            for process in self.running.values():
-                process.kill()
-            for thread in self.threads:
-                thread.join(30)
+            # Also where somebody ends this program. One that has not said a word yet is booted again, so once is not enough.
+            end = time.monotonic() + 30
+            while any(thread.is_alive() for thread in self.threads) and time.monotonic() < end:
+                for process in list(self.machine.emulators):
+                    process.kill()
+                time.sleep(0.1)
 
 
-SCENARIOS = {"nodes": ["api", "node-1", "node-2"], "etcd": ["etcd-1", "etcd-2", "etcd-3"]}
+SCENARIOS = {"nodes": ["api", "node-1", "node-2"], "certificates": ["api", "node-1", "node-2"], "etcd": ["etcd-1", "etcd-2", "etcd-3"]}
 
 
 def network(machine, options):

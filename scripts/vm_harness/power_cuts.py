@@ -8,7 +8,7 @@ import threading
 
 from .build import command_of_build
 from .image import CACHE, quietly
-from .machine import GUEST, REPOSITORY, make_work_disk
+from .machine import BOOTS, GUEST, LOST, REPOSITORY, make_work_disk
 
 
 class Storm:
@@ -18,7 +18,7 @@ class Storm:
         self.seed, self.random = seed, random.Random(seed)
         self.acknowledged = {"written": {}, "deleted": [], "pods": [], "images": {}}
         self.violations = []
-        self.checked = False
+        self.checked = self.lost = False
         self.count = 0
 
     def hear(self, line, machine, last):
@@ -27,6 +27,7 @@ class Storm:
             self.note(word, json.loads(rest))
             return
         print(line, flush=True)
+        self.lost |= LOST in line
         if word == "VIOLATION":
             self.violations.append(rest)
             machine.kill()
@@ -52,6 +53,26 @@ class Storm:
             known["images"][name] = what["text"]
 
 
+class Disk:
+    """A disk that keeps whatever it was given, or that loses, with the power, what it was not told to keep."""
+
+    def __init__(self, work):
+        self.data, self.volatile = f"{work}/data.img", f"{work}/volatile.qcow2"
+        quietly(["mke2fs", "-q", "-t", "ext4", "-L", "data", self.data, "1G"])
+
+    def drive(self, loses):
+        if not loses:
+            return f"file={self.data},format=raw,if=virtio,cache=none"
+        # What is written to new clusters is found again only once the emulated disk was flushed.
+        quietly(["qemu-img", "create", "-q", "-f", "qcow2", "-b", self.data, "-F", "raw", self.volatile])
+        return f"file={self.volatile},format=qcow2,if=virtio,cache=writeback"
+
+    def settle(self):
+        """Keeps what was kept."""
+        subprocess.run(["qemu-img", "check", "-q", "-r", "leaks", self.volatile], check=False, stderr=subprocess.DEVNULL)
+        quietly(["qemu-img", "commit", "-q", self.volatile])
+
+
 def power_cuts(machine, options):
     """A server on a disk that loses, with the power, what it was not told to keep; on a second one every other time, which
     keeps whatever it was given."""
@@ -63,25 +84,26 @@ def power_cuts(machine, options):
     places += [(f"{GUEST}/storm", "storm"), (f"{REPOSITORY}/scripts/fault_harness/client.py", "faults")]
     with tempfile.TemporaryDirectory(dir=CACHE) as work:
         make_work_disk(f"{work}/work.img", places)
-        data, volatile = f"{work}/data.img", f"{work}/volatile.qcow2"
-        quietly(["mke2fs", "-q", "-t", "ext4", "-L", "data", data, "1G"])
-        for number in range(options.cuts + 1):
+        disk = Disk(work)
+
+        def live(number):
+            """One life of the machine, to its cut."""
             print(f"vm: boot {number}", flush=True)
-            last = number == options.cuts
-            loses = number % 2 == 0
-            disk = f"file={data},format=raw,if=virtio,cache=none"
-            if loses:
-                # What is written to new clusters is found again only once the emulated disk was flushed.
-                quietly(["qemu-img", "create", "-q", "-f", "qcow2", "-b", data, "-F", "raw", volatile])
-                disk = f"file={volatile},format=qcow2,if=virtio,cache=writeback"
+            last, loses = number == options.cuts, number % 2 == 0
             command = f"python3 storm {seed} {number}{' --last' if last else ''}\n"
             known = {"acknowledged": json.dumps(storm.acknowledged)}
-            hear = lambda line, running, last=last: storm.hear(line, running, last)
-            storm.checked = False
-            machine.run(command, "/storm", f"{work}/work.img", [disk], known, hear)
+            hear = lambda line, running: storm.hear(line, running, last)
+            storm.checked = storm.lost = False
+            machine.run(command, "/storm", f"{work}/work.img", [disk.drive(loses)], known, hear)
             if loses:
-                subprocess.run(["qemu-img", "check", "-q", "-r", "leaks", volatile], check=False, stderr=subprocess.DEVNULL)
-                quietly(["qemu-img", "commit", "-q", volatile])
+                disk.settle()
+
+        for number in range(options.cuts + 1):
+            for _ in range(BOOTS):
+                live(number)
+                if storm.checked or storm.violations or not storm.lost:
+                    break
+                print("vm: the emulator has lost the kernel, which is one more cut", flush=True)
             if storm.violations or not storm.checked:
                 print(f"vm: broken after {number} cuts, seed {seed}: {storm.violations or 'the machine never came so far'}")
                 return 1

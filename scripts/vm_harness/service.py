@@ -5,7 +5,7 @@ import tempfile
 
 from .build import command_of_build
 from .image import CACHE, quietly
-from .machine import GUEST, REPOSITORY, make_work_disk
+from .machine import GUEST, LOST, REPOSITORY, make_work_disk
 
 
 class Boots:
@@ -16,7 +16,7 @@ class Boots:
 
     def hear(self, line, machine):
         word, _, rest = line.partition(" ")
-        if word in ("CHECK", "FAIL") or not word.startswith("["):
+        if word in ("CHECK", "FAIL") or not word.startswith("[") or LOST in line:
             print(line, flush=True)
         if word == "FAIL":
             self.failed.append(rest)

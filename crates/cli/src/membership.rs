@@ -2,12 +2,13 @@
 
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use pulselet_agent::{Feed, NodeDuties, NodeFacts, NodeHandle, NodeOptions};
-use pulselet_apiserver::NodeCertificate;
+use pulselet_apiserver::NodeCertifier;
 use pulselet_cluster::{
     ApiClient, ApiObjects, BootstrapError, CallerReviews, CertificateSubject, IssuedCertificate, Joined,
     Kubeconfig, Machine, ReviewedUser, join, renew_client, renew_serving,
@@ -23,6 +24,8 @@ use crate::output;
 
 /// Where a node keeps in its data directory what it knows of services.
 const SERVICES_FILE: &str = "services.json";
+/// How often a node of this process gets a new certificate to serve with. Each is good for a year, and making one costs nothing.
+const RECERTIFY_INTERVAL: Duration = Duration::from_hours(24);
 
 /// What a node needs to join: everything that can be found wrong before it starts.
 #[derive(Debug)]
@@ -31,8 +34,8 @@ pub(crate) struct Application {
     client: ApiClient,
     authority: String,
     listener: TcpListener,
-    /// What the node serves with; without it, with one it makes itself.
-    certificate: Option<NodeCertificate>,
+    /// Issues what the node serves with; `None` if the node makes that itself.
+    certifier: Option<NodeCertifier>,
     feed: Feed,
     objects: ApiObjects,
     renewal: Renewal,
@@ -41,12 +44,12 @@ pub(crate) struct Application {
 }
 
 /// Who renews a node's certificates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Renewal {
     /// Whoever wrote its kubeconfig.
     Others,
-    /// The node asks the API for new ones.
-    Node,
+    /// The node asks the API for new ones, with this kubeconfig where it has none that counts.
+    Node { bootstrap: PathBuf },
 }
 
 /// A node that has joined; the API loses sight of it when this is dropped.
@@ -99,7 +102,7 @@ impl Application {
             objects: ApiObjects::new(client.clone()),
             client,
             listener,
-            certificate: None,
+            certifier: None,
             feed: Feed::default(),
             renewal: Renewal::Others,
             is_own_api: false,
@@ -108,7 +111,7 @@ impl Application {
 
     /// Asks the API that a bootstrap kubeconfig names for a certificate, and waits until it is signed.
     pub(crate) async fn bootstrap(
-        kubeconfig: &Path,
+        bootstrap: &Path,
         args: &MemberArgs,
         data_dir: &Path,
     ) -> Result<Self, Failure> {
@@ -121,13 +124,15 @@ impl Application {
             Failure::environment(format_args!("cannot create {}: {error}", data_dir.display()))
                 .with_hint("name a directory that you can write to with --data-dir")
         })?;
-        let joining = pulselet_cluster::bootstrap(kubeconfig, data_dir, &name);
+        let joining = pulselet_cluster::bootstrap(bootstrap, data_dir, &name);
         let kubeconfig = joining.await.map_err(|error| match error {
             BootstrapError::Load(_) => Failure::usage(error),
             other => Failure::environment(other),
         })?;
         let mut application = Self::new(&kubeconfig, args).await?;
-        application.renewal = Renewal::Node;
+        application.renewal = Renewal::Node {
+            bootstrap: bootstrap.to_owned(),
+        };
         Ok(application)
     }
 
@@ -146,10 +151,10 @@ impl Application {
         })
     }
 
-    /// Joins the API of this process, whose authority has signed a certificate for the node.
-    pub(crate) fn certify(&mut self, certificate: NodeCertificate) {
+    /// Joins the API of this process, whose authority signs what the node serves with.
+    pub(crate) fn certify(&mut self, certifier: NodeCertifier) {
         self.is_own_api = true;
-        self.certificate = Some(certificate);
+        self.certifier = Some(certifier);
     }
 
     /// Makes a node one that can join.
@@ -175,12 +180,15 @@ impl Application {
         data_dir: &Path,
     ) -> Result<Membership, Failure> {
         let endpoint = self.endpoint()?;
-        let tls = match self.certificate {
-            Some(certificate) => Tls {
-                certificates: certificate.certificate,
-                key: certificate.key,
-                client_authorities: certificate.authority,
-            },
+        let tls = match &self.certifier {
+            Some(certifier) => {
+                let certificate = certifier.issue().map_err(Failure::environment)?;
+                Tls {
+                    certificates: certificate.certificate,
+                    key: certificate.key,
+                    client_authorities: certificate.authority,
+                }
+            }
             None => Tls::self_signed(&[&self.name], &[endpoint.ip()], self.authority)
                 .map_err(Failure::environment)?,
         };
@@ -196,8 +204,14 @@ impl Application {
         });
         let server = server.map_err(Failure::environment)?;
         let renewing = match self.renewal {
-            Renewal::Others => Vec::new(),
-            Renewal::Node => renew(&self.client, data_dir, &self.name, endpoint, &facts, &server),
+            Renewal::Others => {
+                let renewing = self.certifier.map(|certifier| recertify(certifier, &server));
+                renewing.into_iter().collect()
+            }
+            Renewal::Node { bootstrap } => {
+                let subject = subject(&self.name, endpoint, &facts);
+                renew(&self.client, bootstrap, data_dir, subject, &server)
+            }
         };
         let machine = Machine {
             facts,
@@ -250,23 +264,47 @@ impl CallerReview for ApiCallers {
     }
 }
 
-/// Renews both certificates of a node for as long as the tasks live.
-fn renew(
-    client: &ApiClient,
-    data_dir: &Path,
-    node: &str,
-    endpoint: SocketAddr,
-    facts: &NodeFacts,
-    server: &NodeServer,
-) -> Vec<AbortOnDrop> {
+/// Has a node of this process serve with a new certificate each day, for as long as the task lives.
+fn recertify(certifier: NodeCertifier, server: &NodeServer) -> AbortOnDrop {
+    let certificate = server.certificate();
+    AbortOnDrop(tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(RECERTIFY_INTERVAL).await;
+            let replaced = match certifier.issue() {
+                Ok(issued) => certificate
+                    .replace(&issued.certificate, &issued.key)
+                    .map_err(|error| error.to_string()),
+                Err(error) => Err(error.to_string()),
+            };
+            if let Err(error) = replaced {
+                output::note(&format!(
+                    "the node serves with the certificate of before: {error}"
+                ));
+            }
+        }
+    }))
+}
+
+/// What the certificate says with which a node serves.
+fn subject(node: &str, endpoint: SocketAddr, facts: &NodeFacts) -> CertificateSubject {
     let mut addresses = vec![endpoint.ip()];
     if facts.address != endpoint.ip() {
         addresses.push(facts.address);
     }
-    let subject = CertificateSubject {
+    CertificateSubject {
         node: node.to_owned(),
         addresses,
-    };
+    }
+}
+
+/// Renews both certificates of a node for as long as the tasks live.
+fn renew(
+    client: &ApiClient,
+    bootstrap: PathBuf,
+    data_dir: &Path,
+    subject: CertificateSubject,
+    server: &NodeServer,
+) -> Vec<AbortOnDrop> {
     let certificate = server.certificate();
     let use_it = move |issued: IssuedCertificate| {
         if let Err(error) = certificate.replace(&issued.certificates, &issued.key) {
@@ -275,9 +313,9 @@ fn renew(
             ));
         }
     };
-    let (client, data_dir) = (client.clone(), data_dir.to_owned());
+    let (client, data_dir, node) = (client.clone(), data_dir.to_owned(), subject.node.clone());
     vec![
-        AbortOnDrop(renew_client(client.clone(), data_dir.clone(), node.to_owned())),
+        AbortOnDrop(renew_client(client.clone(), bootstrap, data_dir.clone(), node)),
         AbortOnDrop(renew_serving(client, data_dir, subject, use_it)),
     ]
 }

@@ -11,6 +11,7 @@ mod authn;
 mod authz;
 pub(crate) mod certificates;
 mod impersonation;
+pub(crate) mod own_certificate;
 pub(crate) mod pki;
 mod rbac;
 pub(crate) mod review;

@@ -50,4 +50,6 @@ pub use registry::plain::PlainKind;
 pub use registry::resource::ResourceKind;
 pub use registry::{ParseServiceRangeError, ServiceRange};
 pub use rest::status::{ApiError, StatusReason};
-pub use server::{Config, NodeCertificate, ServeError, Server, backup_store, check_store, restore_store};
+pub use server::{
+    Config, NodeCertificate, NodeCertifier, ServeError, Server, backup_store, check_store, restore_store,
+};

@@ -11,6 +11,7 @@ mod service;
 mod target;
 pub(crate) mod usage;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -82,7 +83,7 @@ pub(crate) struct Nodes {
 }
 
 impl Nodes {
-    pub(crate) fn new(registry: Registry, authority: &Authority) -> Result<Self, PkiError> {
+    pub(crate) fn new(registry: Registry, authority: &Arc<Authority>) -> Result<Self, PkiError> {
         let over = CancellationToken::new();
         Ok(Self {
             registry,

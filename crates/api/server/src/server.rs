@@ -50,8 +50,9 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 /// How long the listener waits after an error, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How often the server looks whether a certificate that it renews is due.
-const RENEWAL_INTERVAL: Duration = Duration::from_hours(6);
+/// How often the server looks whether a certificate that it renews is due. A machine that slept, or whose clock was set, is
+/// not to wait for long.
+const RENEWAL_INTERVAL: Duration = Duration::from_mins(1);
 /// The user of the administrator's kubeconfig.
 const ADMIN: &str = "admin";
 /// Beside the authority: the certificates that no longer count.
@@ -168,6 +169,28 @@ pub struct NodeCertificate {
 impl std::fmt::Debug for NodeCertificate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("NodeCertificate")
+    }
+}
+
+/// Issues what a node of this process serves with, for as long as the node lives.
+#[derive(Debug, Clone)]
+pub struct NodeCertifier {
+    authority: Arc<Authority>,
+    node: String,
+    addresses: Vec<IpAddr>,
+}
+
+impl NodeCertifier {
+    pub fn issue(&self) -> Result<NodeCertificate, PkiError> {
+        let user = format!("{}{}", crate::access::NODE_USER_PREFIX, self.node);
+        let credential = self
+            .authority
+            .issue_server(&user, &[&self.node], &self.addresses)?;
+        Ok(NodeCertificate {
+            certificate: credential.certificate_pem,
+            key: credential.key_pem,
+            authority: self.authority.certificate_pem().to_owned(),
+        })
     }
 }
 
@@ -296,19 +319,13 @@ impl Server {
         }
     }
 
-    /// A certificate with which a node serves logs, exec and the like at these addresses.
-    pub fn issue_node_certificate(
-        &self,
-        node: &str,
-        addresses: &[IpAddr],
-    ) -> Result<NodeCertificate, PkiError> {
-        let user = format!("{}{node}", crate::access::NODE_USER_PREFIX);
-        let credential = self.authority.issue_server(&user, &[node], addresses)?;
-        Ok(NodeCertificate {
-            certificate: credential.certificate_pem,
-            key: credential.key_pem,
-            authority: self.authority.certificate_pem().to_owned(),
-        })
+    /// Issues the certificates with which a node serves logs, exec and the like at these addresses.
+    pub fn node_certifier(&self, node: &str, addresses: &[IpAddr]) -> NodeCertifier {
+        NodeCertifier {
+            authority: Arc::clone(&self.authority),
+            node: node.to_owned(),
+            addresses: addresses.to_vec(),
+        }
     }
 
     /// What a server does that shares its store with others, until this is dropped.

@@ -64,8 +64,8 @@ async fn serve(args: &ServeArgs, config: Config, mut setting: Setting) -> Result
         .map_err(Failure::environment)?;
     let mut application = Application::new(&kubeconfig, &args.member).await?;
     let addresses = [application.endpoint()?.ip()];
-    let certificate = server.issue_node_certificate(application.name(), &addresses);
-    application.certify(certificate.map_err(Failure::environment)?);
+    let certifier = server.node_certifier(application.name(), &addresses);
+    application.certify(certifier);
     setting.application = Some(application);
     setting.services = ServiceSource::Api(server.client());
     let (stop, api) = spawn(server);

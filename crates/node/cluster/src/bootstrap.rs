@@ -5,12 +5,12 @@
 //! certificate end while the node is away. Both certificates are renewed when most of their time is over.
 //!
 //! What must always hold: a key never leaves the machine; a file is replaced as a whole; a certificate in use stays in use
-//! until another has been written.
+//! until another has been written; a node that had a certificate once runs its pods without one, and says what it needs.
 
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -36,8 +36,12 @@ const KUBECONFIG_FILE: &str = "node.kubeconfig";
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How long an answer is waited for before somebody is told what the node waits for.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// The shortest wait before a certificate is renewed or a renewal is tried again.
+/// The shortest wait before a certificate is renewed again, or asked for again after somebody's no.
 const MIN_RENEWAL_WAIT: Duration = Duration::from_secs(30);
+/// How often the machine's clock is looked at while nothing is due: it may be set, and the machine may sleep.
+const LOOK_INTERVAL: Duration = Duration::from_mins(1);
+/// How often it is said again what keeps a node from its certificate.
+const REMINDER_INTERVAL: Duration = Duration::from_mins(10);
 
 #[derive(Debug, thiserror::Error)]
 pub enum BootstrapError {
@@ -57,6 +61,17 @@ pub enum BootstrapError {
     Write { path: PathBuf, source: io::Error },
 }
 
+impl BootstrapError {
+    /// Whether another bootstrap kubeconfig would help.
+    fn is_about_credential(&self) -> bool {
+        match self {
+            Self::Load(_) => true,
+            Self::Ask(error) => error.is_about_credential(),
+            Self::MakeRequest(_) | Self::Refused { .. } | Self::ReadAnswer(_) | Self::Write { .. } => false,
+        }
+    }
+}
+
 /// What a node's certificate says about it.
 #[derive(Debug, Clone)]
 pub struct CertificateSubject {
@@ -72,32 +87,56 @@ pub struct IssuedCertificate {
     pub key: String,
 }
 
+impl IssuedCertificate {
+    fn write(&self, path: &Path) -> Result<(), BootstrapError> {
+        write(path, &format!("{}{}", self.certificates, self.key))
+    }
+}
+
 impl std::fmt::Debug for IssuedCertificate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("IssuedCertificate")
     }
 }
 
-/// Has a client certificate signed for a node, unless the data directory holds one that still counts, and returns the
-/// kubeconfig to join with. It waits until the request is approved.
+/// The kubeconfig to join with. A node without a certificate has one signed first, and waits until the request is approved;
+/// one whose certificate has ended does not wait, because it has pods to run: [`renew_client`] gets it another.
 pub async fn bootstrap(bootstrap: &Path, data_dir: &Path, node: &str) -> Result<PathBuf, BootstrapError> {
     let kubeconfig = data_dir.join(KUBECONFIG_FILE);
-    let client_file = data_dir.join(CLIENT_FILE);
-    if kubeconfig.exists() && read_certificate(&client_file).is_some_and(Period::lasts) {
-        return Ok(kubeconfig);
+    let kept =
+        read_certificate(&data_dir.join(CLIENT_FILE)).filter(|_| Kubeconfig::load(&kubeconfig).is_ok());
+    match kept {
+        Some(period) if period.lasts() => {}
+        Some(_) => follow(bootstrap, &kubeconfig, node),
+        None => enrol(bootstrap, data_dir, node).await?,
     }
+    Ok(kubeconfig)
+}
+
+/// Goes to the server that the bootstrap kubeconfig names by now. What is wrong with it is said where it is used.
+fn follow(bootstrap: &Path, kubeconfig: &Path, node: &str) {
+    let Ok(config) = Kubeconfig::load(bootstrap) else {
+        return;
+    };
+    if let Err(error) = write(kubeconfig, &own_kubeconfig(&config, node)) {
+        tracing::warn!(%error, "the node goes to the API server that it knows");
+    }
+}
+
+/// Has a client certificate signed with the bootstrap credential. The certificate is written last: with it the node is
+/// enrolled.
+async fn enrol(bootstrap: &Path, data_dir: &Path, node: &str) -> Result<(), BootstrapError> {
     let config = Kubeconfig::load(bootstrap)?;
-    let text = own_kubeconfig(&config, node);
-    let client = ApiClient::new(config);
+    let kubeconfig = own_kubeconfig(&config, node);
     let subject = CertificateSubject {
         node: node.to_owned(),
         addresses: Vec::new(),
     };
-    let issued = request(&client, NODE_CLIENT, &subject).await?;
-    write(&client_file, &format!("{}{}", issued.certificates, issued.key))?;
-    write(&kubeconfig, &text)?;
+    let issued = request(&ApiClient::new(config), NODE_CLIENT, &subject).await?;
+    write(&data_dir.join(KUBECONFIG_FILE), &kubeconfig)?;
+    issued.write(&data_dir.join(CLIENT_FILE))?;
     tracing::info!(node, "the API has signed the node's certificate");
-    Ok(kubeconfig)
+    Ok(())
 }
 
 /// A kubeconfig for the same server, with the certificate of the data directory.
@@ -113,33 +152,113 @@ fn own_kubeconfig(config: &Kubeconfig, node: &str) -> String {
     )
 }
 
-/// Renews the client certificate of a node for as long as the task lives.
-pub fn renew_client(client: ApiClient, data_dir: PathBuf, node: String) -> JoinHandle<()> {
-    tokio::spawn(async move {
-        let file = data_dir.join(CLIENT_FILE);
-        let subject = CertificateSubject {
-            node,
-            addresses: Vec::new(),
-        };
+/// Renews the client certificate of a node for as long as the task lives; with the bootstrap kubeconfig once it has ended.
+pub fn renew_client(
+    client: ApiClient,
+    bootstrap: PathBuf,
+    data_dir: PathBuf,
+    node: String,
+) -> JoinHandle<()> {
+    let renewal = ClientRenewal {
+        client,
+        bootstrap,
+        data_dir,
+        node,
+    };
+    tokio::spawn(async move { renewal.run().await })
+}
+
+struct ClientRenewal {
+    client: ApiClient,
+    bootstrap: PathBuf,
+    data_dir: PathBuf,
+    node: String,
+}
+
+impl ClientRenewal {
+    async fn run(&self) {
+        let file = self.data_dir.join(CLIENT_FILE);
+        let (mut backoff, mut reminder) = (Backoff::default(), Reminder::default());
         loop {
-            wait_until_due(&file).await;
-            let renewed = match request(&client, NODE_CLIENT, &subject).await {
-                Ok(issued) => write(&file, &format!("{}{}", issued.certificates, issued.key)),
-                Err(error) => Err(error),
+            until_due(&file).await;
+            let lasts = read_certificate(&file).is_some_and(Period::lasts);
+            let renewed = if lasts {
+                self.renew(&file).await
+            } else {
+                enrol(&self.bootstrap, &self.data_dir, &self.node).await
             };
             match renewed {
                 Ok(()) => {
+                    (backoff, reminder) = (Backoff::default(), Reminder::default());
                     // What is under way goes on with the old one.
-                    client.reconnect().await;
+                    self.client.reconnect().await;
                     tracing::info!("the node's client certificate was renewed");
+                    tokio::time::sleep(MIN_RENEWAL_WAIT).await;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "the node's client certificate cannot be renewed");
-                    tokio::time::sleep(MIN_RENEWAL_WAIT).await;
+                    if reminder.is_due(&error) {
+                        self.complain(&error, lasts);
+                    }
+                    let pause = match error {
+                        // Each try leaves a request that somebody looks at.
+                        BootstrapError::Refused { .. } | BootstrapError::ReadAnswer(_) => MIN_RENEWAL_WAIT,
+                        BootstrapError::Load(_)
+                        | BootstrapError::MakeRequest(_)
+                        | BootstrapError::Ask(_)
+                        | BootstrapError::Write { .. } => backoff.next(),
+                    };
+                    tokio::time::sleep(pause).await;
                 }
             }
         }
-    })
+    }
+
+    /// With the certificate that the node has.
+    async fn renew(&self, file: &Path) -> Result<(), BootstrapError> {
+        let subject = CertificateSubject {
+            node: self.node.clone(),
+            addresses: Vec::new(),
+        };
+        request(&self.client, NODE_CLIENT, &subject).await?.write(file)
+    }
+
+    fn complain(&self, error: &BootstrapError, lasts: bool) {
+        let path = self.bootstrap.display();
+        if lasts {
+            tracing::warn!(%error, "the node's client certificate cannot be renewed");
+        } else if error.is_about_credential() {
+            tracing::error!(
+                %error,
+                "the node's client certificate has ended, and {path} gets it no other; its pods run on, but the API hears \
+                 nothing of them: put a new bootstrap kubeconfig there (`pulselet api bootstrap-kubeconfig` prints one), it is \
+                 used without a restart"
+            );
+        } else {
+            tracing::warn!(
+                %error,
+                "the node's client certificate has ended, and another cannot be had yet; its pods run on"
+            );
+        }
+    }
+}
+
+/// What was complained about, and when.
+#[derive(Default)]
+struct Reminder {
+    said: Option<(String, Instant)>,
+}
+
+impl Reminder {
+    /// Whether this is news, or so old that it is worth another line.
+    fn is_due(&mut self, error: &BootstrapError) -> bool {
+        let text = error.to_string();
+        let is_known = |(said, when): &(String, Instant)| *said == text && when.elapsed() < REMINDER_INTERVAL;
+        if self.said.as_ref().is_some_and(is_known) {
+            return false;
+        }
+        self.said = Some((text, Instant::now()));
+        true
+    }
 }
 
 /// Has a certificate signed with which a node serves, and renews it, for as long as the task lives. Each is handed to
@@ -158,7 +277,7 @@ pub fn renew_serving(
         }
         let mut backoff = Backoff::default();
         loop {
-            wait_until_due(&file).await;
+            until_due(&file).await;
             let issued = match request(&client, NODE_SERVING, &subject).await {
                 Ok(issued) => issued,
                 Err(error) => {
@@ -168,11 +287,12 @@ pub fn renew_serving(
                 }
             };
             backoff.reset();
-            if let Err(error) = write(&file, &format!("{}{}", issued.certificates, issued.key)) {
+            if let Err(error) = issued.write(&file) {
                 tracing::warn!(%error, "the certificate that the node serves with is not kept");
             }
             use_it(issued);
             tracing::info!("the node serves with a certificate that the API has signed");
+            tokio::time::sleep(MIN_RENEWAL_WAIT).await;
         }
     })
 }
@@ -226,7 +346,7 @@ async fn request(
 async fn answer(client: &ApiClient, name: &str) -> Result<String, BootstrapError> {
     let path = format!("{REQUESTS}/{name}");
     let mut backoff = Backoff::default();
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     let mut is_told = false;
     loop {
         match client.ask::<Value>(Call::get(path.clone())).await {
@@ -335,13 +455,14 @@ fn read_issued(path: &Path) -> Option<IssuedCertificate> {
 }
 
 /// Waits until the certificate in a file is to be renewed; not at all if there is none.
-async fn wait_until_due(path: &Path) {
-    let Some(period) = read_certificate(path) else {
-        return;
-    };
-    let wait = period.wait(Timestamp::now().as_second(), rand::random());
-    if !wait.is_zero() {
-        tokio::time::sleep(wait.max(MIN_RENEWAL_WAIT)).await;
+async fn until_due(path: &Path) {
+    let chance = rand::random();
+    while let Some(period) = read_certificate(path) {
+        let wait = period.wait(Timestamp::now().as_second(), chance);
+        if wait.is_zero() {
+            return;
+        }
+        tokio::time::sleep(wait.min(LOOK_INTERVAL)).await;
     }
 }
 

@@ -78,6 +78,20 @@ impl ApiClientError {
         self.has_code(StatusCode::GONE)
     }
 
+    /// Whether another credential would help.
+    pub(crate) fn is_about_credential(&self) -> bool {
+        match self {
+            Self::Credential(_) => true,
+            Self::Refused { code, .. } => matches!(*code, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN),
+            Self::Connect { .. }
+            | Self::Handshake { .. }
+            | Self::Timeout { .. }
+            | Self::Send(_)
+            | Self::Read(_)
+            | Self::Decode(_) => false,
+        }
+    }
+
     /// Somebody else was faster, or the object is another by now.
     pub(crate) fn is_conflict(&self) -> bool {
         self.has_code(StatusCode::CONFLICT)

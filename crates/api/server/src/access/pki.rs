@@ -1,12 +1,13 @@
 //! The server's own certificate authority, and what it issues.
 //!
 //! It is made at the first start and kept in the data directory, with a key that only the owner can read. Certificates
-//! of the server are made anew at every start; those of clients are handed out in kubeconfig files and not kept. Those files
+//! of the server are made anew at every start, and while it runs ([`super::own_certificate`]); those of clients are handed out in kubeconfig files and not kept. Those files
 //! that the server writes itself get a new certificate when two thirds of the old one's time are over.
 
 use std::fs;
 use std::io;
 use std::net::IpAddr;
+use std::ops::Range;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -22,7 +23,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
 /// How long the authority is good for.
 const AUTHORITY_YEARS: i16 = 10;
-/// How long what it issues is good for; a restart renews it.
+/// How long what it issues is good for.
 const CERTIFICATE_YEARS: i16 = 1;
 /// How long a client certificate is good for that the server itself renews while it runs.
 pub(crate) const RENEWED_DAYS: i16 = 30;
@@ -261,12 +262,16 @@ impl Credential {
 
     /// Whether two thirds of its time are over; also if that cannot be told.
     pub(crate) fn is_due(&self) -> bool {
-        let Ok((_, certificate)) = x509_parser::parse_x509_certificate(&self.certificate) else {
-            return true;
-        };
+        let now = Timestamp::now().as_second();
+        self.first_two_thirds().is_none_or(|time| now >= time.end)
+    }
+
+    /// The time in which there is no need for another, in seconds of the epoch; `None` if that cannot be told.
+    pub(crate) fn first_two_thirds(&self) -> Option<Range<i64>> {
+        let (_, certificate) = x509_parser::parse_x509_certificate(&self.certificate).ok()?;
         let validity = certificate.validity();
         let (start, end) = (validity.not_before.timestamp(), validity.not_after.timestamp());
-        Timestamp::now().as_second() >= start + (end - start) / 3 * 2
+        Some(start..start + (end - start) / 3 * 2)
     }
 }
 

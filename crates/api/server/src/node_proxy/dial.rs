@@ -19,6 +19,7 @@ use tokio_rustls::TlsConnector;
 
 use super::proxy::PodAddress;
 use crate::access::certificates::NodeCertificateVerifier;
+use crate::access::own_certificate::OwnCertificate;
 use crate::access::pki::{Authority, PkiError};
 use crate::registry::object::Object;
 use crate::rest::Body;
@@ -59,8 +60,10 @@ impl std::fmt::Debug for Dialer {
 }
 
 impl Dialer {
-    pub(super) fn new(authority: &Authority) -> Result<Self, PkiError> {
-        let credential = authority.issue_client(CLIENT_NAME, &[crate::access::ADMIN_GROUP])?;
+    pub(super) fn new(authority: &Arc<Authority>) -> Result<Self, PkiError> {
+        let issuer = Arc::clone(authority);
+        let own =
+            OwnCertificate::new(move || issuer.issue_client(CLIENT_NAME, &[crate::access::ADMIN_GROUP]))?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let failed = |error: rustls::Error| PkiError::Use {
             message: error.to_string(),
@@ -74,9 +77,7 @@ impl Dialer {
         };
         let mut anonymous = builder()?.with_no_client_auth();
         anonymous.alpn_protocols = vec![b"http/1.1".to_vec()];
-        let mut config = builder()?
-            .with_client_auth_cert(vec![credential.certificate], credential.key)
-            .map_err(failed)?;
+        let mut config = builder()?.with_client_cert_resolver(Arc::new(own));
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Self {
             connector: TlsConnector::from(Arc::new(config)),

@@ -10,6 +10,7 @@ use tokio_rustls::TlsAcceptor;
 use super::ServeError;
 use crate::access::Authenticator;
 use crate::access::certificates::ClientCertificateVerifier;
+use crate::access::own_certificate::OwnCertificate;
 use crate::access::pki::Authority;
 
 /// Names under which clients on this machine and in Pods know the server.
@@ -22,7 +23,7 @@ const NAMES: [&str; 5] = [
 ];
 
 pub(super) fn acceptor(
-    authority: &Authority,
+    authority: &Arc<Authority>,
     authenticator: &Authenticator,
     address: IpAddr,
     service: Ipv4Addr,
@@ -39,9 +40,11 @@ pub(super) fn acceptor(
         addresses.extend(outward_address());
     }
     let hostname = hostname();
-    let mut names = NAMES.to_vec();
-    names.extend(hostname.as_deref());
-    let credential = authority.issue_server("pulselet-api", &names, &addresses)?;
+    let authority = Arc::clone(authority);
+    let own = OwnCertificate::new(move || {
+        let names: Vec<&str> = NAMES.into_iter().chain(hostname.as_deref()).collect();
+        authority.issue_server("pulselet-api", &names, &addresses)
+    })?;
     let verifier = Arc::new(ClientCertificateVerifier::new(Arc::clone(
         authenticator.verifier(),
     )));
@@ -51,8 +54,7 @@ pub(super) fn acceptor(
         .with_safe_default_protocol_versions()
         .map_err(failed)?
         .with_client_cert_verifier(verifier)
-        .with_single_cert(vec![credential.certificate], credential.key)
-        .map_err(failed)?;
+        .with_cert_resolver(Arc::new(own));
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     resume_no_sessions(&mut config);
     Ok(TlsAcceptor::from(Arc::new(config)))

@@ -43,7 +43,8 @@ impl TestServer {
             runtime.block_on(async move {
                 let server = Server::bind(config).await.expect("the server starts");
                 let certificate = server
-                    .issue_node_certificate("n1", &[[127, 0, 0, 1].into()])
+                    .node_certifier("n1", &[[127, 0, 0, 1].into()])
+                    .issue()
                     .expect("a certificate for a node");
                 let facts = (server.kubeconfig().to_owned(), server.address(), certificate);
                 server

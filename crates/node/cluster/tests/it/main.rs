@@ -2,6 +2,7 @@
 
 mod away;
 mod binding;
+mod certificates;
 mod harness;
 mod mirrors;
 mod objects;
