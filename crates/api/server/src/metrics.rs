@@ -18,7 +18,7 @@ use pulselet_model::{Gate, GateSet};
 
 use crate::registry::resource::{ObjectPath, Subresource};
 use crate::rest::query::Query;
-use crate::rest::route::{self, Route, Verb};
+use crate::rest::route::{Route, Verb};
 
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -56,18 +56,19 @@ struct AnswerLabels {
 }
 
 impl RequestLabels {
-    pub(crate) fn of<B>(request: &Request<B>) -> Self {
-        match route::parse(request.uri().path()) {
-            Ok(Route::Proxy(proxied)) => Self {
+    /// Those of a request; `None` as its route if its path leads nowhere.
+    pub(crate) fn of<B>(request: &Request<B>, route: Option<&Route>) -> Self {
+        match route {
+            Some(Route::Proxy(proxied)) => Self {
                 verb: "CONNECT",
                 ..Self::of_objects(request.method(), &proxied.object, false)
             },
-            Ok(Route::Objects(path)) => {
+            Some(Route::Objects(path)) => {
                 let query = Query::parse(request.uri().query().unwrap_or_default()).ok();
                 let watch = query.and_then(|query| query.flag("watch").ok().flatten());
-                Self::of_objects(request.method(), &path, watch == Some(true))
+                Self::of_objects(request.method(), path, watch == Some(true))
             }
-            Ok(_) | Err(_) => Self {
+            Some(_) | None => Self {
                 verb: method_name(request.method()),
                 group: "",
                 version: "",
@@ -214,13 +215,13 @@ impl ApiMetrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rest::route;
 
-    fn request(method: Method, uri: &str) -> Request<()> {
-        Request::builder()
-            .method(method)
-            .uri(uri)
-            .body(())
-            .expect("a request")
+    fn labels(method: Method, uri: &str) -> RequestLabels {
+        let request = Request::builder().method(method).uri(uri).body(());
+        let request = request.expect("a request");
+        let route = route::parse(request.uri().path());
+        RequestLabels::of(&request, route.as_ref().ok())
     }
 
     #[test]
@@ -232,7 +233,7 @@ mod tests {
             (Method::GET, "/api/v1/pods?watch=true", 200),
             (Method::GET, "/made/up/by/somebody", 404),
         ] {
-            let labels = RequestLabels::of(&request(method, uri));
+            let labels = labels(method, uri);
             let code = StatusCode::from_u16(code).expect("a code");
             metrics.answered(labels, code, Duration::from_millis(3));
         }
@@ -260,7 +261,7 @@ mod tests {
     #[test]
     fn the_rules_and_the_dashboard_know_the_apis_metrics() {
         let metrics = ApiMetrics::new(GateSet::ALL);
-        let labels = RequestLabels::of(&request(Method::GET, "/api/v1/pods"));
+        let labels = labels(Method::GET, "/api/v1/pods");
         metrics.answered(labels, StatusCode::OK, Duration::ZERO);
         let Ok(Route::Objects(path)) = route::parse("/api/v1/pods") else {
             panic!("pods are served");

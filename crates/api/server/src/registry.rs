@@ -22,8 +22,10 @@ mod service_warnings;
 mod services;
 mod writes;
 
+use std::iter::Peekable;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::vec;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -38,7 +40,7 @@ use attendance::Attendance;
 pub(crate) use deletion::Deleted;
 use kinds::Rules;
 use namespaces::OpenNamespaces;
-use object::{DamagedObject, Object, SPLICED_BYTES, is_whole, splice};
+use object::{DamagedObject, Object, is_whole, splice};
 use resource::{Endpoint, ObjectPath, ResourceKind};
 use selector::Selector;
 pub use services::{ParseServiceRangeError, ServiceRange};
@@ -48,8 +50,8 @@ const SELECT_PAGE: usize = 1000;
 /// Bytes of them.
 const SELECT_BYTES: usize = 4 << 20;
 
-/// Room for what a list has beside its items.
-const LIST_BYTES: usize = 512;
+/// Bytes of a list that are made at once.
+const LIST_PART_BYTES: usize = 64 << 10;
 
 /// Reads and changes objects by the rules of their kinds. Clones share one store.
 #[derive(Debug, Clone)]
@@ -404,32 +406,70 @@ impl Registry {
         Ok(self.store.watch(kind.prefix(namespace), after).await?)
     }
 
-    /// A list as JSON.
-    pub(crate) fn render_list(&self, endpoint: Endpoint, listed: &Listed) -> Result<Bytes, ApiError> {
+    /// A list as JSON, bit by bit.
+    pub(crate) fn render_list(self, endpoint: Endpoint, listed: Listed) -> RenderedList {
         let (kind, version) = (endpoint.info().kind, endpoint.group_version.api_version());
-        let sizes = listed
-            .entries
-            .iter()
-            .map(|entry| entry.value.len() + SPLICED_BYTES);
-        let mut out = BytesMut::with_capacity(sizes.sum::<usize>() + LIST_BYTES);
-        let head = format!("{{\"kind\":\"{kind}List\",\"apiVersion\":\"{version}\",\"metadata\":");
-        out.extend_from_slice(head.as_bytes());
-        out.extend_from_slice(listed.metadata().to_string().as_bytes());
-        out.extend_from_slice(b",\"items\":[");
-        let as_stored = self.shows_as_stored(endpoint);
-        for (index, entry) in listed.entries.iter().enumerate() {
-            if index > 0 {
-                out.extend_from_slice(b",");
-            }
+        let metadata = listed.metadata();
+        let head = format!(
+            "{{\"kind\":\"{kind}List\",\"apiVersion\":\"{version}\",\"metadata\":{metadata},\"items\":["
+        );
+        RenderedList {
+            as_stored: self.shows_as_stored(endpoint),
+            registry: self,
+            endpoint,
+            pending: Some(BytesMut::from(head.as_bytes())),
+            entries: listed.entries.into_iter().peekable(),
+        }
+    }
+}
+
+/// Parts of a list as JSON. Each is made when it is wanted, and the objects in it are let go.
+#[derive(Debug)]
+pub(crate) struct RenderedList {
+    registry: Registry,
+    endpoint: Endpoint,
+    as_stored: bool,
+    /// What the next part begins with; `None` after the last one.
+    pending: Option<BytesMut>,
+    entries: Peekable<vec::IntoIter<StoredObject>>,
+}
+
+impl RenderedList {
+    pub(crate) const fn has_more(&self) -> bool {
+        self.pending.is_some()
+    }
+
+    fn part(&mut self, mut out: BytesMut) -> Result<Bytes, ApiError> {
+        out.reserve(LIST_PART_BYTES);
+        while let Some(entry) = self.entries.next() {
             // Whoever listed them has left out what is damaged.
-            if as_stored {
+            if self.as_stored {
                 splice(&mut out, &entry.value, entry.revision);
             } else {
-                self.render(endpoint, entry, &mut out)?;
+                self.registry.render(self.endpoint, &entry, &mut out)?;
+            }
+            let is_last = self.entries.peek().is_none();
+            out.extend_from_slice(if is_last { b"]}" } else { b"," });
+            if out.len() >= LIST_PART_BYTES {
+                break;
             }
         }
-        out.extend_from_slice(b"]}");
         Ok(out.freeze())
+    }
+}
+
+impl Iterator for RenderedList {
+    type Item = Result<Bytes, ApiError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut out = self.pending.take()?;
+        if self.entries.len() == 0 {
+            out.extend_from_slice(b"]}");
+            return Some(Ok(out.freeze()));
+        }
+        let part = self.part(out);
+        self.pending = (self.entries.len() > 0).then(BytesMut::new);
+        Some(part)
     }
 }
 

@@ -18,7 +18,7 @@ use crate::store::{Integrity, Revision, StoredObject};
 const HEAD: &[u8] = b"{\"metadata\":{";
 
 /// More than splicing adds to a value.
-pub(crate) const SPLICED_BYTES: usize = 48;
+const SPLICED_BYTES: usize = 48;
 
 /// The annotation of a Pod that only shows what a node runs from a file.
 pub(crate) const MIRROR_POD: &str = "kubernetes.io/config.mirror";

@@ -40,7 +40,11 @@ pub(super) fn full(bytes: Bytes) -> Body {
 }
 
 pub(super) fn bytes_answer(code: StatusCode, bytes: Bytes, wire: WireFormat) -> Response<Body> {
-    let mut answer = Response::new(full(bytes));
+    body_answer(code, full(bytes), wire)
+}
+
+pub(super) fn body_answer(code: StatusCode, body: Body, wire: WireFormat) -> Response<Body> {
+    let mut answer = Response::new(body);
     *answer.status_mut() = code;
     let headers = answer.headers_mut();
     let content_type = match wire {

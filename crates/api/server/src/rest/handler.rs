@@ -101,7 +101,9 @@ impl Handler {
         source: SocketAddr,
         request: Request<Body>,
     ) -> BoxFuture<'static, Response<Body>> {
-        let (asked, began) = (RequestLabels::of(&request), Instant::now());
+        let began = Instant::now();
+        let route = route::parse(request.uri().path());
+        let asked = RequestLabels::of(&request, route.as_ref().ok());
         let (audited, request) = match &self.audit {
             Some(audit) => {
                 let record = AuditRecord::new(&request, caller.as_ref().ok(), source);
@@ -115,7 +117,7 @@ impl Handler {
                 audited.received().await;
             }
             let answered = match caller {
-                Ok(identity) => self.answer(identity, request).await,
+                Ok(identity) => self.answer(identity, route, request).await,
                 Err(error) => Err(error),
             };
             let answer = answered.unwrap_or_else(|error| failure(&error));
@@ -127,9 +129,13 @@ impl Handler {
         })
     }
 
-    async fn answer(&self, identity: Identity, request: Request<Body>) -> Result<Response<Body>, ApiError> {
+    async fn answer(
+        &self,
+        identity: Identity,
+        route: Result<Route, ApiError>,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, ApiError> {
         let path = request.uri().path().to_owned();
-        let route = route::parse(&path);
         match route {
             Ok(Route::Objects(object)) => self.objects(identity, object, request).await,
             Ok(Route::Proxy(proxied)) => self.proxy(&identity, &proxied, request).await,

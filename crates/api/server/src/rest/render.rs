@@ -1,15 +1,22 @@
 //! Objects and lists in the form a client asked for.
 
+use std::iter;
+
 use bytes::{BufMut, Bytes, BytesMut};
+use futures_util::stream;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::Frame;
 use serde_json::{Value, json};
 
 use crate::registry::object::Object;
 use crate::registry::resource::Endpoint;
 use crate::registry::{Listed, Registry};
 use crate::rest::accept::{Form, View, WireFormat};
+use crate::rest::answer::full;
 use crate::rest::protobuf;
 use crate::rest::status::ApiError;
 use crate::rest::table;
+use crate::rest::{Body, BodyError};
 use crate::store::StoredObject;
 
 /// Appends one stored object as JSON.
@@ -73,6 +80,28 @@ pub(crate) fn render_list(
     registry: &Registry,
     endpoint: Endpoint,
     form: Form,
+    listed: Listed,
+) -> Result<Body, ApiError> {
+    if !form.is_plain() {
+        return render_whole_list(registry, endpoint, form, &listed).map(full);
+    }
+    let mut parts = registry.clone().render_list(endpoint, listed);
+    match parts.next() {
+        Some(first) if parts.has_more() => {
+            let parts = iter::once(first).chain(parts);
+            let frames = parts.map(|part| part.map(Frame::data).map_err(BodyError::from));
+            Ok(StreamBody::new(stream::iter(frames)).boxed_unsync())
+        }
+        Some(only) => only.map(full),
+        None => Ok(full(Bytes::new())),
+    }
+}
+
+/// A list that is made all at once.
+fn render_whole_list(
+    registry: &Registry,
+    endpoint: Endpoint,
+    form: Form,
     listed: &Listed,
 ) -> Result<Bytes, ApiError> {
     let decoded = || -> Result<Vec<Object>, ApiError> {
@@ -80,7 +109,6 @@ pub(crate) fn render_list(
         Ok(objects.collect::<Result<_, _>>()?)
     };
     let value = match form.view {
-        View::Objects if form.wire == WireFormat::Json => return registry.render_list(endpoint, listed),
         View::Objects => {
             let shown = decoded()?
                 .into_iter()

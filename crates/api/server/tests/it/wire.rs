@@ -401,6 +401,35 @@ async fn a_watch_of_many_objects_begins_with_all_of_them() {
     );
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_that_is_sent_in_parts_is_one_document() {
+    let server = TestServer::start();
+    let mut client = Client::admin(&server).await;
+    let (text, path) = ("x".repeat(30_000), "/api/v1/namespaces/kube-public/configmaps");
+    client
+        .json(Method::DELETE, &format!("{path}/kube-root-ca.crt"), None)
+        .await;
+    let mut expected = Vec::new();
+    // None, one part, and several that end within and at the end of the list.
+    for count in 0..6 {
+        let (code, list) = client.get(path).await;
+        assert_eq!((code, &list["kind"]), (200, &json!("ConfigMapList")), "{count}");
+        let items = list["items"].as_array().expect("items");
+        let names: Vec<&str> = items
+            .iter()
+            .filter(|item| {
+                item["data"]["text"] == json!(text) && item["metadata"]["resourceVersion"].is_string()
+            })
+            .map(|item| item["metadata"]["name"].as_str().expect("a name"))
+            .collect();
+        assert_eq!(names, expected);
+        let name = format!("m{count}");
+        let map = json!({"metadata": {"name": name}, "data": {"text": text}});
+        assert_eq!(client.post(path, &map).await.0, 201);
+        expected.push(name);
+    }
+}
+
 fn rand_text() -> String {
     use std::sync::atomic::{AtomicU32, Ordering};
     static COUNTER: AtomicU32 = AtomicU32::new(0);

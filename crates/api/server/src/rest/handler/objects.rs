@@ -21,7 +21,9 @@ use crate::registry::selector::Selector;
 use crate::registry::{Deleted, Written};
 use crate::rest::Body;
 use crate::rest::accept::{self, Form, WireFormat};
-use crate::rest::answer::{add_warnings, bytes_answer, full, json_answer, success, value_answer};
+use crate::rest::answer::{
+    add_warnings, body_answer, bytes_answer, full, json_answer, success, value_answer,
+};
 use crate::rest::body::{self, Encoding, Parsed};
 use crate::rest::protobuf;
 use crate::rest::query::{DeleteOptions, ListOptions, Query, WriteOptions};
@@ -197,8 +199,8 @@ impl Handler {
                 "stored objects are damaged: {damaged}; restore a backup, or delete them"
             )));
         }
-        let list = render_list(&self.registry, endpoint, form, &listed)?;
-        let mut answer = bytes_answer(StatusCode::OK, list, form.wire);
+        let list = render_list(&self.registry, endpoint, form, listed)?;
+        let mut answer = body_answer(StatusCode::OK, list, form.wire);
         if !damaged.is_empty() {
             let warning = format!("damaged objects are left out, restore a backup or delete them: {damaged}");
             add_warnings(&mut answer, &[warning]);
@@ -345,8 +347,8 @@ impl Handler {
             .delete_collection(endpoint, namespace, list, &options)
             .await?;
         let form = call.form()?;
-        let list = render_list(&self.registry, endpoint, form, &listed)?;
-        Ok(bytes_answer(StatusCode::OK, list, form.wire))
+        let list = render_list(&self.registry, endpoint, form, listed)?;
+        Ok(body_answer(StatusCode::OK, list, form.wire))
     }
 
     /// Passes a request on to the Pod's node.
