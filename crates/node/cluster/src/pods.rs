@@ -68,8 +68,20 @@ impl TrackedPod {
         // Who wrote which field is half of a pod, and nothing to the node.
         pod.metadata.managed_fields = None;
         let older = |known: &Arc<Pod>| uid(known) == uid(&pod) && version(&pod) < version(known);
-        if !self.api.as_ref().is_some_and(older) {
-            self.api = Some(Arc::new(pod));
+        if self.api.as_ref().is_some_and(older) {
+            return;
+        }
+        // Somebody else may have written over what the API had taken.
+        if self.api.as_ref().is_none_or(|known| known.status != pod.status) {
+            self.acknowledged = None;
+        }
+        self.api = Some(Arc::new(pod));
+    }
+
+    /// Remembers a status that the API has taken, unless a newer version of the pod is known than that of the answer.
+    fn acknowledge(&mut self, of: String, status: PodStatus, answered: Option<u64>) {
+        if self.api.as_ref().is_some_and(|api| version(api) == answered) {
+            self.acknowledged = Some((of, status));
         }
     }
 
@@ -537,13 +549,14 @@ impl Pods {
         match answer {
             Ok(pod) => {
                 self.backoff.reset();
-                match what {
-                    Sent::Status(status) => entry.acknowledged = Some((of, *status)),
-                    Sent::Removal => forget(entry, &of),
-                    Sent::Mirror => {}
-                }
+                let answered = pod.as_deref().and_then(version);
                 if let Some(pod) = pod {
                     entry.note_answer(*pod);
+                }
+                match what {
+                    Sent::Status(status) => entry.acknowledge(of, *status, answered),
+                    Sent::Removal => forget(entry, &of),
+                    Sent::Mirror => {}
                 }
                 self.waiting.insert(name);
             }

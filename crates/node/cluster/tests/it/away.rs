@@ -55,6 +55,19 @@ async fn a_deletion_that_the_node_missed_is_carried_out_when_it_is_back() {
 }
 
 #[tokio::test]
+async fn a_pod_is_said_to_be_ready_again_that_somebody_else_called_unready() {
+    let world = World::new().await;
+    world.run(&pod("web", &json!({}))).await;
+    world.api().until_ready("web").await;
+    // As the API does that sees the node's lease a moment later than the node's word about its pods.
+    let unready = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
+    let path = format!("{PODS}/web/status");
+    let (code, answer) = world.api().request(Method::PATCH, &path, Some(&unready)).await;
+    assert_eq!(code, 200, "{answer}");
+    world.api().until_ready("web").await;
+}
+
+#[tokio::test]
 async fn an_agent_that_starts_without_the_api_ends_nothing() {
     let mut world = World::new().await;
     world.run(&pod("web", &json!({}))).await;
