@@ -33,6 +33,7 @@ use crate::cni::CniOptions;
 use firewall::FirewallError;
 pub(crate) use firewall::Forward;
 use forwarding::Forwarding;
+pub(crate) use forwarding::tidy_up as tidy_up_forwarding;
 use link_settings::ProtectError;
 use netlink::{Netlink, Peer};
 use services::ServiceState;
@@ -600,6 +601,25 @@ mod tests {
             // It comes back and knows no sandbox.
             network("one", shared.path()).remove_strays().expect("cleans up");
             assert!(!forwards());
+            assert_eq!(rules(), "");
+        });
+    }
+
+    #[test]
+    fn a_bridge_is_let_through_also_where_the_record_of_another_was_removed() {
+        in_namespace(|| {
+            let shared = tempfile::tempdir().expect("a directory");
+            let [one, two] = ["one", "two"].map(|name| network(name, shared.path()));
+            let pod = SandboxId::new("pod");
+            one.register(&pod, Vec::new()).expect("is made");
+            fs::remove_dir_all(shared.path()).expect("is removed");
+            two.register(&pod, Vec::new()).expect("is made");
+            let limit = rules();
+            let (_, limit) = limit.split_once("table ip pulselet_forwarding").expect("a table");
+            assert!(limit.contains("\"two\""), "{limit}");
+            one.disconnect(&pod, addresses(&one)).expect("is gone");
+            two.disconnect(&pod, addresses(&two)).expect("is gone");
+            assert!(!forwards(), "nobody needs it");
             assert_eq!(rules(), "");
         });
     }

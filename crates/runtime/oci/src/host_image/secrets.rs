@@ -89,7 +89,8 @@ pub fn announce_data_dir(data_dir: &Path) -> io::Result<()> {
     fs::write(Path::new(ANNOUNCED).join(name), path.as_os_str().as_bytes())
 }
 
-/// Takes a data directory back that is gone, or about to go. Nothing is left of agents that are all gone.
+/// Takes a data directory back that is gone, or about to go. Nothing is left of agents that are all gone, except what says
+/// how the machine is to be put back: a data directory can go while its bridge stays.
 pub fn forget_data_dir(data_dir: &Path) {
     let path = data_dir.canonicalize().unwrap_or_else(|_| data_dir.to_owned());
     let name = format!("{:016x}", crate::runtime::tag(&path));
@@ -98,7 +99,9 @@ pub fn forget_data_dir(data_dir: &Path) {
     if announced(Path::new(ANNOUNCED)).is_empty()
         && let Some(shared) = Path::new(ANNOUNCED).parent()
     {
-        let _ = fs::remove_dir_all(shared);
+        crate::network::tidy_up_forwarding();
+        let _ = fs::remove_dir(ANNOUNCED);
+        let _ = fs::remove_dir(shared);
     }
 }
 

@@ -5,7 +5,7 @@
 //! down, before it changes, in a directory that all of them share and that lasts as long as the setting does: until the
 //! machine restarts. Whoever takes the last bridge away puts it back, also for an agent that was killed. A machine that
 //! forwarded before is left as it is. On one that did not, packets between links that are not ours stay unforwarded: the
-//! table `pulselet_forwarding` drops them.
+//! table `pulselet_forwarding` drops them. The table is also what is believed where the record was removed by others.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,6 +13,8 @@ use std::{
     io::{self, Read as _},
     os::unix::fs::{DirBuilderExt as _, MetadataExt as _},
     path::{Path, PathBuf},
+    process::Command,
+    sync::OnceLock,
 };
 
 use pulselet_shim::record::{self, Durability};
@@ -58,6 +60,8 @@ struct Before {
 #[derive(Debug)]
 pub(crate) struct Forwarding {
     dir: PathBuf,
+    /// Whether the machine forwarded for others when this was first looked at.
+    is_unlimited: OnceLock<bool>,
 }
 
 impl Default for Forwarding {
@@ -72,6 +76,7 @@ impl Forwarding {
         let namespace = fs::metadata("/proc/thread-self/ns/net").map_or(0, |metadata| metadata.ino());
         Self {
             dir: dir.join(namespace.to_string()),
+            is_unlimited: OnceLock::new(),
         }
     }
 
@@ -81,10 +86,14 @@ impl Forwarding {
         let former = record::read::<Before>(&self.dir, RECORD_FILE)?;
         let mut before = match former {
             Some(before) => before,
-            None if read_setting("ip_forward").as_deref() == Some("1") => return Ok(()),
-            None => Before {
+            None if read_setting("ip_forward").as_deref() != Some("1") => Before {
                 settings: current_settings(),
                 bridges: BTreeSet::new(),
+            },
+            None if *self.is_unlimited.get_or_init(|| limited_bridges().is_none()) => return Ok(()),
+            None => Before {
+                settings: BTreeMap::new(),
+                bridges: limited_bridges().unwrap_or_default(),
             },
         };
         before.bridges.retain(|name| link_exists(name));
@@ -121,21 +130,61 @@ impl Forwarding {
 
     /// Held until it is dropped.
     fn lock(&self) -> Result<File, ForwardingError> {
+        let path = self.dir.join(LOCK_FILE);
         let open = || {
             DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
-            let file = File::options()
-                .create(true)
-                .truncate(false)
-                .write(true)
-                .open(self.dir.join(LOCK_FILE))?;
+            let mut options = File::options();
+            let file = options.create(true).truncate(false).write(true).open(&path)?;
             file.lock()?;
-            Ok(file)
+            let is_there = fs::metadata(&path)
+                .is_ok_and(|found| file.metadata().is_ok_and(|own| own.ino() == found.ino()));
+            Ok(is_there.then_some(file))
         };
-        open().map_err(|source| ForwardingError::Directory {
+        let failed = |source| ForwardingError::Directory {
             path: self.dir.clone(),
             source,
-        })
+        };
+        loop {
+            // Somebody may have tidied up between opening and locking.
+            if let Some(file) = open().map_err(failed)? {
+                return Ok(file);
+            }
+        }
     }
+}
+
+/// Removes the directory that agents share, if none of them needs it.
+pub(crate) fn tidy_up() {
+    tidy(Path::new(SHARED_DIR));
+}
+
+fn tidy(shared: &Path) {
+    for entry in fs::read_dir(shared).into_iter().flatten().flatten() {
+        let path = entry.path().join(LOCK_FILE);
+        let is_free = File::open(&path).is_ok_and(|lock| {
+            let is_unused = lock.try_lock().is_ok() && !entry.path().join(RECORD_FILE).exists();
+            is_unused && fs::remove_file(&path).is_ok()
+        });
+        if is_free {
+            // Not if somebody has begun anew in it.
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+    let _ = fs::remove_dir(shared);
+}
+
+/// The bridges that the table lets through; `None` if there is no table.
+fn limited_bridges() -> Option<BTreeSet<String>> {
+    let output = Command::new("nft").args(["list", "table", "ip", TABLE]).output();
+    let output = output.ok().filter(|output| output.status.success())?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let quoted = text.split('"').skip(1).step_by(2);
+    Some(
+        quoted
+            .filter(|name| link_exists(name))
+            .map(str::to_owned)
+            .collect(),
+    )
 }
 
 /// Links that forwarded one by one, and whether redirects were heeded: the kernel changes both with forwarding.
@@ -193,4 +242,36 @@ fn limit(bridges: &BTreeSet<String>) -> String {
 
 fn no_limit() -> String {
     format!("add table ip {TABLE}\ndelete table ip {TABLE}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_agents_share_is_removed_only_while_none_of_them_needs_it() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let shared = directory.path().join("forwarding");
+        let forwarding = Forwarding::in_directory(&shared);
+        let held = forwarding.lock().expect("locks");
+        tidy(&shared);
+        assert!(forwarding.dir.join(LOCK_FILE).exists(), "somebody is at it");
+        record::write(
+            &forwarding.dir,
+            RECORD_FILE,
+            &Before::default(),
+            Durability::Process,
+        )
+        .expect("writes");
+        drop(held);
+        tidy(&shared);
+        assert!(
+            forwarding.dir.join(RECORD_FILE).exists(),
+            "the machine is to be put back"
+        );
+        fs::remove_file(forwarding.dir.join(RECORD_FILE)).expect("is removed");
+        tidy(&shared);
+        assert!(!shared.exists());
+        forwarding.lock().expect("begins anew");
+    }
 }
