@@ -170,18 +170,8 @@ impl Selection {
     }
 }
 
-/// Whether an address means another machine to each who reads it. The API takes none of them for an endpoint; a Pod in the
-/// network of a machine that has no other has one.
-const fn is_of_one_machine(address: IpAddr) -> bool {
-    let is_link_local = match address {
-        IpAddr::V4(address) => address.is_link_local(),
-        IpAddr::V6(address) => address.is_unicast_link_local(),
-    };
-    is_link_local || address.is_loopback() || address.is_unspecified()
-}
-
 impl Member {
-    /// `None` if the Pod has no address at which others reach it, or has ended.
+    /// `None` if the Pod has no address, or has ended.
     pub(super) fn new(pod: &Object) -> Option<Self> {
         let value = pod.value();
         if matches!(pod.text("/status/phase"), "Succeeded" | "Failed") {
@@ -192,7 +182,6 @@ impl Member {
             .into_iter()
             .flatten()
             .filter_map(|address| address["ip"].as_str()?.parse().ok())
-            .filter(|address| !is_of_one_machine(*address))
             .collect();
         if addresses.is_empty() {
             return None;
@@ -406,18 +395,6 @@ mod tests {
                 "conditions": [{"type": "Ready", "status": ready}]},
         });
         Member::new(&Object::new(object).unwrap()).unwrap()
-    }
-
-    #[test]
-    fn a_pod_that_only_its_own_machine_reaches_is_no_endpoint() {
-        let with = |addresses: &[&str]| {
-            let addresses: Vec<Value> = addresses.iter().map(|ip| json!({"ip": ip})).collect();
-            let pod = json!({"metadata": {"name": "a"}, "status": {"phase": "Running", "podIPs": addresses}});
-            Member::new(&Object::new(pod).unwrap())
-        };
-        assert!(with(&["127.0.0.1"]).is_none() && with(&["::1", "fe80::1", "169.254.1.1"]).is_none());
-        let member = with(&["127.0.0.1", "192.0.2.1"]).unwrap();
-        assert_eq!(member.addresses, [IpAddr::from([192, 0, 2, 1])]);
     }
 
     fn addresses(slice: &Value) -> Vec<String> {

@@ -4,7 +4,6 @@
 //! kinds have upstream's names and defaults, and the few checks that keep nonsense out of the store.
 
 mod access;
-mod addresses;
 mod event;
 mod plain;
 mod pod;

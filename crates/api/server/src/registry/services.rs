@@ -24,7 +24,7 @@ const NODE_PORTS: std::ops::RangeInclusive<i64> = 30_000..=32_767;
 /// A Service without an address of its own.
 const HEADLESS: &str = "None";
 /// The Service by which Pods find this server.
-pub(super) const KUBERNETES: &str = "kubernetes";
+const KUBERNETES: &str = "kubernetes";
 /// Changed by every ticket.
 const TURN: &str = "/turns/services";
 /// How often a ticket is asked for that others are faster with.

@@ -7,8 +7,8 @@
 use pulselet_model::{CauseReason, FieldError, Pod};
 use serde_json::{Map, Value, json};
 
+use super::access;
 use super::{Admitted, Refusal, Rules};
-use super::{access, addresses};
 use super::{
     copy_field, finish, immutable_metadata, invalid, keep_system_metadata, metadata_errors, required,
 };
@@ -198,7 +198,6 @@ fn errors(kind: PlainKind, object: &Object, rules: Rules) -> Result<Vec<FieldErr
         errors.extend(template_errors(object, pointer, *ending, rules)?);
     }
     errors.extend(access::errors(kind, object));
-    errors.extend(addresses::errors(kind.info().kind, object));
     if kind.info().kind == "Service" {
         errors.extend(service_errors(object));
     }
