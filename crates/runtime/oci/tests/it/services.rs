@@ -71,6 +71,19 @@ async fn two_pods() -> (World, SandboxId, [IpAddr; 2], PodNetwork) {
     (world, second, addresses, network)
 }
 
+/// What the host sends to a service is sent to a pod only after a route for it was found: there must be one, to wherever. A
+/// machine without a network has none.
+fn ensure_route(address: Ipv4Addr, pod: IpAddr) {
+    let ip = |arguments: &[&str]| {
+        let output = Command::new("ip").args(arguments).output();
+        output.expect("ip runs").status.success()
+    };
+    let (address, pod) = (address.to_string(), pod.to_string());
+    if !ip(&["route", "get", &address]) {
+        assert!(ip(&["route", "add", &address, "via", &pod]), "a route is made");
+    }
+}
+
 /// What a pod hears from an address and port.
 async fn ask_from(world: &World, sandbox: &SandboxId, name: &str, how: &str) -> String {
     let script = format!("import socket\n{how}\nopen('/shared/{name}','wb').write(answer+b'\\n')");
@@ -94,6 +107,7 @@ async fn a_service_leads_to_its_pods_from_pods_and_from_the_host() {
     }
     let (world, second, [one, two], network) = two_pods().await;
     let address = service(one);
+    ensure_route(address, one);
     let (of_host, of_pod) = (SocketAddr::from((address, 80)), by_tcp(address, 80));
     let set = |routes: Vec<ServiceRoute>| network.set_services(routes).expect("nft takes them");
     set(vec![route(address, Protocol::Tcp, &[one, two])]);
