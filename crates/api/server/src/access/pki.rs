@@ -1,8 +1,9 @@
 //! The server's own certificate authority, and what it issues.
 //!
 //! It is made at the first start and kept in the data directory, with a key that only the owner can read. Certificates
-//! of the server are made anew at every start, and while it runs ([`super::own_certificate`]); those of clients are handed out in kubeconfig files and not kept. Those files
-//! that the server writes itself get a new certificate when two thirds of the old one's time are over.
+//! of the server are made anew at every start, and while it runs ([`super::own_certificate`]); those of clients are handed
+//! out in kubeconfig files and not kept. Those files that the server writes itself get a new certificate when two thirds of
+//! the old one's time are over.
 
 use std::fs;
 use std::io;
