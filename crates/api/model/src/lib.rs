@@ -41,7 +41,9 @@ pub use decode::{
 pub use dropping::{gates_in_use, hide_disabled, keep_accepted};
 pub use field::{CauseReason, FieldError};
 pub use gates::{Gate, GateError, GateSet};
-pub use objects::{MAX_DATA_BYTES, admit_config_map, admit_secret, data_key_error, data_size_error};
+pub use objects::{
+    MAX_DATA_BYTES, NODE_PORTS, admit_config_map, admit_secret, data_key_error, data_size_error,
+};
 pub use pod::{Container, ContainerPort, EphemeralContainer, Pod, PodOs, PodSpec};
 pub use probe::{
     ExecAction, GrpcAction, HttpGetAction, HttpHeader, IntOrString, Lifecycle, LifecycleHandler, Probe,

@@ -2,6 +2,7 @@
 //! is checked: names, keys, size.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
@@ -12,6 +13,8 @@ use crate::validation::{NameRule, validate_metadata};
 
 /// Bytes of data in one config map or secret, as upstream has it.
 pub const MAX_DATA_BYTES: usize = 1024 * 1024;
+/// Ports of nodes that Services may have.
+pub const NODE_PORTS: RangeInclusive<u16> = 30_000..=32_767;
 /// Longest key, in bytes.
 const MAX_KEY: usize = 253;
 

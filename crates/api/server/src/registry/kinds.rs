@@ -7,6 +7,7 @@ mod access;
 mod event;
 mod plain;
 mod pod;
+mod service;
 mod simple;
 
 use pulselet_model::openapi::api::{coordination, core, events};
@@ -22,6 +23,8 @@ use crate::rest::body::{self, Parsed, Step};
 use crate::rest::query::FieldValidation;
 use crate::rest::status::ApiError;
 use crate::schema;
+
+pub(super) use service::has_node_ports;
 
 /// Which rules for Pods the server was configured with.
 #[derive(Debug, Clone, Copy)]

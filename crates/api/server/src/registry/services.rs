@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use pulselet_model::FieldError;
+use pulselet_model::{FieldError, NODE_PORTS};
 use serde_json::{Value, json};
 use tokio::sync::MutexGuard;
 
@@ -19,8 +19,6 @@ use super::{Registry, Written};
 use crate::rest::status::{ApiError, StatusReason};
 use crate::store::{Expect, Revision, Swap, Swapped};
 
-/// Ports of nodes that Services may have.
-const NODE_PORTS: std::ops::RangeInclusive<i64> = 30_000..=32_767;
 /// A Service without an address of its own.
 const HEADLESS: &str = "None";
 /// The Service by which Pods find this server.
@@ -286,10 +284,17 @@ fn addresses(service: &Object) -> impl Iterator<Item = &str> {
     listed.filter(|address| *address != HEADLESS)
 }
 
+/// The node ports that a Service has. One of a type that has none keeps others from none.
 fn node_ports(service: &Object) -> impl Iterator<Item = i64> {
+    let has_some = kinds::has_node_ports(service.text("/spec/type"));
     let ports = service.value().pointer("/spec/ports").and_then(Value::as_array);
-    let ports = ports.into_iter().flatten();
-    ports.filter_map(|port| port["nodePort"].as_i64().filter(|port| *port > 0))
+    let ports = ports.filter(|_| has_some).into_iter().flatten();
+    ports.filter_map(asked_port)
+}
+
+/// Zero asks for any.
+fn asked_port(port: &Value) -> Option<i64> {
+    port["nodePort"].as_i64().filter(|port| *port != 0)
 }
 
 /// Gives a Service what it needs of what is left, and keeps what it has.
@@ -310,7 +315,7 @@ pub(super) fn assign(
     }
     let mut errors = Vec::new();
     assign_address(service, old, taken, &mut errors);
-    if matches!(kind.as_str(), "NodePort" | "LoadBalancer") {
+    if kinds::has_node_ports(&kind) {
         assign_ports(service, old, taken, &mut errors);
     }
     if errors.is_empty() { Ok(()) } else { Err(errors) }
@@ -389,58 +394,59 @@ fn assign_address(
 fn assign_ports(service: &mut Object, old: Option<&Object>, taken: &Taken<'_>, errors: &mut Vec<FieldError>) {
     let own: HashSet<i64> = old.into_iter().flat_map(node_ports).collect();
     let asked: HashSet<i64> = node_ports(service).collect();
-    let before: Vec<Value> = old
-        .and_then(|old| old.value().pointer("/spec/ports"))
-        .and_then(Value::as_array)
-        .cloned()
-        .unwrap_or_default();
-    let mut free = NODE_PORTS.filter(|port| !taken.ports.contains(port) && !asked.contains(port));
+    let mut free = NODE_PORTS
+        .map(i64::from)
+        .filter(|port| !taken.ports.contains(port) && !asked.contains(port));
     let ports = service
         .value_mut()
         .pointer_mut("/spec/ports")
         .and_then(Value::as_array_mut);
-    for (index, port) in ports.into_iter().flatten().enumerate() {
-        let kept = || {
-            let same =
-                |other: &&Value| other["port"] == port["port"] && other["protocol"] == port["protocol"];
-            before
-                .iter()
-                .find(same)
-                .and_then(|other| other["nodePort"].as_i64())
+    let Some(ports) = ports else { return };
+    let mut used: HashSet<(String, i64)> = ports
+        .iter()
+        .filter_map(|port| Some((protocol(port), asked_port(port)?)))
+        .collect();
+    for (index, port) in ports.iter_mut().enumerate() {
+        let Some(number) = asked_port(port) else {
+            let kept = port_before(old, port).filter(|number| used.insert((protocol(port), *number)));
+            match kept.or_else(|| free.next()) {
+                Some(number) => port["nodePort"] = json!(number),
+                None => errors.push(port_error(
+                    index,
+                    0,
+                    "failed to allocate a nodePort: range is full",
+                )),
+            }
+            continue;
         };
-        match port["nodePort"].as_i64().filter(|port| *port > 0) {
-            Some(number) if !NODE_PORTS.contains(&number) => {
-                let detail =
-                    "provided port is not in the valid range. The range of valid ports is 30000-32767";
-                errors.push(invalid(
-                    &format!("spec.ports[{index}].nodePort"),
-                    &json!(number),
-                    detail,
-                ));
-            }
-            Some(number) if taken.ports.contains(&number) && !own.contains(&number) => {
-                let detail = "provided port is already allocated";
-                errors.push(invalid(
-                    &format!("spec.ports[{index}].nodePort"),
-                    &json!(number),
-                    detail,
-                ));
-            }
-            Some(_) => {}
-            None => {
-                if let Some(number) = kept().or_else(|| free.next()) {
-                    port["nodePort"] = json!(number);
-                } else {
-                    let detail = "failed to allocate a nodePort: range is full";
-                    errors.push(invalid(
-                        &format!("spec.ports[{index}].nodePort"),
-                        &json!(0),
-                        detail,
-                    ));
-                }
-            }
+        if !is_node_port(number) {
+            let detail = "provided port is not in the valid range. The range of valid ports is 30000-32767";
+            errors.push(port_error(index, number, detail));
+        } else if taken.ports.contains(&number) && !own.contains(&number) {
+            errors.push(port_error(index, number, "provided port is already allocated"));
         }
     }
+}
+
+/// The node port that the Service had for this port.
+fn port_before(old: Option<&Object>, port: &Value) -> Option<i64> {
+    let old = old.filter(|old| kinds::has_node_ports(old.text("/spec/type")))?;
+    let before = old.value().pointer("/spec/ports")?.as_array()?;
+    let same = |other: &&Value| other["port"] == port["port"] && other["protocol"] == port["protocol"];
+    let number = before.iter().find(same).and_then(asked_port);
+    number.filter(|number| is_node_port(*number))
+}
+
+fn is_node_port(number: i64) -> bool {
+    u16::try_from(number).is_ok_and(|number| NODE_PORTS.contains(&number))
+}
+
+fn protocol(port: &Value) -> String {
+    port["protocol"].as_str().unwrap_or_default().to_owned()
+}
+
+fn port_error(index: usize, number: i64, detail: &str) -> FieldError {
+    invalid(&format!("spec.ports[{index}].nodePort"), &json!(number), detail)
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ mod proxy;
 mod rbac;
 mod restriction;
 mod revocation;
+mod service_ports;
 mod signing;
 mod store;
 mod wire;

@@ -7,8 +7,8 @@
 use pulselet_model::{CauseReason, FieldError, Pod};
 use serde_json::{Map, Value, json};
 
-use super::access;
 use super::{Admitted, Refusal, Rules};
+use super::{access, service};
 use super::{
     copy_field, finish, immutable_metadata, invalid, keep_system_metadata, metadata_errors, required,
 };
@@ -58,7 +58,10 @@ pub(super) fn admit_create(kind: PlainKind, object: Object, rules: Rules) -> Res
         "DaemonSet" => count_template(&mut object, 1),
         _ => {}
     }
-    let errors = errors(kind, &object, rules)?;
+    let mut errors = errors(kind, &object, rules)?;
+    if kind.info().kind == "Service" {
+        errors.extend(service::errors(&object));
+    }
     finish(object, errors)
 }
 
@@ -81,6 +84,10 @@ pub(super) fn admit_update(
         copy_field(&mut object, old, "status");
     }
     fill(kind, &mut object);
+    let is_whole_service = kind.info().kind == "Service" && subresource.is_none();
+    if is_whole_service {
+        service::drop_fields_of_old_type(&mut object, old);
+    }
     if kind.row().has_generation && wanted(&object) != wanted(old) {
         let before = old.metadata().get("generation").and_then(Value::as_i64);
         object.set_meta("generation", json!(before.unwrap_or(0) + 1));
@@ -92,6 +99,10 @@ pub(super) fn admit_update(
         count_template(&mut object, count);
     }
     let mut errors = errors(kind, &object, rules)?;
+    // A status can be reported of a Service that an earlier build stored without these checks.
+    if is_whole_service {
+        errors.extend(service::errors(&object));
+    }
     errors.extend(immutable_metadata(&object, old));
     errors.extend(changed_for_good(kind, &object, old));
     finish(object, errors)
@@ -198,9 +209,6 @@ fn errors(kind: PlainKind, object: &Object, rules: Rules) -> Result<Vec<FieldErr
         errors.extend(template_errors(object, pointer, *ending, rules)?);
     }
     errors.extend(access::errors(kind, object));
-    if kind.info().kind == "Service" {
-        errors.extend(service_errors(object));
-    }
     Ok(errors)
 }
 
@@ -329,49 +337,6 @@ fn template_errors(
         Ending::Never | Ending::Wanted | Ending::Any => {}
     }
     Ok(errors)
-}
-
-fn service_errors(service: &Object) -> Vec<FieldError> {
-    let kind = service.text("/spec/type");
-    let mut errors = Vec::new();
-    let ports = service.value().pointer("/spec/ports").and_then(Value::as_array);
-    let ports = ports.map(Vec::as_slice).unwrap_or_default();
-    let headless = service.text("/spec/clusterIP") == "None";
-    if ports.is_empty() && kind != "ExternalName" && !headless {
-        errors.push(required("spec.ports", ""));
-    }
-    if kind == "ExternalName" && service.text("/spec/externalName").is_empty() {
-        errors.push(required("spec.externalName", ""));
-    }
-    let known = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
-    if !known.contains(&kind) {
-        let shown: Vec<String> = known.iter().map(|name| format!("{name:?}")).collect();
-        errors.push(FieldError {
-            field: "spec.type".to_owned(),
-            reason: CauseReason::NotSupported,
-            message: format!(
-                "Unsupported value: {kind:?}: supported values: {}",
-                shown.join(", ")
-            ),
-        });
-    }
-    for (index, port) in ports.iter().enumerate() {
-        let field = |name: &str| format!("spec.ports[{index}].{name}");
-        if ports.len() > 1 && port["name"].as_str().unwrap_or_default().is_empty() {
-            errors.push(required(&field("name"), ""));
-        }
-        for name in ["port", "targetPort"] {
-            let number = port[name].as_i64();
-            if number.is_some_and(|number| !(1..=65_535).contains(&number)) {
-                errors.push(invalid(
-                    &field(name),
-                    &port[name],
-                    "must be between 1 and 65535, inclusive",
-                ));
-            }
-        }
-    }
-    errors
 }
 
 /// What stays as it was created.
