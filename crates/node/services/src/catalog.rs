@@ -5,18 +5,19 @@
 //! otherwise.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr};
 
-use pulselet_model::Pod;
 use pulselet_model::openapi::api::core::v1::{EndpointAddress, Endpoints, Service};
 use pulselet_model::openapi::api::discovery::v1::EndpointSlice;
-use pulselet_runtime::{BackendChoice, Protocol, ServiceRoute};
+use pulselet_model::openapi::apimachinery::pkg::apis::meta::v1::Time;
+use pulselet_model::{NODE_PORTS, Pod};
+use pulselet_runtime::{BackendChoice, Protocol};
 
 /// The label by which a slice names its service.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 /// Namespace and name.
-type Key = (String, String);
+pub(crate) type Key = (String, String);
 
 /// Services, endpoints and pods, by namespace and name.
 #[derive(Debug, Default, Clone, PartialEq)]
@@ -31,7 +32,9 @@ pub struct ServiceCatalog {
 pub(crate) struct ServiceEntry {
     pub(crate) place: ServicePlace,
     pub(crate) ports: Vec<ServicePortEntry>,
-    choice: BackendChoice,
+    pub(crate) choice: BackendChoice,
+    /// `None` if the object does not say.
+    pub(crate) created: Option<Time>,
 }
 
 /// Where a service is found.
@@ -49,7 +52,16 @@ pub(crate) struct ServicePortEntry {
     pub(crate) name: String,
     pub(crate) protocol: Protocol,
     pub(crate) number: u16,
-    node_port: Option<u16>,
+    pub(crate) node_port: Option<NodePortEntry>,
+}
+
+/// The node port that an object has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NodePortEntry {
+    Usable(u16),
+    /// The Service's type has no node ports. The API rejects such objects, but an earlier build may have stored some.
+    OfOtherType(i32),
+    OutOfRange(i32),
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -70,7 +82,7 @@ pub(crate) struct EndpointEntry {
     pub(crate) address: IpAddr,
     pub(crate) hostname: Option<String>,
     /// `None` if it may be anywhere.
-    node: Option<String>,
+    pub(crate) node: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -164,59 +176,6 @@ impl ServiceCatalog {
         }
         groups
     }
-
-    /// Where the ports of services lead at a node of this name. Pods of other nodes are not reached from here.
-    pub fn routes(&self, node: &str) -> Vec<ServiceRoute> {
-        let mut routes = Vec::new();
-        for ((namespace, name), service) in &self.services {
-            let ServicePlace::Address(address) = service.place else {
-                continue;
-            };
-            let groups = self.groups(namespace, name);
-            for port in service.ports.iter().filter(|port| is_forwarded(port.protocol)) {
-                routes.push(ServiceRoute {
-                    address,
-                    protocol: port.protocol,
-                    port: port.number,
-                    node_port: port.node_port,
-                    backends: backends(&groups, port, node),
-                    choice: service.choice,
-                });
-            }
-        }
-        routes
-    }
-}
-
-/// Ports of SCTP are not: no address of the machine leads to pods by it either.
-const fn is_forwarded(protocol: Protocol) -> bool {
-    match protocol {
-        Protocol::Tcp | Protocol::Udp => true,
-        Protocol::Sctp => false,
-    }
-}
-
-/// An endpoint on a loopback address means whoever wrote it, and is not where a pod would come out.
-fn backends(groups: &[&EndpointGroup], port: &ServicePortEntry, node: &str) -> Vec<SocketAddrV4> {
-    let mut backends = Vec::new();
-    for group in groups {
-        let fits = |it: &&EndpointPortEntry| it.name == port.name && it.protocol == port.protocol;
-        let Some(target) = group.ports.iter().find(fits) else {
-            continue;
-        };
-        for endpoint in &group.endpoints {
-            let is_here = endpoint.node.as_deref().is_none_or(|of| of == node);
-            if let IpAddr::V4(address) = endpoint.address
-                && is_here
-                && !address.is_loopback()
-            {
-                backends.push(SocketAddrV4::new(address, target.number));
-            }
-        }
-    }
-    backends.sort_unstable();
-    backends.dedup();
-    backends
 }
 
 impl ServiceEntry {
@@ -232,8 +191,8 @@ impl ServiceEntry {
             Some(ServicePortEntry {
                 name: port.name.clone().unwrap_or_default(),
                 protocol: protocol(port.protocol.as_deref())?,
-                number: u16::try_from(port.port).ok()?,
-                node_port: port.node_port.and_then(number).filter(|port| *port > 0),
+                number: number(port.port)?,
+                node_port: NodePortEntry::new(spec.type_.as_deref(), port.node_port),
             })
         };
         let choice = match spec.session_affinity.as_deref() {
@@ -244,7 +203,19 @@ impl ServiceEntry {
             place,
             ports: spec.ports.iter().flatten().filter_map(port).collect(),
             choice,
+            created: service.metadata.creation_timestamp.clone(),
         })
+    }
+}
+
+impl NodePortEntry {
+    fn new(kind: Option<&str>, port: Option<i32>) -> Option<Self> {
+        let port = port.filter(|port| *port != 0)?;
+        if !matches!(kind, Some("NodePort" | "LoadBalancer")) {
+            return Some(Self::OfOtherType(port));
+        }
+        let usable = number(port).filter(|port| NODE_PORTS.contains(port));
+        Some(usable.map_or(Self::OutOfRange(port), Self::Usable))
     }
 }
 
@@ -325,8 +296,9 @@ fn port_entry(name: Option<&str>, of: Option<&str>, port: Option<i32>) -> Option
     })
 }
 
+/// Nothing is reached at port zero.
 fn number(port: i32) -> Option<u16> {
-    u16::try_from(port).ok()
+    u16::try_from(port).ok().filter(|port| *port != 0)
 }
 
 fn protocol(name: Option<&str>) -> Option<Protocol> {
@@ -346,6 +318,7 @@ fn key(namespace: Option<&String>, name: Option<&String>) -> Key {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pulselet_runtime::ServiceRoute;
     use serde_json::{Value, json};
 
     fn service(name: &str, spec: &Value) -> Service {
@@ -356,7 +329,7 @@ mod tests {
     fn web() -> Service {
         service(
             "web",
-            &json!({"clusterIP": "10.43.0.5", "sessionAffinity": "ClientIP", "ports": [
+            &json!({"type": "NodePort", "clusterIP": "10.43.0.5", "sessionAffinity": "ClientIP", "ports": [
                 {"name": "http", "port": 80, "nodePort": 30080},
                 {"name": "dns", "port": 53, "protocol": "UDP"},
                 {"name": "sctp", "port": 9, "protocol": "SCTP"}]}),
@@ -374,7 +347,7 @@ mod tests {
     fn shown(catalog: &ServiceCatalog) -> Vec<String> {
         let show =
             |route: &ServiceRoute| format!("{} {:?} {:?}", route.port, route.node_port, route.backends);
-        catalog.routes("here").iter().map(show).collect()
+        catalog.plan("here").routes.iter().map(show).collect()
     }
 
     #[test]
@@ -397,7 +370,7 @@ mod tests {
                 "53 None [10.88.0.2:5353, 10.88.0.3:5353]"
             ]
         );
-        assert_eq!(catalog.routes("here")[0].choice, BackendChoice::ByClient);
+        assert_eq!(catalog.plan("here").routes[0].choice, BackendChoice::ByClient);
         catalog.remove_service("shop", "web");
         assert_eq!(shown(&catalog), Vec::<String>::new());
     }

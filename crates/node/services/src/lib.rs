@@ -1,7 +1,7 @@
 //! Services and names on a machine that is a cluster of its own.
 //!
-//! - `catalog` holds what is known of services, their endpoints and pods, and says where each port of a service leads.
-//! - `router` keeps those routes true.
+//! - `catalog` holds what is known of services, their endpoints and pods.
+//! - `routes` says where each of their ports leads, and `router` keeps that true.
 //! - `names` says what a name means, `answer` says it in messages of DNS, and `name_server` to pods; `upstream` asks the
 //!   machine's own resolvers for all other names.
 //!
@@ -15,6 +15,7 @@ mod catalog;
 mod name_server;
 mod names;
 mod router;
+mod routes;
 mod upstream;
 
 pub use catalog::ServiceCatalog;

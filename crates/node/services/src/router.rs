@@ -1,7 +1,9 @@
 //! Keeping the routes of services true: whenever the catalog has changed, after a moment, all of them at once.
 //!
-//! A failure is said once with what to do, and tried again; when it works again that is said too.
+//! A failure is said once with what to do, and tried again; when it works again that is said too. A port that leads nowhere
+//! although a Service has it is reported once.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::time::Duration;
 
@@ -11,6 +13,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
 use crate::ServiceCatalog;
+use crate::routes::{UnservedPort, UnservedReason};
 
 /// How long further changes are waited for: pods seldom come alone, and a change costs a process.
 const GATHER: Duration = Duration::from_millis(20);
@@ -24,8 +27,12 @@ pub async fn keep_routes<E: Error + Send + 'static>(
     set: impl Fn(Vec<ServiceRoute>) -> Result<(), E> + Clone + Send + 'static,
 ) {
     let mut has_failed = false;
+    let mut reported = BTreeSet::new();
     loop {
-        let routes = catalog.borrow_and_update().routes(&node);
+        let plan = catalog.borrow_and_update().plan(&node);
+        plan.unserved.difference(&reported).for_each(report);
+        reported = plan.unserved;
+        let routes = plan.routes;
         let set = set.clone();
         match spawn_blocking(move || set(routes)).await {
             Ok(Ok(())) if has_failed => {
@@ -49,6 +56,61 @@ pub async fn keep_routes<E: Error + Send + 'static>(
             Ok(Err(_)) => return,
             Err(_) => {}
         }
+    }
+}
+
+/// Says which object has a port that is not served, and what keeps it from that.
+fn report(port: &UnservedPort) {
+    let UnservedPort {
+        namespace,
+        name,
+        protocol,
+        port,
+        reason,
+    } = port;
+    match reason {
+        UnservedReason::Taken { by: (of, by) } => {
+            let holder = format!("{of}/{by}");
+            tracing::warn!(
+                namespace,
+                name,
+                protocol,
+                port,
+                holder,
+                "service port is not served: the address and port belong to the holder; delete one of the two"
+            );
+        }
+        UnservedReason::NodePortTaken {
+            node_port,
+            by: (of, by),
+        } => {
+            let holder = format!("{of}/{by}");
+            tracing::warn!(
+                namespace,
+                name,
+                protocol,
+                port,
+                node_port,
+                holder,
+                "node port is not served: it belongs to the holder, which is older; choose another one"
+            );
+        }
+        UnservedReason::NodePortOfOtherType { node_port } => tracing::warn!(
+            namespace,
+            name,
+            protocol,
+            port,
+            node_port,
+            "node port is not served: the Service is neither of type NodePort nor of type LoadBalancer; remove it"
+        ),
+        UnservedReason::NodePortOutOfRange { node_port } => tracing::warn!(
+            namespace,
+            name,
+            protocol,
+            port,
+            node_port,
+            "node port is not served: it is not in the range 30000 to 32767; choose another one"
+        ),
     }
 }
 
