@@ -10,7 +10,7 @@
 //! What is left to others: which pods are behind a service, and when that has changed.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashSet},
     fmt::Write as _,
     fs, io,
     net::{Ipv4Addr, SocketAddrV4},
@@ -51,19 +51,46 @@ impl PodNetwork {
     /// failure it is tried again. May block.
     pub fn set_services(&self, routes: Vec<ServiceRoute>) -> Result<(), ServiceRulesError> {
         let mut state = self.network.state.lock().expect("no holder panics");
-        state.services.wanted = routes;
+        state.services.wanted = DistinctRoutes::new(routes);
         self.network
             .update_services(&mut state)
             .map_err(ServiceRulesError)
     }
 }
 
+/// Routes without two of the same address, protocol and port, and without two of the same node port: nftables rejects a table in
+/// which a key is there twice, and with it the routes of all services.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+struct DistinctRoutes(Vec<ServiceRoute>);
+
+impl DistinctRoutes {
+    /// The first of equal ones counts.
+    fn new(mut routes: Vec<ServiceRoute>) -> Self {
+        let (mut addresses, mut node_ports) = (HashSet::new(), HashSet::new());
+        routes.retain_mut(|route| {
+            let is_first = addresses.insert((route.address, route.protocol, route.port));
+            if is_first {
+                let protocol = route.protocol;
+                route.node_port = route
+                    .node_port
+                    .filter(|port| node_ports.insert((protocol, *port)));
+            }
+            is_first
+        });
+        Self(routes)
+    }
+
+    const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
 /// Where services are to lead and where they do.
 #[derive(Debug, Default)]
 pub(super) struct ServiceState {
-    wanted: Vec<ServiceRoute>,
+    wanted: DistinctRoutes,
     /// `None` if it is not known: an earlier agent may have left rules.
-    installed: Option<Vec<ServiceRoute>>,
+    installed: Option<DistinctRoutes>,
     /// Sandboxes whose links give back what came from them.
     reflecting: BTreeSet<SandboxId>,
 }
@@ -72,7 +99,7 @@ impl ServiceState {
     /// The table has gone with the bridge.
     pub(super) fn removed(&mut self) {
         if self.is_followed() {
-            self.installed = Some(Vec::new());
+            self.installed = Some(DistinctRoutes::default());
         }
     }
 
@@ -103,7 +130,7 @@ impl ServiceState {
     }
 
     pub(super) fn has_node_ports(&self) -> bool {
-        let installed = self.installed.iter().flatten();
+        let installed = self.installed.iter().flat_map(|installed| &installed.0);
         installed.into_iter().any(|route| route.node_port.is_some())
     }
 }
@@ -138,11 +165,11 @@ pub(super) fn table(bridge: &str) -> String {
 
 /// A connection is looked up by where it goes, and goes on in the chain of that port. Of what the machine forwards only the
 /// bridge's own counts: the pods of another agent have services of their own under the same addresses.
-fn ruleset(bridge: &str, routes: &[ServiceRoute]) -> String {
+fn ruleset(bridge: &str, routes: &DistinctRoutes) -> String {
     let table = table(bridge);
     let deletion = firewall::deletion(&table);
     let lookup = "ip daddr . meta l4proto . th dport";
-    let (open, refused): (Vec<_>, Vec<_>) = routes.iter().partition(|route| !route.backends.is_empty());
+    let (open, refused): (Vec<_>, Vec<_>) = routes.0.iter().partition(|route| !route.backends.is_empty());
     let addresses = |routes: &[&ServiceRoute], leads: bool| {
         elements(routes.iter().enumerate().map(|(index, route)| {
             let verdict = if leads { to_chain(index) } else { String::new() };
@@ -245,8 +272,15 @@ fn protocol(protocol: Protocol) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use proptest::test_runner::TestRunner;
+    use pulselet_sys::unshare_namespaces;
+    use rustix::thread::UnshareFlags;
+
     use super::*;
 
+    /// Each is a run of nft.
+    const CASES: u32 = 100;
     const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 43, 0, 5);
 
     fn backend(last: u8) -> SocketAddrV4 {
@@ -265,7 +299,7 @@ mod tests {
     }
 
     fn rules(routes: &[ServiceRoute]) -> String {
-        ruleset("b", routes)
+        ruleset("b", &DistinctRoutes::new(routes.to_vec()))
     }
 
     #[test]
@@ -314,5 +348,79 @@ mod tests {
             "{text}"
         );
         assert_eq!(backend_of_part(0, &[]), None);
+    }
+    #[test]
+    fn the_first_of_equal_routes_counts() {
+        let mut open = route(Protocol::Tcp, &[backend(2)]);
+        open.node_port = Some(30_080);
+        let same = route(Protocol::Tcp, &[]);
+        let mut same_node_port = open.clone();
+        same_node_port.port = 81;
+        let mut other_protocol = open.clone();
+        other_protocol.protocol = Protocol::Udp;
+        let text = rules(&[open, same, same_node_port, other_protocol]);
+        for line in [
+            "elements = { 10.43.0.5 . tcp . 80 : goto port_0, 10.43.0.5 . tcp . 81 : goto port_1, 10.43.0.5 . udp . 80 : goto \
+             port_2 };",
+            "elements = { tcp . 30080 : goto port_0, udp . 30080 : goto port_2 };",
+            "set refused { type ipv4_addr . inet_proto . inet_service; }",
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
+    }
+
+    /// Few values of each kind, so that many are the same, and the odd ones among them.
+    fn any_route() -> impl Strategy<Value = ServiceRoute> {
+        let port = || prop_oneof![Just(0_u16), Just(1), Just(80), Just(65_535)];
+        let address = prop_oneof![
+            Just(ADDRESS),
+            Just(Ipv4Addr::UNSPECIFIED),
+            Just(Ipv4Addr::BROADCAST),
+            Just(Ipv4Addr::LOCALHOST),
+        ];
+        let protocol = prop_oneof![Just(Protocol::Tcp), Just(Protocol::Udp), Just(Protocol::Sctp)];
+        let choice = prop_oneof![Just(BackendChoice::Random), Just(BackendChoice::ByClient)];
+        let host = prop_oneof![
+            Just(Ipv4Addr::UNSPECIFIED),
+            Just(Ipv4Addr::BROADCAST),
+            Just(ADDRESS)
+        ];
+        let backend = (host, port()).prop_map(|(host, port)| SocketAddrV4::new(host, port));
+        let backends = proptest::collection::vec(backend, 0..5);
+        let node_port = proptest::option::of(port());
+        (address, protocol, port(), node_port, backends, choice).prop_map(
+            |(address, protocol, port, node_port, backends, choice)| ServiceRoute {
+                address,
+                protocol,
+                port,
+                node_port,
+                backends,
+                choice,
+            },
+        )
+    }
+
+    /// nftables checks a script in a network namespace of its own, so that nothing of the machine is in its way.
+    #[test]
+    fn nftables_takes_whatever_routes_there_are() {
+        if !pulselet_testing::requires("root", pulselet_testing::is_root()) {
+            return;
+        }
+        let property = || {
+            unshare_namespaces(UnshareFlags::NEWNET).expect("has a namespace");
+            let config = ProptestConfig {
+                failure_persistence: None,
+                ..ProptestConfig::with_cases(CASES)
+            };
+            let routes = proptest::collection::vec(any_route(), 0..40);
+            TestRunner::new(config).run(&routes, |routes| {
+                let script = rules(&routes);
+                let installed = firewall::nft(&script);
+                prop_assert!(installed.is_ok(), "{installed:?}\n{script}");
+                Ok(())
+            })
+        };
+        let ran = std::thread::scope(|scope| scope.spawn(property).join().expect("does not panic"));
+        assert!(ran.is_ok(), "{ran:?}");
     }
 }

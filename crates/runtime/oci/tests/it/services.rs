@@ -4,12 +4,14 @@ use std::{
     collections::BTreeSet,
     fmt::Display,
     io::ErrorKind,
-    net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4},
+    net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream},
     process::Command,
 };
 
 use pulselet_runtime::{BackendChoice, Protocol, SandboxId, ServiceRoute};
 use pulselet_runtime_oci::PodNetwork;
+use pulselet_services::ServiceCatalog;
+use serde_json::{Value, json};
 
 use crate::network::{ask, server};
 use crate::world::{World, address_of, can_run, network_for, on_bridge};
@@ -165,5 +167,72 @@ async fn datagrams_and_ports_of_the_machine_lead_to_the_pods_of_a_service() {
     assert_eq!(ask(local).expect("the port leads to the pod"), "one");
     let by_port = by_tcp(network.gateway(), port);
     assert_eq!(ask_from(&world, &second, "port", &by_port).await, "one");
+    world.finish().await;
+}
+
+/// Adds a Service of a namespace of its own name, created in that second, with the pod behind all of its ports.
+fn add_service(catalog: &mut ServiceCatalog, name: &str, second: u32, spec: &Value, pod: IpAddr) {
+    let created = format!("2026-01-02T03:04:{second:02}Z");
+    let metadata = json!({"namespace": name, "name": name, "creationTimestamp": created});
+    let ports = spec["ports"].as_array().into_iter().flatten();
+    let ports: Vec<Value> = ports
+        .map(|port| json!({"name": port["name"], "port": 8000}))
+        .collect();
+    let subsets = json!([{"addresses": [{"ip": pod}], "ports": ports}]);
+    let service = json!({"metadata": metadata, "spec": spec});
+    catalog.set_service(&serde_json::from_value(service).expect("a Service"));
+    let endpoints = json!({"metadata": metadata, "subsets": subsets});
+    catalog.set_endpoints(&serde_json::from_value(endpoints).expect("are Endpoints"));
+}
+
+#[tokio::test]
+async fn services_that_conflict_take_nothing_from_others() {
+    if !can_run() {
+        return;
+    }
+    let (world, second, [one, two], network) = two_pods().await;
+    let address = service(one);
+    let [_, _, third, fourth] = address.octets();
+    let other = Ipv4Addr::new(10, 44, third, fourth);
+    ensure_route(address, one);
+    ensure_route(other, one);
+    let node_port = (30_000..=32_767).find(|port| TcpListener::bind(("0.0.0.0", *port)).is_ok());
+    let node_port = node_port.expect("one is free");
+    let of_program = TcpListener::bind("127.0.0.1:0").expect("listens");
+    let taken = of_program.local_addr().expect("has one");
+    let mut catalog = ServiceCatalog::default();
+    let victim = json!({"type": "NodePort", "clusterIP": address,
+        "ports": [{"name": "a", "port": 80, "nodePort": node_port}]});
+    let mut conflicting = victim.clone();
+    conflicting["ports"] = json!([{"name": "a", "port": 80}, {"name": "b", "port": 80}]);
+    let ports = json!([{"name": "a", "port": 80, "nodePort": node_port}, {"name": "b", "port": 80},
+        {"name": "c", "port": 81, "nodePort": taken.port()}, {"name": "d", "port": 0}]);
+    let odd = json!({"type": "NodePort", "clusterIP": other, "ports": ports});
+    let without_type = json!({"type": "ClusterIP", "clusterIP": other,
+        "ports": [{"name": "a", "port": 82, "nodePort": taken.port()}, {"name": "b", "port": 83, "nodePort": node_port}]});
+    // By name the others come before it.
+    add_service(&mut catalog, "victim", 1, &victim, one);
+    add_service(&mut catalog, "a", 2, &conflicting, two);
+    add_service(&mut catalog, "b", 3, &odd, two);
+    add_service(&mut catalog, "c", 4, &without_type, two);
+    network
+        .set_services(catalog.routes("here"))
+        .expect("nft takes them");
+    let ask_at = |address, port| ask(SocketAddr::from((address, port))).expect("answers");
+    for _ in 0..8 {
+        assert_eq!(ask_at(address, 80), "one");
+        assert_eq!(ask_at(Ipv4Addr::LOCALHOST, node_port), "one");
+    }
+    assert_eq!(
+        ask_from(&world, &second, "pod", &by_tcp(address, 80)).await,
+        "one"
+    );
+    for port in 80..=83 {
+        assert_eq!(ask_at(other, port), "two");
+    }
+    // The program's port is still the program's.
+    let client = TcpStream::connect(taken).expect("reaches it");
+    let (_, from) = of_program.accept().expect("comes");
+    assert_eq!(from, client.local_addr().expect("has one"));
     world.finish().await;
 }
