@@ -2,7 +2,7 @@
 //!
 //! The facts are in the struct tags of upstream's Go types: names, numbers in protobuf, what is left out when empty,
 //! and how lists are merged. `CHECKOUT` is a work tree of Kubernetes at the release that the server answers as. The
-//! table's form is told in `crates/api/server/src/schema.rs`, which reads it.
+//! table's form is told in `crates/api/schema/src/lib.rs`, which reads it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use std::fs;
 use std::path::Path;
 
 /// Where the table is, from the root of this repository.
-const TABLE: &str = "crates/api/server/src/schema/fields.txt";
+const TABLE: &str = "crates/api/schema/src/fields.txt";
 
 /// The packages that are read: the name in the table, and the folder below `staging/src/k8s.io`.
 const PACKAGES: [(&str, &str); 18] = [

@@ -24,7 +24,9 @@ pub(crate) fn complain(source: &Source, verdict: &Verdict) {
         Outcome::Invalid(errors) => errors
             .iter()
             .try_for_each(|(error, at)| invalid(&mut stderr, source, error, *at)),
-        Outcome::Undecodable(error) => undecodable(&mut stderr, source, error),
+        Outcome::Undecodable(errors) => errors
+            .iter()
+            .try_for_each(|error| undecodable(&mut stderr, source, error)),
     };
 }
 

@@ -9,11 +9,11 @@ use std::path::Path;
 
 use pulselet_agent::LocalObject;
 use pulselet_model::{
-    Admission, DecodeError, Document, FieldError, GateSet, ManifestObject, Pod, Position, Profile, Warning,
+    Admission, DecodeErrors, Document, FieldError, GateSet, ManifestObject, Pod, Position, Profile, Warning,
 };
 use pulselet_model::{
     admit_config_map, admit_create, admit_local, admit_secret, apply_probes_annotation, decode_documents,
-    probes_annotation,
+    decode_object, probes_annotation,
 };
 
 use crate::exit::Failure;
@@ -97,7 +97,7 @@ impl Source {
                     item: None,
                     kind: String::new(),
                     name: String::new(),
-                    outcome: Outcome::Undecodable(error),
+                    outcome: Outcome::Undecodable(error.into()),
                 },
             })?;
         }
@@ -143,7 +143,7 @@ pub(crate) enum Outcome {
     Object(LocalObject),
     /// Every error, with the place of the field it is about.
     Invalid(Vec<(FieldError, Option<Position>)>),
-    Undecodable(DecodeError),
+    Undecodable(DecodeErrors),
 }
 
 /// Who admits a Pod, with its gates.
@@ -156,7 +156,7 @@ pub(crate) enum Gatekeeper {
 }
 
 fn judge(document: &Document<'_>, profile: Profile, gatekeeper: Gatekeeper) -> Verdict {
-    let decoded = document.decode_object(profile);
+    let decoded = decode_object(document, profile);
     let outcome = match decoded.object {
         Ok(ManifestObject::Pod(pod)) => judge_pod(document, *pod, profile, gatekeeper),
         Ok(ManifestObject::ConfigMap(map)) => object_outcome(document, admit_config_map(*map), |map| {
@@ -165,7 +165,7 @@ fn judge(document: &Document<'_>, profile: Profile, gatekeeper: Gatekeeper) -> V
         Ok(ManifestObject::Secret(secret)) => object_outcome(document, admit_secret(*secret), |secret| {
             LocalObject::Secret(Box::new(secret))
         }),
-        Err(error) => Outcome::Undecodable(error),
+        Err(errors) => Outcome::Undecodable(errors),
     };
     Verdict {
         document: document.index,

@@ -6,7 +6,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use pulselet_model::{Gate, GateSet, Profile, admit_create, decode_documents};
+use pulselet_model::{Gate, GateSet, Profile, admit_create, decode_documents, decode_pod};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -27,7 +27,7 @@ fn admit(pod: &str, gates: GateSet) {
         .next()
         .expect("a document")
         .expect("valid JSON");
-    let pod = document.decode(Profile::Kubernetes).pod.expect("decodes");
+    let pod = decode_pod(&document, Profile::Kubernetes).pod.expect("decodes");
     black_box(admit_create(pod, Profile::Kubernetes, gates).expect("is accepted"));
 }
 

@@ -8,11 +8,11 @@ use crate::dropping::{drop_disabled, hidden, keep_hidden, new_signals, refuses_s
 use crate::field::FieldError;
 use crate::gates::{Gate, GateSet};
 use crate::pod::{Container, Pod};
-use crate::profile::Profile;
 use crate::status::PodStatus;
 use crate::validation::SignalRule;
 use crate::warning::{Warning, warnings};
 use crate::{defaults, qos, validation};
+use pulselet_schema::Profile;
 
 /// A Pod that may be stored or run.
 #[derive(Debug, Clone, PartialEq)]

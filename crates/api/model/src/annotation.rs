@@ -13,8 +13,8 @@ use thiserror::Error;
 use crate::field::FieldError;
 use crate::pod::{Container, Pod};
 use crate::probe::Probe;
-use crate::profile::Profile;
 use crate::validation::{self, SignalRule};
+use pulselet_schema::Profile;
 
 /// The annotation's name.
 pub const PROBES_ANNOTATION: &str = "pulselet.dev/probes";

@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use crate::image;
 use crate::pod::{Container, ContainerPort, EphemeralContainer, Pod, PodSpec};
 use crate::probe::{HttpGetAction, Lifecycle, LifecycleHandler, Probe};
-use crate::quantity::Amount;
+use pulselet_schema::quantity::Amount;
 
 /// Seconds between the stop signal and the kill.
 const TERMINATION_GRACE_PERIOD_SECONDS: i64 = 30;

@@ -13,9 +13,9 @@ use std::collections::BTreeMap;
 use crate::gates::{Gate, GateSet};
 use crate::pod::{Container, Pod};
 use crate::probe::{Lifecycle, Probe};
-use crate::profile::Profile;
 use crate::validation::MIRROR_POD;
 use crate::warning::Warning;
+use pulselet_schema::Profile;
 
 /// Removes the fields of gates that are off from a new Pod and says what was removed.
 pub(crate) fn drop_disabled(pod: &mut Pod, gates: GateSet) -> Vec<Warning> {

@@ -15,12 +15,11 @@ mod dropping;
 mod field;
 pub mod gates;
 pub mod image;
+mod object_defaults;
 mod objects;
 pub mod pod;
 pub mod probe;
-mod profile;
 mod qos;
-pub mod quantity;
 mod requests;
 mod resize;
 pub mod status;
@@ -29,18 +28,21 @@ mod warning;
 
 /// The Kubernetes types that we use as they are: volumes, security contexts, affinity, metadata.
 pub use k8s_openapi as openapi;
+/// Decoding, and the fields that exist: `pulselet-schema`.
+pub use pulselet_schema::document::{
+    DecodeError, DecodeErrors, Document, Documents, MAX_DOCUMENT_BYTES, Position, decode_documents,
+};
+pub use pulselet_schema::{Profile, quantity};
 
 pub use admission::{
     Admission, admit_create, admit_ephemeral_containers, admit_local, admit_resize, admit_update,
 };
 pub use annotation::{PROBES_ANNOTATION, ProbesAnnotationError, apply_probes_annotation, probes_annotation};
-pub use decode::{
-    DecodeError, Decoded, DecodedObject, Document, Documents, MAX_DOCUMENT_BYTES, ManifestObject, Position,
-    decode_documents,
-};
+pub use decode::{DecodedObject, DecodedPod, ManifestObject, decode_object, decode_pod};
 pub use dropping::{gates_in_use, hide_disabled, keep_accepted};
 pub use field::{CauseReason, FieldError};
 pub use gates::{Gate, GateError, GateSet};
+pub use object_defaults::fill as fill_defaults;
 pub use objects::{
     MAX_DATA_BYTES, NODE_PORTS, admit_config_map, admit_secret, data_key_error, data_size_error,
 };
@@ -49,7 +51,6 @@ pub use probe::{
     ExecAction, GrpcAction, HttpGetAction, HttpHeader, IntOrString, Lifecycle, LifecycleHandler, Probe,
     SleepAction, TcpSocketAction,
 };
-pub use profile::Profile;
 pub use qos::class as qos_class;
 pub use requests::{ResourceTotals, Shortage, pod_limits, pod_requests};
 pub use resize::{RESIZABLE, keep_resources, same_resources};

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::ResourceRequirements;
 
 use crate::pod::PodSpec;
-use crate::quantity::Amount;
+use pulselet_schema::quantity::Amount;
 
 /// `Guaranteed`, `Burstable` or `BestEffort`.
 pub fn class(spec: &PodSpec) -> &'static str {

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::ResourceRequirements;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use crate::pod::{Container, PodSpec};
-use crate::quantity::Amount;
+use pulselet_schema::quantity::Amount;
 
 const NANOS: i128 = 1_000_000_000;
 const NANOS_PER_MILLI: i128 = 1_000_000;

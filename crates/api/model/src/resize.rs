@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::ResourceRequirements;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use crate::pod::{Container, Pod};
-use crate::quantity::Amount;
+use pulselet_schema::quantity::Amount;
 
 /// The resources of a running container that can be changed.
 pub const RESIZABLE: [&str; 2] = ["cpu", "memory"];

@@ -21,10 +21,10 @@ use std::collections::BTreeSet;
 
 use crate::field::{Errors, FieldError, Path};
 use crate::pod::{Pod, PodSpec};
-use crate::profile::Profile;
 pub(crate) use container::as_container;
 pub(crate) use metadata::MIRROR_POD;
 pub use metadata::{NameRule, validate_metadata};
+use pulselet_schema::Profile;
 pub(crate) use resize::validate_resize;
 pub(crate) use update::{validate_ephemeral_update, validate_update};
 

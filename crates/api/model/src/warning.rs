@@ -7,7 +7,7 @@ use std::fmt;
 use crate::annotation::{PROBES_ANNOTATION, apply_probes_annotation, probes_annotation};
 use crate::gates::Gate;
 use crate::pod::{Container, Pod};
-use crate::profile::Profile;
+use pulselet_schema::Profile;
 use pulselet_vocabulary::Signal;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

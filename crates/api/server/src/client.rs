@@ -109,10 +109,7 @@ impl LocalClient {
 
     /// Replaces an object if nobody has changed it since it was read; otherwise that is a conflict.
     pub async fn replace_unchanged(&self, kind: ResourceKind, object: &Object) -> Result<(), ApiError> {
-        let body = Parsed {
-            value: object.value().clone(),
-            duplicates: Vec::new(),
-        };
+        let body = Parsed::from(object.value().clone());
         let (path, options) = (path(kind, object), WriteOptions::of_server());
         self.registry.update(&path, body, &options).await.map(drop)
     }

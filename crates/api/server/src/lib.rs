@@ -35,7 +35,6 @@ mod node_proxy;
 mod patch;
 mod registry;
 mod rest;
-mod schema;
 mod server;
 pub mod store;
 mod watch;

@@ -9,7 +9,6 @@ mod answer;
 pub(crate) mod body;
 pub(crate) mod handler;
 mod health;
-pub(crate) mod protobuf;
 pub(crate) mod query;
 pub(crate) mod render;
 pub(crate) mod room;

@@ -19,11 +19,11 @@ use crate::registry::object::Object;
 use crate::registry::resource::Endpoint;
 use crate::registry::selector::Selector;
 use crate::rest::accept::{Form, View, WireFormat};
-use crate::rest::protobuf;
 use crate::rest::query::{ListOptions, VersionMatch};
 use crate::rest::render::{object_view, render_json};
 use crate::rest::status::{ApiError, StatusReason};
 use crate::store::{Change, Revision, StoredObject, Watch};
+use pulselet_schema::protobuf;
 
 /// The time between bookmarks, as upstream has it.
 const BOOKMARK_INTERVAL: Duration = Duration::from_mins(1);

@@ -128,7 +128,9 @@ fn print_text(out: &mut dyn Write, source: &Source, verdict: &Verdict) -> std::i
             }
             writeln!(out, "{file}: {subject}: {RED}rejected{RESET}")
         }
-        Outcome::Undecodable(error) => diagnostics::undecodable(out, source, error),
+        Outcome::Undecodable(errors) => errors
+            .iter()
+            .try_for_each(|error| diagnostics::undecodable(out, source, error)),
     }
 }
 
@@ -159,8 +161,9 @@ fn print_json(out: &mut dyn Write, source: &Source, verdict: &Verdict) -> std::i
             let causes = errors.iter().map(|(error, _)| json!(error)).collect();
             (422, causes, Vec::new(), None)
         }
-        Outcome::Undecodable(error) => {
-            let cause = json!({"field": error.field, "reason": "DecodeError", "message": error.to_string()});
+        Outcome::Undecodable(errors) => {
+            let field = &errors.first().field;
+            let cause = json!({"field": field, "reason": "DecodeError", "message": errors.to_string()});
             (400, vec![cause], Vec::new(), None)
         }
     };

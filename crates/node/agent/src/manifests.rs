@@ -13,8 +13,8 @@ use std::time::{Duration, SystemTime};
 
 use notify::{RecursiveMode, Watcher as _};
 use pulselet_model::{
-    DecodeError, FieldError, GateSet, MAX_DOCUMENT_BYTES, ManifestObject, Pod, Profile, admit_config_map,
-    admit_local, admit_secret, decode_documents,
+    DecodeErrors, FieldError, GateSet, MAX_DOCUMENT_BYTES, ManifestObject, Pod, Profile, admit_config_map,
+    admit_local, admit_secret, decode_documents, decode_object,
 };
 use pulselet_vocabulary::PodName;
 use pulselet_volume::{LocalObject, LocalObjects};
@@ -50,7 +50,7 @@ enum FileError {
     #[error("has more than {MAX_DOCUMENTS} documents")]
     TooMany,
     #[error("cannot be decoded: {0}")]
-    Decode(DecodeError),
+    Decode(DecodeErrors),
     #[error("pod \"{pod}\" is invalid: {}", list_errors(errors))]
     Invalid { pod: PodName, errors: Vec<FieldError> },
     #[error("{kind} {name:?} is invalid: {}", list_errors(errors))]
@@ -278,9 +278,8 @@ impl Directory {
         }
         let (mut pods, mut objects) = (Vec::new(), Vec::new());
         for document in decode_documents(&bytes) {
-            let decoded = document
-                .map_err(FileError::Decode)?
-                .decode_object(Profile::Pulselet);
+            let document = document.map_err(|error| FileError::Decode(error.into()))?;
+            let decoded = decode_object(&document, Profile::Pulselet);
             match decoded.object.map_err(FileError::Decode)? {
                 ManifestObject::Pod(pod) => pods.push(self.admit_pod(path, *pod)?),
                 ManifestObject::ConfigMap(map) => {
@@ -371,7 +370,7 @@ impl Rules {
             let Ok(bytes) = std::fs::read(path) else { continue };
             let documents = decode_documents(&bytes).map_while(Result::ok);
             let objects = documents.filter_map(|document| {
-                match document.decode_object(Profile::Pulselet).object.ok()? {
+                match decode_object(&document, Profile::Pulselet).object.ok()? {
                     ManifestObject::Pod(_) => None,
                     ManifestObject::ConfigMap(map) => {
                         Some(LocalObject::ConfigMap(Box::new(admit_config_map(*map).ok()?)))

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{ObjectFieldSelector, ResourceFieldSelector};
 
 use super::names;
 use crate::field::{Errors, Path};
-use crate::quantity::Amount;
+use pulselet_schema::quantity::Amount;
 
 /// Pod fields that a variable may take, sorted as errors list them.
 const ENV_FIELD_PATHS: [&str; 9] = [

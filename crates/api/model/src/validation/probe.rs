@@ -8,7 +8,7 @@ use super::{Context, SignalRule, names};
 use crate::field::{Errors, Path};
 use crate::probe::{ExecAction, GrpcAction, HttpGetAction, IntOrString, Lifecycle, LifecycleHandler, Probe};
 use crate::probe::{SleepAction, TcpSocketAction};
-use crate::profile::Profile;
+use pulselet_schema::Profile;
 use pulselet_vocabulary::Signal;
 
 /// The shortest period of a probe that runs a command in the container.

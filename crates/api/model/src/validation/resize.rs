@@ -8,9 +8,9 @@ use super::metadata;
 use super::update::not_known;
 use crate::field::{Errors, FieldError, Path};
 use crate::pod::{Container, Pod};
-use crate::profile::Profile;
 use crate::qos;
 use crate::resize::keep;
+use pulselet_schema::Profile;
 
 const MUTABLE: &str = "only cpu and memory resources are mutable";
 
@@ -151,7 +151,7 @@ mod tests {
     use crate::admission::{admit_create, admit_resize};
     use crate::gates::GateSet;
     use crate::pod::Pod;
-    use crate::profile::Profile;
+    use pulselet_schema::Profile;
 
     fn stored(spec: &Value) -> Pod {
         let pod = json!({"metadata": {"name": "web", "namespace": "default"}, "spec": spec});

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::{Context, names};
 use crate::field::{Errors, Path};
-use crate::quantity::Amount;
+use pulselet_schema::quantity::Amount;
 
 const HUGE_PAGES: &str = "hugepages-";
 

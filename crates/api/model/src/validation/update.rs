@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::{SignalRule, metadata, names, scheduling, validate_pod};
 use crate::field::{Errors, FieldError, Path};
 use crate::pod::{Container, Pod, PodSpec};
-use crate::profile::Profile;
+use pulselet_schema::Profile;
 
 const IMMUTABLE: &str = "field is immutable";
 const UPDATABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,\

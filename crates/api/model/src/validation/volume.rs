@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1 as core;
 use super::env::{VOLUME_FIELD_PATHS, validate_field_ref, validate_resource_field_ref};
 use super::names;
 use crate::field::{Errors, Path};
-use crate::quantity::Amount;
+use pulselet_schema::quantity::Amount;
 
 /// Highest file mode, octal 0777.
 const MAX_MODE: i32 = 0o777;

@@ -1,11 +1,14 @@
 //! Strict decoding: what is refused, where it says so, and what bounds hold.
 
-use pulselet_model::{DecodeError, MAX_DOCUMENT_BYTES, Position, Profile, decode_documents};
+use pulselet_model::{DecodeError, MAX_DOCUMENT_BYTES, Position, Profile, decode_documents, decode_pod};
 
 use crate::{decode, manifest};
 
 fn error(manifest: &str) -> DecodeError {
-    decode(manifest, Profile::Pulselet).expect_err("does not decode")
+    decode(manifest, Profile::Pulselet)
+        .expect_err("does not decode")
+        .first()
+        .clone()
 }
 
 fn place(error: &DecodeError) -> (u32, u32) {
@@ -73,7 +76,7 @@ fn wrong_types() {
             "expected a 32-bit integer",
         ),
         ("livenessProbe: {periodSeconds: true}", "found boolean `true`"),
-        ("livenessProbe: 5", "found a number, expected an object"),
+        ("livenessProbe: 5", "found integer `5`, expected an object"),
         ("command: sh", "expected a list"),
         (
             "env: [{name: A, value: 5}]",
@@ -89,6 +92,43 @@ fn wrong_types() {
     ] {
         let message = error(&manifest("", entry)).message;
         assert!(message.contains(says), "{entry}: {message}");
+    }
+}
+
+#[test]
+fn every_problem_is_reported_with_its_place() {
+    let yaml = format!("{HEAD}    livenesProbe: {{}}\n    tty: 'yes'\n    image: c\n  foo: 1\n");
+    let json = "{\"apiVersion\": \"v1\", \"kind\": \"Pod\", \"metadata\": {\"name\": \"p\"}, \"spec\": {\n \
+                \"containers\": [{\n\n\n\n\"name\": \"a\",\n\n    \"image\": \"b\",\n    \"livenesProbe\": {},\n    \
+                \"tty\": \"yes\",\n    \"image\": \"c\"}],\n  \"foo\": 1}}";
+    for manifest in [yaml.as_str(), json] {
+        let errors = decode(manifest, Profile::Pulselet).expect_err("does not decode");
+        let places: Vec<_> = errors
+            .iter()
+            .map(|error| (place(error).0, error.field.as_str()))
+            .collect();
+        assert_eq!(
+            places,
+            [
+                (9, "spec.containers[0].livenesProbe"),
+                (10, "spec.containers[0].tty"),
+                (11, "spec.containers[0].image"),
+                (12, "spec.foo"),
+            ],
+            "{errors}"
+        );
+    }
+}
+
+#[test]
+fn types_have_the_fields_of_the_table() {
+    for profile in [Profile::Pulselet, Profile::Kubernetes] {
+        let mut sample = pulselet_schema::sample("core.Pod", profile);
+        sample["apiVersion"] = "v1".into();
+        sample["kind"] = "Pod".into();
+        let pod = decode(&sample.to_string(), profile).expect("every field has a type");
+        let written = serde_json::to_value(&pod).expect("a Pod can be written");
+        assert_eq!(written, sample);
     }
 }
 
@@ -170,7 +210,7 @@ fn many_documents_with_comments_markers_and_directives() {
         pod.replace("NAME", "three"),
     );
     let names: Vec<String> = decode_documents(input.as_bytes())
-        .map(|document| document.expect("a document").decode(Profile::Pulselet).name)
+        .map(|document| decode_pod(&document.expect("a document"), Profile::Pulselet).name)
         .collect();
     assert_eq!(names, ["one", "two", "three"]);
 }
@@ -199,7 +239,7 @@ fn documents_are_bounded() {
     }
     for deep in ["[".repeat(10_000), "{\"a\":".repeat(10_000), "- ".repeat(10_000)] {
         let outcome = decode_documents(deep.as_bytes()).next().expect("an answer");
-        assert!(outcome.is_err() || outcome.unwrap().decode(Profile::Pulselet).pod.is_err());
+        assert!(outcome.is_err() || decode_pod(&outcome.unwrap(), Profile::Pulselet).pod.is_err());
     }
     let nested = format!(
         "{{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"metadata\":{}{}}}",

@@ -10,14 +10,14 @@ mod validation;
 mod vectors;
 mod warnings;
 
-use pulselet_model::{Admission, DecodeError, FieldError, GateSet, Pod, Profile};
-use pulselet_model::{admit_create, decode_documents};
+use pulselet_model::{Admission, DecodeErrors, FieldError, GateSet, Pod, Profile};
+use pulselet_model::{admit_create, decode_documents, decode_pod};
 
 /// Decodes the one Pod in a manifest.
-fn decode(manifest: &str, profile: Profile) -> Result<Pod, DecodeError> {
+fn decode(manifest: &str, profile: Profile) -> Result<Pod, DecodeErrors> {
     let mut documents = decode_documents(manifest.as_bytes());
     let document = documents.next().expect("a document")?;
-    document.decode(profile).pod
+    decode_pod(&document, profile).pod
 }
 
 fn admit(manifest: &str, profile: Profile, gates: GateSet) -> Result<Admission, Vec<FieldError>> {

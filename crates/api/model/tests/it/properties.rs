@@ -1,13 +1,13 @@
 //! What holds for any input: no panic, bounded work, idempotent defaults, faithful round trips.
 
 use proptest::prelude::*;
-use pulselet_model::{GateSet, Pod, Profile, admit_create, decode_documents};
+use pulselet_model::{GateSet, Pod, Profile, admit_create, decode_documents, decode_pod};
 use serde_json::{Map, Value, json};
 
 /// Decodes and admits everything in an input, as `check` does.
 fn digest(input: &[u8]) {
     for document in decode_documents(input).flatten() {
-        let decoded = document.decode(Profile::Pulselet);
+        let decoded = decode_pod(&document, Profile::Pulselet);
         document.locate_all(["spec.containers[0].image", "metadata.labels[a.b/c]"].into_iter());
         if let Ok(pod) = decoded.pod {
             let _ = admit_create(pod, Profile::Pulselet, GateSet::ALL);
@@ -199,8 +199,7 @@ fn decode(json: &str) -> Result<Pod, String> {
         .next()
         .expect("a document")
         .map_err(|error| error.to_string())?;
-    document
-        .decode(Profile::Pulselet)
+    decode_pod(&document, Profile::Pulselet)
         .pod
         .map_err(|error| error.to_string())
 }

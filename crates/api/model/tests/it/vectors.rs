@@ -2,7 +2,7 @@
 //!
 //! `PULSELET_ADMISSION_VECTORS` names another file of the same form to check against.
 
-use pulselet_model::{Gate, GateSet, Profile, admit_create, decode_documents};
+use pulselet_model::{Gate, GateSet, Profile, admit_create, decode_documents, decode_pod};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ fn answer(pod: &str, gates: GateSet) -> (u16, Vec<Value>, Option<Value>) {
         .next()
         .expect("a document")
         .expect("valid JSON");
-    let Ok(pod) = document.decode(Profile::Kubernetes).pod else {
+    let Ok(pod) = decode_pod(&document, Profile::Kubernetes).pod else {
         return (400, Vec::new(), None);
     };
     match admit_create(pod, Profile::Kubernetes, gates) {

@@ -139,8 +139,10 @@ impl AuditPolicy {
     }
 
     fn parse(text: &[u8]) -> Result<Self, String> {
-        // A key that is there twice is an error here.
         let parsed = body::parse(text, Encoding::Yaml).map_err(|error| error.message)?;
+        if let Some(duplicate) = parsed.problems.first() {
+            return Err(duplicate.to_string());
+        }
         let policy: Self = serde_json::from_value(parsed.value).map_err(|error| error.to_string())?;
         if (policy.api_version.as_str(), policy.kind.as_str()) != ("audit.k8s.io/v1", "Policy") {
             return Err("it is not a Policy of audit.k8s.io/v1".to_owned());

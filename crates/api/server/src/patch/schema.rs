@@ -4,7 +4,7 @@
 //! the table of fields. What it does not know is replaced as a whole.
 
 use crate::registry::resource::ResourceKind;
-use crate::schema::{Field, ListKind, Message, Place};
+use pulselet_schema::{Field, ListKind, Message, Place};
 
 /// The field that a place is; `None` if it is none.
 const fn field(place: Place) -> Option<&'static Field> {

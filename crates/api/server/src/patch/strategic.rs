@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use crate::patch::schema::patch_list_kind;
 use crate::registry::resource::ResourceKind;
-use crate::schema::ListKind;
+use pulselet_schema::ListKind;
 
 const DIRECTIVE: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";

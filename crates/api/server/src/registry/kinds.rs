@@ -10,19 +10,17 @@ mod pod;
 mod service;
 mod simple;
 
-use pulselet_model::openapi::api::{coordination, core, events};
 use pulselet_model::openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use pulselet_model::{CauseReason, FieldError, GateSet, NameRule, Profile, validate_metadata};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use pulselet_schema::canonical::complete_all;
+use pulselet_schema::check::{Problem, check};
 use serde_json::{Value, json};
 
 use crate::registry::object::Object;
 use crate::registry::resource::{Endpoint, GroupVersion, ResourceKind, Subresource};
-use crate::rest::body::{self, Parsed, Step};
+use crate::rest::body::Parsed;
 use crate::rest::query::FieldValidation;
 use crate::rest::status::ApiError;
-use crate::schema;
 
 pub(super) use service::has_node_ports;
 
@@ -80,44 +78,45 @@ pub(crate) fn decode(
 ) -> Result<Decoded, ApiError> {
     let Parsed {
         mut value,
-        duplicates,
+        problems: duplicates,
     } = parsed;
-    body::strip_nulls(&mut value);
-    check_type(endpoint, &mut value)?;
-    let (value, unknown) = match endpoint.kind {
-        ResourceKind::Pod => pod::canonical(value, rules),
-        ResourceKind::ConfigMap => canonical::<core::v1::ConfigMap>(value),
-        ResourceKind::Event => match endpoint.group_version {
-            GroupVersion::EventsV1 => canonical::<events::v1::Event>(value).and_then(|(value, unknown)| {
-                let (value, _) = canonical::<core::v1::Event>(event::to_core(value))?;
-                Ok((value, unknown))
-            }),
-            _ => canonical::<core::v1::Event>(value),
-        },
-        ResourceKind::Lease => canonical::<coordination::v1::Lease>(value),
-        ResourceKind::Namespace => canonical::<core::v1::Namespace>(value),
-        ResourceKind::Node => canonical::<core::v1::Node>(value),
-        ResourceKind::Secret => canonical::<core::v1::Secret>(value),
-        ResourceKind::ServiceAccount => canonical::<core::v1::ServiceAccount>(value),
-        ResourceKind::Plain(kind) => schema::strict::canonical(plain::message(kind), value),
+    if value.is_null() {
+        value = json!({});
     }
-    .map_err(|why| cannot_handle(endpoint, &why))?;
-    let named = |what: &str, paths: &[Vec<Step>]| -> Vec<String> {
-        let message = |path: &Vec<Step>| format!("{what} field {:?}", body::render(path));
-        paths.iter().map(message).collect()
-    };
-    let mut complaints = named("unknown", &unknown);
-    complaints.extend(named("duplicate", &duplicates));
+    check_type(endpoint, &mut value)?;
+    let message = endpoint.message();
+    let mut problems = check(message, &mut value, rules.profile);
+    problems.extend(duplicates);
+    let (tolerable, errors): (Vec<Problem>, Vec<Problem>) = problems
+        .into_iter()
+        .partition(|problem| problem.fault.is_tolerable());
+    if !errors.is_empty() {
+        return Err(cannot_handle(endpoint, &list_problems(&errors)));
+    }
     let warnings = match validation {
-        FieldValidation::Strict if !complaints.is_empty() => {
-            let list = complaints.join(", ");
+        FieldValidation::Strict if !tolerable.is_empty() => {
+            let list = list_problems(&tolerable);
             return Err(cannot_handle(endpoint, &format!("strict decoding error: {list}")));
         }
         FieldValidation::Strict | FieldValidation::Ignore => Vec::new(),
-        FieldValidation::Warn => complaints,
+        FieldValidation::Warn => tolerable.iter().map(ToString::to_string).collect(),
     };
+    match (endpoint.kind, endpoint.group_version) {
+        // The types of the model write a Pod in its form.
+        (ResourceKind::Pod, _) => {}
+        (ResourceKind::Event, GroupVersion::EventsV1) => {
+            value = event::to_core(value);
+            complete_all(endpoint.kind.storage().message(), &mut value);
+        }
+        _ => complete_all(message, &mut value),
+    }
     let object = Object::new(value).ok_or_else(|| cannot_handle(endpoint, "metadata is not an object"))?;
     Ok(Decoded { object, warnings })
+}
+
+fn list_problems(problems: &[Problem]) -> String {
+    let words: Vec<String> = problems.iter().map(Problem::upstream_text).collect();
+    words.join(", ")
 }
 
 /// A body may leave out what it is, but not claim to be something else.
@@ -148,17 +147,6 @@ fn check_type(endpoint: Endpoint, value: &mut Value) -> Result<(), ApiError> {
         )));
     }
     Ok(())
-}
-
-/// What a decoder finds: the value with the fields its type has, and the paths of those it does not.
-type Canonical = Result<(Value, Vec<Vec<Step>>), String>;
-
-fn canonical<T: DeserializeOwned + Serialize>(value: Value) -> Canonical {
-    let mut unknown = Vec::new();
-    let typed: T = serde_ignored::deserialize(value, |path| unknown.push(body::unknown_path(&path)))
-        .map_err(|error| error.to_string())?;
-    let value = serde_json::to_value(&typed).map_err(|error| error.to_string())?;
-    Ok((value, unknown))
 }
 
 /// Fills in and checks a new object.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use jiff::Timestamp;
+pub use pulselet_schema::timestamp;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -239,13 +240,6 @@ pub(crate) fn splice(out: &mut BytesMut, value: &[u8], revision: Revision) {
 /// The current time as object metadata carries it, in whole seconds.
 pub(crate) fn now() -> Value {
     json!(timestamp(Timestamp::now()))
-}
-
-/// A time in whole seconds, as RFC 3339.
-pub fn timestamp(time: Timestamp) -> String {
-    Timestamp::from_second(time.as_second())
-        .unwrap_or(time)
-        .to_string()
 }
 
 /// A random uid (version 4).

@@ -455,7 +455,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::schema::Message;
+    use pulselet_schema::Message;
 
     #[test]
     fn every_kind_has_fields_and_a_place_of_its_own() {

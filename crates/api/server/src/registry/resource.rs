@@ -3,6 +3,7 @@
 //! Kinds without rules of their own are in `plain`. Routing, discovery, `OpenAPI` and error texts all read this one table. What a kind's rules are is said in `kinds`.
 
 use super::plain::PlainKind;
+use pulselet_schema::Message;
 
 /// A group and version under which kinds are served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -280,6 +281,16 @@ pub struct Endpoint {
 impl Endpoint {
     pub const fn info(self) -> &'static Info {
         self.kind.info()
+    }
+
+    /// The fields of the kind.
+    ///
+    /// # Panics
+    ///
+    /// Never: a test finds the fields of every kind in the table.
+    pub(crate) fn message(self) -> &'static Message {
+        Message::find(self.group_version.group(), self.info().kind)
+            .expect("a test finds the fields of every kind")
     }
 
     /// `pods`, `leases.coordination.k8s.io`.

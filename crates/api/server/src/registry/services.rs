@@ -235,10 +235,7 @@ impl Registry {
         parts: &[&str],
     ) -> Result<(), ApiError> {
         let endpoint = kind.storage();
-        let body = crate::rest::body::Parsed {
-            value: wanted,
-            duplicates: Vec::new(),
-        };
+        let body = crate::rest::body::Parsed::from(wanted);
         let validation = crate::rest::query::FieldValidation::Strict;
         let object = kinds::decode(endpoint, body, validation, self.rules)?.object;
         let path = ObjectPath::stored(kind, Some(object.namespace()), object.name());

@@ -276,10 +276,7 @@ impl Registry {
             .change_with(path, options.dry_run, |old, taken| {
                 let shown = self.present(endpoint, old.clone());
                 let patched = patch::apply(wanted, endpoint, &shown, options)?;
-                let body = Parsed {
-                    value: patched,
-                    duplicates: Vec::new(),
-                };
+                let body = Parsed::from(patched);
                 let decoded = kinds::decode(endpoint, body, options.field_validation, self.rules)?;
                 let mut sent = decoded.object;
                 place(&mut sent, path)?;
@@ -292,10 +289,7 @@ impl Registry {
             (Err(error), Patch::Apply(config))
                 if error.reason == StatusReason::NotFound && path.subresource.is_none() =>
             {
-                let parsed = Parsed {
-                    value: config.clone(),
-                    duplicates: Vec::new(),
-                };
+                let parsed = Parsed::from(config.clone());
                 let decoded = kinds::decode(endpoint, parsed, options.field_validation, self.rules)?;
                 self.create_decoded(path, decoded, options, writer).await
             }

@@ -3,9 +3,9 @@
 //! Answers are JSON, and objects also Kubernetes' protobuf. A client may ask for a table of the columns people know, for
 //! metadata only, or, of discovery, for everything in one document.
 
-use crate::rest::protobuf;
 use crate::rest::query::Query;
 use crate::rest::status::ApiError;
+use pulselet_schema::protobuf;
 
 const JSON: &str = "application/json";
 

@@ -10,9 +10,9 @@ use crate::registry::object::Object;
 use crate::registry::resource::ResourceKind;
 use crate::rest::Body;
 use crate::rest::accept::WireFormat;
-use crate::rest::protobuf;
 use crate::rest::render::in_protobuf;
 use crate::rest::status::ApiError;
+use pulselet_schema::protobuf;
 
 /// How many warnings go with one answer, and how many bytes each may have: headers have no room for more.
 const MAX_WARNINGS: usize = 32;

@@ -13,11 +13,11 @@ use crate::registry::resource::Endpoint;
 use crate::registry::{Listed, Registry};
 use crate::rest::accept::{Form, View, WireFormat};
 use crate::rest::answer::full;
-use crate::rest::protobuf;
 use crate::rest::status::ApiError;
 use crate::rest::table;
 use crate::rest::{Body, BodyError};
 use crate::store::StoredObject;
+use pulselet_schema::protobuf;
 
 /// Appends one stored object as JSON.
 pub(crate) fn render_json(

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 
 use pulselet_engine::line::{GraceFrom, KillReason, Line, LineBody};
 use pulselet_engine::time::Span;
-use pulselet_model::{Gate, GateSet, Profile, admit_create, admit_local, decode_documents, hide_disabled};
+use pulselet_model::{
+    Gate, GateSet, Profile, admit_create, admit_local, decode_documents, decode_pod, hide_disabled,
+};
 use pulselet_sim::scenario::GateSkew;
 
 use crate::stage::Stage;
@@ -361,7 +363,7 @@ fn a_static_pod_sees_the_nodes_gates_and_its_mirror_the_apis() {
             .next()
             .expect("one")
             .expect("it parses");
-        let pod = document.decode(Profile::Pulselet).pod.expect("a pod");
+        let pod = decode_pod(&document, Profile::Pulselet).pod.expect("a pod");
         let off = GateSet::ALL.with(gate, false);
         let whole = admit_local(pod.clone(), Profile::Pulselet, GateSet::ALL)
             .expect("admitted")

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pulselet_engine::line::{Line, LineBody, LineRecord};
 use pulselet_engine::plan::{ProbeKind, Settings};
 use pulselet_engine::time::{Span, Time};
-use pulselet_model::{Pod, Profile, admit_create, decode_documents};
+use pulselet_model::{Pod, Profile, admit_create, decode_documents, decode_pod};
 use pulselet_plan::PodBlueprint;
 use pulselet_plan::duration::parse_duration;
 use pulselet_sim::faults::FaultPlan;
@@ -41,8 +41,7 @@ impl Stage {
             .next()
             .expect("one document")
             .expect("it parses");
-        let pod = document
-            .decode(Profile::Pulselet)
+        let pod = decode_pod(&document, Profile::Pulselet)
             .pod
             .unwrap_or_else(|error| panic!("{error}\n{manifest}"));
         let pod = admit_create(pod, Profile::Pulselet, gates.api)

@@ -12,7 +12,7 @@ use crate::registry::resource::Endpoint;
 use crate::rest::body::strip_nulls;
 use crate::rest::query::WriteOptions;
 use crate::rest::status::{ApiError, StatusReason};
-use crate::schema::{ListKind, Place};
+use pulselet_schema::{ListKind, Place};
 
 /// The object with a configuration applied, or the conflicts that stand against it.
 pub(crate) fn apply(

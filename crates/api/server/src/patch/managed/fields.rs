@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::patch::schema::{is_atomic_map, key_default, list_kind, root};
 use crate::registry::resource::ResourceKind;
-use crate::schema::{ListKind, Place};
+use pulselet_schema::{ListKind, Place};
 
 /// Which members of a set stay when it is compared with another one.
 #[derive(Debug, Clone, Copy)]

@@ -5,6 +5,7 @@
 //! changes of everything else but metadata.
 
 use pulselet_model::{CauseReason, FieldError, Pod};
+use pulselet_schema::canonical::complete;
 use serde_json::{Map, Value, json};
 
 use super::{Admitted, Refusal, Rules};
@@ -16,7 +17,7 @@ use crate::registry::object::Object;
 use crate::registry::plain::PlainKind;
 use crate::registry::resource::{ResourceKind, Subresource};
 use crate::rest::body::strip_nulls;
-use crate::schema::{self, Message};
+use pulselet_schema::Message;
 
 /// Where templates of Pods are in objects that have one, and whether their Pods may end.
 const TEMPLATES: [(&str, &str, Ending); 8] = [
@@ -38,10 +39,8 @@ enum Ending {
     Any,
 }
 
-/// The fields of a kind.
-pub(super) fn message(kind: PlainKind) -> &'static Message {
-    let info = kind.info();
-    Message::find(info.group_versions[0].group(), info.kind).expect("a test finds the fields of every kind")
+fn message(kind: PlainKind) -> &'static Message {
+    ResourceKind::Plain(kind).storage().message()
 }
 
 pub(super) fn admit_create(kind: PlainKind, object: Object, rules: Rules) -> Result<Admitted, Refusal> {
@@ -125,8 +124,8 @@ fn fill(kind: PlainKind, object: &mut Object) {
             object.value_mut()["spec"]["selector"] = labels;
         }
     }
-    schema::strict::complete(message, map(object));
-    schema::defaults::fill(message, object.value_mut());
+    complete(message, map(object));
+    pulselet_model::fill_defaults(message, object.value_mut());
     let claims = object.value_mut().pointer_mut("/spec/volumeClaimTemplates");
     for claim in claims.and_then(Value::as_array_mut).into_iter().flatten() {
         claim["apiVersion"] = json!("v1");

@@ -2,16 +2,13 @@
 //!
 //! A Pod is stored with all its fields, those of gates that are off included; reads do not show them.
 
-use pulselet_model::{CauseReason, FieldError, Gate, GateSet, Pod, Profile, decode_documents, hide_disabled};
+use pulselet_model::{CauseReason, FieldError, Gate, GateSet, Pod, Profile, hide_disabled};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Admitted, Canonical, Refusal, Rules};
+use super::{Admitted, Refusal, Rules};
 use crate::registry::object::Object;
 use crate::registry::resource::Subresource;
-use crate::rest::body::{self, Step};
-
-/// Unknown fields taken out of one Pod before it is refused.
-const MAX_UNKNOWN_FIELDS: usize = 64;
 
 /// The gates as reads apply them: a profile that does not know a field does not show it.
 fn shown_gates(rules: Rules) -> GateSet {
@@ -28,54 +25,12 @@ pub(super) fn shows_everything(rules: Rules) -> bool {
     shown_gates(rules) == GateSet::ALL
 }
 
-/// Decodes, taking unknown fields out one by one until that succeeds. What becomes of them is the caller's choice.
-pub(super) fn canonical(mut value: Value, rules: Rules) -> Canonical {
-    let mut unknown = Vec::new();
-    loop {
-        let text = value.to_string();
-        let document = match decode_documents(text.as_bytes()).next() {
-            Some(Ok(document)) => document,
-            Some(Err(error)) => return Err(error.to_string()),
-            None => return Err("the body is empty".to_owned()),
-        };
-        match document.decode(rules.profile).pod {
-            Ok(pod) => return Ok((to_value(&pod), unknown)),
-            Err(error) => {
-                let is_unknown = error.message.starts_with("unknown field ");
-                if !is_unknown || unknown.len() == MAX_UNKNOWN_FIELDS {
-                    // Where it is in our rendering of the body means nothing to the client.
-                    let hint = error.hint.map(|hint| format!(" ({hint})")).unwrap_or_default();
-                    return Err(format!("{}: {}{hint}", error.field, error.message));
-                }
-                let path = parse_path(&error.field);
-                body::remove(&mut value, &path);
-                unknown.push(path);
-            }
-        }
-    }
-}
-
-/// Reads a field path back. Only names of fields are in it: maps with free keys have no unknown fields.
-fn parse_path(text: &str) -> Vec<Step> {
-    let mut steps = Vec::new();
-    for part in text.split('.') {
-        let mut pieces = part.split('[');
-        steps.push(Step::Field(pieces.next().unwrap_or_default().to_owned()));
-        for piece in pieces {
-            if let Ok(index) = piece.trim_end_matches(']').parse() {
-                steps.push(Step::Index(index));
-            }
-        }
-    }
-    steps
-}
-
 fn to_value(pod: &Pod) -> Value {
     serde_json::to_value(pod).expect("a Pod can be written as JSON")
 }
 
 fn typed(object: &Object) -> Result<Pod, Refusal> {
-    serde_json::from_value(object.value().clone()).map_err(|error| Refusal::Undecodable(error.to_string()))
+    Pod::deserialize(object.value()).map_err(|error| Refusal::Undecodable(error.to_string()))
 }
 
 fn admitted(admission: &pulselet_model::Admission) -> Admitted {
@@ -105,9 +60,11 @@ pub(super) fn admit_update(
     new: &Object,
     rules: Rules,
 ) -> Result<Admitted, Refusal> {
+    if subresource == Some(Subresource::Status) {
+        return update_status(old, new);
+    }
     let stored = typed(old)?;
     match subresource {
-        Some(Subresource::Status) => update_status(old, new),
         Some(Subresource::EphemeralContainers) => {
             let new = typed(new)?;
             pulselet_model::admit_ephemeral_containers(&stored, new, rules.profile, rules.gates)
@@ -177,32 +134,9 @@ mod tests {
     fn pod() -> Value {
         json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "namespace": "default"},
-            "spec": {"containers": [{"name": "app", "image": "app", "foo": 1,
-                "resources": {"limits": {"cpu": 1}},
-                "livenessProbe": {"periodMilliseconds": 5, "bar": {}, "exec": {"command": ["true"]}}}]},
+            "spec": {"containers": [{"name": "app", "image": "app",
+                "livenessProbe": {"periodMilliseconds": 5, "exec": {"command": ["true"]}}}]},
         })
-    }
-
-    #[test]
-    fn unknown_fields_are_taken_out_and_named() {
-        let (value, unknown) = canonical(pod(), RULES).expect("it decodes without them");
-        let mut paths: Vec<String> = unknown.iter().map(|path| body::render(path)).collect();
-        paths.sort();
-        assert_eq!(
-            paths,
-            ["spec.containers[0].foo", "spec.containers[0].livenessProbe.bar"]
-        );
-        assert_eq!(
-            value["spec"]["containers"][0]["livenessProbe"]["periodMilliseconds"],
-            5
-        );
-        let mut wrong = pod();
-        wrong["spec"]["containers"][0]["name"] = json!(["app"]);
-        assert!(
-            canonical(wrong, RULES)
-                .unwrap_err()
-                .contains("spec.containers[0].name")
-        );
     }
 
     #[test]
@@ -213,8 +147,7 @@ mod tests {
         };
         assert!(shows_everything(RULES));
         assert!(!shows_everything(kubernetes));
-        let (value, _) = canonical(pod(), RULES).unwrap();
-        let shown = hide(Object::new(value).unwrap(), kubernetes).into_value();
+        let shown = hide(Object::new(pod()).unwrap(), kubernetes).into_value();
         let probe = &shown["spec"]["containers"][0]["livenessProbe"];
         assert!(probe.get("periodMilliseconds").is_none(), "{probe}");
         assert!(probe.get("exec").is_some(), "{probe}");

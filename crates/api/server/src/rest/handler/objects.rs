@@ -25,13 +25,13 @@ use crate::rest::answer::{
     add_warnings, body_answer, bytes_answer, full, json_answer, success, value_answer,
 };
 use crate::rest::body::{self, Encoding, Parsed};
-use crate::rest::protobuf;
 use crate::rest::query::{DeleteOptions, ListOptions, Query, WriteOptions};
 use crate::rest::render::{object_view, render_list, render_one};
 use crate::rest::room::{Load, Permit};
 use crate::rest::route::Verb;
 use crate::rest::status::{ApiError, StatusReason};
 use crate::watch::{self, Session};
+use pulselet_schema::protobuf;
 
 /// A request that has been read and understood.
 struct Call<'a> {

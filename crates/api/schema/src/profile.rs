@@ -1,4 +1,4 @@
-//! The two sets of rules a Pod can be judged by.
+//! The two sets of fields and rules that an object can be judged by.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ pub enum Profile {
     /// The default: upstream's rules plus the fields and values of the proposals that upstream lacks.
     #[default]
     Pulselet,
-    /// What a v1.36 API server answers.
+    /// The answers of a v1.36 API server.
     Kubernetes,
 }
 

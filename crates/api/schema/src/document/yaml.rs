@@ -5,9 +5,10 @@
 //! are resolved while the tree is built; the number of nodes, those copied by aliases included, is bounded, so
 //! that a small file cannot become a large tree.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_saphyr::granit_parser::{Event, Parser, ScalarStyle, Span, Tag};
+use serde_saphyr::granit_parser::{ErrorKind, Event, Parser, ScalarStyle, Span, Tag};
 
 use super::tree::{Key, Node, Position, Value};
 use super::{DecodeError, MAX_DEPTH, MAX_NODES};
@@ -15,8 +16,90 @@ use super::{DecodeError, MAX_DEPTH, MAX_NODES};
 /// A long text counts as one node more per this many bytes, so that copying it is not free.
 const BYTES_PER_NODE: usize = 256;
 
+/// Stands for the backslash of an escaped apostrophe, which the parser does not know, so that columns stay the same.
+const MASKED_BACKSLASH: char = '\u{e9b1}';
+
+/// Texts with escaped apostrophes that one document may have. Each costs a pass over the document.
+const MAX_MASKED_TEXTS: usize = 64;
+
 /// Parses one YAML document whose first line is line `first_line` of the input. An empty one is `None`.
+///
+/// Texts in double quotes have the escapes that clients of Kubernetes know: `\'` is one, `\/` is none.
 pub(super) fn parse(text: &str, first_line: u32) -> Result<Option<Node>, DecodeError> {
+    let mut masked = Cow::Borrowed(text);
+    for _ in 0..MAX_MASKED_TEXTS {
+        match parse_masked(&masked, first_line) {
+            Err(Failure::Escape { text_start, error }) => match mask_apostrophes(&masked, text_start) {
+                Some(text) => masked = Cow::Owned(text),
+                None => return Err(error),
+            },
+            Err(Failure::Other(error)) => return Err(error),
+            Ok(root) => return Ok(root),
+        }
+    }
+    let at = Position {
+        line: first_line,
+        column: 1,
+    };
+    let message = format!("more than {MAX_MASKED_TEXTS} texts with the escape \\'");
+    Err(DecodeError::limit(&message, at))
+}
+
+/// Why a pass over a document failed.
+enum Failure {
+    /// A text in double quotes has an escape that the parser does not know.
+    Escape {
+        text_start: usize,
+        error: DecodeError,
+    },
+    Other(DecodeError),
+}
+
+impl From<DecodeError> for Failure {
+    fn from(error: DecodeError) -> Self {
+        Self::Other(error)
+    }
+}
+
+/// Masks the backslashes of escaped apostrophes in the text in double quotes at `start`; `None` if it has none.
+fn mask_apostrophes(text: &str, start: usize) -> Option<String> {
+    let body = text.get(start..)?.strip_prefix('"')?;
+    let mut masked = String::with_capacity(text.len() + 2);
+    masked.push_str(&text[..=start]);
+    let mut found = false;
+    let mut characters = body.char_indices();
+    while let Some((index, character)) = characters.next() {
+        match character {
+            '"' => {
+                masked.push_str(&body[index..]);
+                return found.then_some(masked);
+            }
+            '\\' => match characters.next() {
+                Some((_, '\'')) => {
+                    found = true;
+                    masked.extend([MASKED_BACKSLASH, '\'']);
+                }
+                Some((_, escaped)) => masked.extend(['\\', escaped]),
+                None => return None,
+            },
+            other => masked.push(other),
+        }
+    }
+    None
+}
+
+/// Whether a text in double quotes has an escaped slash, which YAML has and clients of Kubernetes reject.
+fn has_escaped_slash(source: &str) -> bool {
+    let mut characters = source.chars();
+    while let Some(character) = characters.next() {
+        if character == '\\' && characters.next() == Some('/') {
+            return true;
+        }
+    }
+    false
+}
+
+fn parse_masked(text: &str, first_line: u32) -> Result<Option<Node>, Failure> {
     let options = serde_saphyr::granit_parser::options! {
         flow_nesting_limit: MAX_DEPTH,
         block_nesting_limit: MAX_DEPTH,
@@ -28,11 +111,23 @@ pub(super) fn parse(text: &str, first_line: u32) -> Result<Option<Node>, DecodeE
     };
     for event in Parser::new_from_str_with_options(text, options) {
         let (event, span) = event.map_err(|error| {
-            DecodeError::syntax(
-                &error.info(),
-                builder.position_at(error.marker().line(), error.marker().col()),
-            )
+            let at = builder.position_at(error.marker().line(), error.marker().col());
+            let shown = DecodeError::syntax(&error.info(), at);
+            match (error.kind(), error.marker().byte_offset()) {
+                (ErrorKind::UnknownQuotedScalarEscape, Some(text_start)) => Failure::Escape {
+                    text_start,
+                    error: shown,
+                },
+                _ => Failure::Other(shown),
+            }
         })?;
+        if let Event::Scalar(_, ScalarStyle::DoubleQuoted, ..) = &event {
+            let source = span.byte_range().and_then(|range| text.get(range));
+            if source.is_some_and(has_escaped_slash) {
+                let at = builder.position_at(span.start.line(), span.start.col());
+                return Err(DecodeError::syntax("found unknown escape character `/`", at).into());
+            }
+        }
         builder.event(event, span)?;
     }
     Ok(builder.root)
@@ -87,6 +182,12 @@ impl Builder {
             Event::Scalar(text, style, anchor, tag) => {
                 let weight = 1 + text.len() / BYTES_PER_NODE;
                 self.count(weight - 1, at)?;
+                let text = match style {
+                    ScalarStyle::DoubleQuoted if text.contains(MASKED_BACKSLASH) => {
+                        Cow::Owned(text.replace(&format!("{MASKED_BACKSLASH}'"), "'"))
+                    }
+                    _ => text,
+                };
                 let value = scalar(&text, style, tag.as_deref());
                 self.finish(Node { at, value }, anchor, weight)
             }
@@ -380,6 +481,21 @@ mod tests {
     fn positions_count_from_the_first_line() {
         let node = parse("a:\n  b: 1\n", 10).unwrap().unwrap();
         assert_eq!(node.locate("a.b"), Position { line: 11, column: 3 });
+    }
+
+    #[test]
+    fn escapes_are_those_of_kubernetes_clients() {
+        check(
+            r#"["it\'s", "\\'", "\"\'\"", 'a\/b', a\/b]"#,
+            r#"["it's","\\'","\"'\"","a\\/b","a\\/b"]"#,
+        );
+        assert!(parse(r#"a: "b\/c""#, 1).is_err());
+        assert!(parse(r#"a: "b\qc""#, 1).is_err());
+        let node = parse(r#"{"\'": {b: 1}}"#, 1).unwrap().unwrap();
+        assert_eq!(node.locate("'.b"), Position { line: 1, column: 9 });
+        let many = r#"- "\'""#.to_owned() + "\n";
+        assert!(parse(&many.repeat(20), 1).is_ok());
+        assert!(parse(&many.repeat(1000), 1).is_err());
     }
 
     #[test]

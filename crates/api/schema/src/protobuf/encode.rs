@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use super::{MAGIC, message};
-use crate::schema::{Field, FieldType, Message, Shape};
+use crate::{Field, FieldType, Message, Shape};
 
 /// The wire types.
 const VARINT: u8 = 0;
@@ -17,7 +17,7 @@ const FIXED64: u8 = 1;
 const BYTES: u8 = 2;
 
 /// An object or a list in its envelope; `None` if its kind has no fields in the table.
-pub(crate) fn encode(value: &Value) -> Option<Vec<u8>> {
+pub fn encode(value: &Value) -> Option<Vec<u8>> {
     let word = |field: &str| value.get(field).and_then(Value::as_str).unwrap_or_default();
     let (api_version, kind) = (word("apiVersion"), word("kind"));
     let object = value.as_object()?;
@@ -58,7 +58,7 @@ fn write_list(api_version: &str, kind: &str, list: &Map<String, Value>, out: &mu
 }
 
 /// An event of a watch, with its length before it; `None` if the object's kind has no fields in the table.
-pub(crate) fn watch_frame(event: &str, object: &Value) -> Option<Vec<u8>> {
+pub fn watch_frame(event: &str, object: &Value) -> Option<Vec<u8>> {
     let mut extension = Vec::new();
     write_bytes(1, &encode(object)?, &mut extension);
     let mut frame = Vec::new();

@@ -1,9 +1,11 @@
 //! A document as a tree that remembers where everything stood.
 //!
-//! Both parsers build this tree, and one deserializer reads it, so that YAML and JSON get the same errors at
-//! the same places. Keys keep their order and their duplicates: judging those is the deserializer's work.
+//! Both parsers build this tree, so that YAML and JSON get the same errors at the same places. Keys keep their order and
+//! their duplicates.
 
 use std::fmt;
+
+use crate::{FieldPath, Step};
 
 /// A place in the input, counted from one. Columns count characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,18 +61,6 @@ impl Node {
         }
     }
 
-    /// What a reader calls this kind of value.
-    pub(crate) const fn kind(&self) -> &'static str {
-        match self.value {
-            Value::Null => "null",
-            Value::Bool(_) => "a boolean",
-            Value::Number(_) => "a number",
-            Value::String(_) => "a string",
-            Value::Sequence(_) => "a list",
-            Value::Mapping(_) => "an object",
-        }
-    }
-
     /// Finds where a field path such as `spec.containers[0].image` stands, or the nearest parent that exists.
     pub(crate) fn locate(&self, path: &str) -> Position {
         let mut node = self;
@@ -93,6 +83,48 @@ impl Node {
             node = child;
         }
         at
+    }
+}
+
+impl Node {
+    /// Finds the key or item at a path, or its nearest parent that exists.
+    pub(crate) fn locate_path(&self, path: &FieldPath) -> Position {
+        self.locate_keys(path).last().copied().unwrap_or_else(|| {
+            let mut parent = path.clone();
+            parent.0.pop();
+            if path.0.is_empty() {
+                self.at
+            } else {
+                self.locate_path(&parent)
+            }
+        })
+    }
+
+    /// The places of all keys with this path: several if a key is duplicated.
+    pub(crate) fn locate_keys(&self, path: &FieldPath) -> Vec<Position> {
+        let mut found = vec![(self.at, self)];
+        for step in &path.0 {
+            found = found
+                .into_iter()
+                .flat_map(|(_, node)| node.children(step))
+                .collect();
+        }
+        found.into_iter().map(|(at, _)| at).collect()
+    }
+
+    fn children(&self, step: &Step) -> Vec<(Position, &Self)> {
+        match (&self.value, step) {
+            (Value::Mapping(entries), Step::Field(name)) => {
+                let same = entries.iter().filter(|(key, _)| key.text == *name);
+                same.map(|(key, node)| (key.at, node)).collect()
+            }
+            (Value::Sequence(items), Step::Index(index)) => items
+                .get(*index)
+                .map(|node| (node.at, node))
+                .into_iter()
+                .collect(),
+            _ => Vec::new(),
+        }
     }
 }
 

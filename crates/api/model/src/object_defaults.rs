@@ -5,10 +5,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Message, Shape};
+use pulselet_schema::{Message, Shape};
 
 /// Fills in an object, or a part of one, and everything in it.
-pub(crate) fn fill(message: &'static Message, value: &mut Value) {
+pub fn fill(message: &'static Message, value: &mut Value) {
     let Value::Object(map) = value else { return };
     set(message.name, map);
     fill_fields(message, map);
@@ -278,7 +278,7 @@ fn set_volume(name: &str, map: &mut Map<String, Value>) {
 
 /// A moving tag is pulled every time.
 fn pull_policy(image: &str) -> &'static str {
-    if pulselet_model::image::tag(image) == Some("latest") {
+    if crate::image::tag(image) == Some("latest") {
         "Always"
     } else {
         "IfNotPresent"
