@@ -18,6 +18,7 @@
 pub mod canonical;
 pub mod check;
 pub mod document;
+pub mod openapi;
 mod path;
 mod profile;
 pub mod protobuf;

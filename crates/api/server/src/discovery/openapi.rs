@@ -1,26 +1,17 @@
 //! `OpenAPI` descriptions of what is served: `kubectl explain` reads them, and clients look there whether the server
 //! checks fields itself.
 //!
-//! Schemas come from the same types that objects are decoded into; the fields that Pulselet adds to Pods, and what it
-//! says about fields in its own words, are `documentation`'s. Documents are made when asked for, which is seldom, and not kept, because they are large.
+//! The definitions of objects follow from the table of fields; upstream's texts are `documentation`'s. Documents are made on
+//! request, which is seldom, and not kept, because they are large.
 
 use bytes::Bytes;
-use k8s_openapi::api::{
-    apps, batch, certificates, coordination, core, discovery, events, networking, node, policy, rbac,
-    resource, scheduling, storage,
-};
 use pulselet_model::Profile;
+use pulselet_schema::openapi::{Version, definition_name, definitions};
 use pulselet_vocabulary::KUBERNETES_VERSION;
-use schemars::generate::SchemaSettings;
-use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
 use super::documentation;
-use crate::registry::plain::PlainKind;
-use crate::registry::resource::{Endpoint, GroupVersion, ResourceKind};
-
-const V2_DEFINITIONS: &str = "/definitions";
-const V3_DEFINITIONS: &str = "/components/schemas";
+use crate::registry::resource::{Endpoint, GroupVersion};
 
 /// `/openapi/v3`: where the documents of each group are.
 pub(crate) fn v3_index() -> Value {
@@ -44,8 +35,8 @@ pub(crate) fn v3(group_version: GroupVersion, profile: Profile) -> Value {
     json!({
         "openapi": "3.0.0",
         "info": {"title": "Kubernetes", "version": KUBERNETES_VERSION},
-        "paths": paths([group_version], V3_DEFINITIONS),
-        "components": {"schemas": schemas(&[group_version], V3_DEFINITIONS, profile)},
+        "paths": paths([group_version], Version::V3),
+        "components": {"schemas": schemas(&[group_version], Version::V3, profile)},
     })
 }
 
@@ -54,8 +45,8 @@ pub(crate) fn v2(profile: Profile) -> Value {
     json!({
         "swagger": "2.0",
         "info": {"title": "Kubernetes", "version": KUBERNETES_VERSION},
-        "paths": paths(GroupVersion::ALL, V2_DEFINITIONS),
-        "definitions": schemas(&GroupVersion::ALL, V2_DEFINITIONS, profile),
+        "paths": paths(GroupVersion::ALL, Version::V2),
+        "definitions": schemas(&GroupVersion::ALL, Version::V2, profile),
     })
 }
 
@@ -81,90 +72,16 @@ fn base_path(group_version: GroupVersion) -> String {
     format!("{prefix}/{}", group_version.api_version())
 }
 
-/// The name of a kind's schema.
-fn schema_name(endpoint: Endpoint) -> String {
-    let group = endpoint.group_version.group();
-    let package = group
-        .split('.')
-        .next()
-        .filter(|package| !package.is_empty())
-        .unwrap_or("core");
-    format!("io.k8s.api.{package}.v1.{}", endpoint.info().kind)
-}
-
-fn schemas(groups: &[GroupVersion], definitions: &str, profile: Profile) -> Map<String, Value> {
-    let settings = SchemaSettings::openapi3().with(|settings| {
-        settings.definitions_path = definitions.to_owned().into();
-    });
-    let mut generator = settings.into_generator();
-    for endpoint in groups.iter().flat_map(|group| group.endpoints()) {
-        match (endpoint.kind, endpoint.group_version) {
-            (ResourceKind::ConfigMap, _) => generator.subschema_for::<core::v1::ConfigMap>(),
-            (ResourceKind::Event, GroupVersion::EventsV1) => generator.subschema_for::<events::v1::Event>(),
-            (ResourceKind::Event, _) => generator.subschema_for::<core::v1::Event>(),
-            (ResourceKind::Lease, _) => generator.subschema_for::<coordination::v1::Lease>(),
-            (ResourceKind::Namespace, _) => generator.subschema_for::<core::v1::Namespace>(),
-            (ResourceKind::Node, _) => generator.subschema_for::<core::v1::Node>(),
-            (ResourceKind::Pod, _) => generator.subschema_for::<core::v1::Pod>(),
-            (ResourceKind::Secret, _) => generator.subschema_for::<core::v1::Secret>(),
-            (ResourceKind::ServiceAccount, _) => generator.subschema_for::<core::v1::ServiceAccount>(),
-            (ResourceKind::Plain(kind), _) => plain_schema(kind, &mut generator),
-        };
-    }
-    let mut schemas = generator.take_definitions(true);
-    for endpoint in groups.iter().flat_map(|group| group.endpoints()) {
-        if let Some(schema) = schemas.get_mut(&schema_name(endpoint)) {
+fn schemas(groups: &[GroupVersion], version: Version, profile: Profile) -> Map<String, Value> {
+    let endpoints = || groups.iter().flat_map(|group| group.endpoints());
+    let texts = documentation::upstream();
+    let mut schemas = definitions(endpoints().map(Endpoint::message), version, profile, &texts);
+    for endpoint in endpoints() {
+        if let Some(schema) = schemas.get_mut(&definition_name(endpoint.message())) {
             schema["x-kubernetes-group-version-kind"] = json!([group_version_kind(endpoint)]);
         }
     }
-    if profile == Profile::Pulselet {
-        documentation::describe(&mut schemas);
-    }
     schemas
-}
-
-/// The schema of a kind of the table. A test finds one for each.
-fn plain_schema(kind: PlainKind, generator: &mut SchemaGenerator) -> Schema {
-    match kind.info().kind {
-        "CertificateSigningRequest" => {
-            generator.subschema_for::<certificates::v1::CertificateSigningRequest>()
-        }
-        "ClusterRole" => generator.subschema_for::<rbac::v1::ClusterRole>(),
-        "ClusterRoleBinding" => generator.subschema_for::<rbac::v1::ClusterRoleBinding>(),
-        "Role" => generator.subschema_for::<rbac::v1::Role>(),
-        "RoleBinding" => generator.subschema_for::<rbac::v1::RoleBinding>(),
-        "Endpoints" => generator.subschema_for::<core::v1::Endpoints>(),
-        "LimitRange" => generator.subschema_for::<core::v1::LimitRange>(),
-        "PersistentVolume" => generator.subschema_for::<core::v1::PersistentVolume>(),
-        "PersistentVolumeClaim" => generator.subschema_for::<core::v1::PersistentVolumeClaim>(),
-        "PodTemplate" => generator.subschema_for::<core::v1::PodTemplate>(),
-        "ReplicationController" => generator.subschema_for::<core::v1::ReplicationController>(),
-        "ResourceQuota" => generator.subschema_for::<core::v1::ResourceQuota>(),
-        "Service" => generator.subschema_for::<core::v1::Service>(),
-        "ControllerRevision" => generator.subschema_for::<apps::v1::ControllerRevision>(),
-        "DaemonSet" => generator.subschema_for::<apps::v1::DaemonSet>(),
-        "Deployment" => generator.subschema_for::<apps::v1::Deployment>(),
-        "ReplicaSet" => generator.subschema_for::<apps::v1::ReplicaSet>(),
-        "StatefulSet" => generator.subschema_for::<apps::v1::StatefulSet>(),
-        "CronJob" => generator.subschema_for::<batch::v1::CronJob>(),
-        "Job" => generator.subschema_for::<batch::v1::Job>(),
-        "EndpointSlice" => generator.subschema_for::<discovery::v1::EndpointSlice>(),
-        "NetworkPolicy" => generator.subschema_for::<networking::v1::NetworkPolicy>(),
-        "RuntimeClass" => generator.subschema_for::<node::v1::RuntimeClass>(),
-        "PodDisruptionBudget" => generator.subschema_for::<policy::v1::PodDisruptionBudget>(),
-        "DeviceClass" => generator.subschema_for::<resource::v1::DeviceClass>(),
-        "ResourceClaim" => generator.subschema_for::<resource::v1::ResourceClaim>(),
-        "ResourceClaimTemplate" => generator.subschema_for::<resource::v1::ResourceClaimTemplate>(),
-        "ResourceSlice" => generator.subschema_for::<resource::v1::ResourceSlice>(),
-        "PriorityClass" => generator.subschema_for::<scheduling::v1::PriorityClass>(),
-        "CSIDriver" => generator.subschema_for::<storage::v1::CSIDriver>(),
-        "CSINode" => generator.subschema_for::<storage::v1::CSINode>(),
-        "CSIStorageCapacity" => generator.subschema_for::<storage::v1::CSIStorageCapacity>(),
-        "StorageClass" => generator.subschema_for::<storage::v1::StorageClass>(),
-        "VolumeAttachment" => generator.subschema_for::<storage::v1::VolumeAttachment>(),
-        "VolumeAttributesClass" => generator.subschema_for::<storage::v1::VolumeAttributesClass>(),
-        _ => json_schema!({"type": "object"}),
-    }
 }
 
 fn group_version_kind(endpoint: Endpoint) -> Value {
@@ -175,14 +92,14 @@ fn group_version_kind(endpoint: Endpoint) -> Value {
     })
 }
 
-fn paths(groups: impl IntoIterator<Item = GroupVersion>, definitions: &str) -> Map<String, Value> {
+fn paths(groups: impl IntoIterator<Item = GroupVersion>, version: Version) -> Map<String, Value> {
     let mut paths = Map::new();
     for endpoint in groups.into_iter().flat_map(GroupVersion::endpoints) {
         let (base, info) = (base_path(endpoint.group_version), endpoint.info());
         let plural = info.plural;
         let all = format!("{base}/{plural}");
         let list = if info.namespaced {
-            paths.insert(all, json!({"get": operation(endpoint, "list", definitions)}));
+            paths.insert(all, json!({"get": operation(endpoint, "list", version)}));
             format!("{base}/namespaces/{{namespace}}/{plural}")
         } else {
             all
@@ -192,7 +109,7 @@ fn paths(groups: impl IntoIterator<Item = GroupVersion>, definitions: &str) -> M
             list,
             path_item(
                 endpoint,
-                definitions,
+                version,
                 &[("get", "list"), ("post", "post"), ("delete", "deletecollection")],
             ),
         );
@@ -202,21 +119,21 @@ fn paths(groups: impl IntoIterator<Item = GroupVersion>, definitions: &str) -> M
             ("patch", "patch"),
             ("delete", "delete"),
         ];
-        paths.insert(item, path_item(endpoint, definitions, &verbs));
+        paths.insert(item, path_item(endpoint, version, &verbs));
     }
     paths
 }
 
-fn path_item(endpoint: Endpoint, definitions: &str, verbs: &[(&str, &str)]) -> Value {
+fn path_item(endpoint: Endpoint, version: Version, verbs: &[(&str, &str)]) -> Value {
     let operations = verbs.iter().map(|(method, action)| {
-        let operation = operation(endpoint, action, definitions);
+        let operation = operation(endpoint, action, version);
         ((*method).to_owned(), operation)
     });
     Value::Object(operations.collect())
 }
 
-fn operation(endpoint: Endpoint, action: &str, definitions: &str) -> Value {
-    let v2 = definitions == V2_DEFINITIONS;
+fn operation(endpoint: Endpoint, action: &str, version: Version) -> Value {
+    let v2 = version == Version::V2;
     let parameter = |name: &str| {
         if v2 {
             json!({"name": name, "in": "query", "type": "string", "uniqueItems": true})
@@ -237,7 +154,8 @@ fn operation(endpoint: Endpoint, action: &str, definitions: &str) -> Value {
         "delete" => &["dryRun", "gracePeriodSeconds", "propagationPolicy"],
         _ => &[],
     };
-    let reference = json!({"$ref": format!("#{definitions}/{}", schema_name(endpoint))});
+    let reference =
+        json!({"$ref": format!("#{}/{}", version.definitions(), definition_name(endpoint.message()))});
     let answer = if v2 {
         json!({"description": "OK", "schema": reference})
     } else {
@@ -283,7 +201,7 @@ mod tests {
         let all = v2(Profile::Pulselet);
         check_references(&all, &all);
         for endpoint in GroupVersion::ALL.into_iter().flat_map(GroupVersion::endpoints) {
-            let schema = &all["definitions"][schema_name(endpoint)];
+            let schema = &all["definitions"][definition_name(endpoint.message())];
             assert!(
                 schema.get("x-kubernetes-group-version-kind").is_some(),
                 "{endpoint:?}"

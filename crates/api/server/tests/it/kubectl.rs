@@ -80,7 +80,7 @@ fn fields_are_explained_ours_included() {
         ("pod.spec.containers.lifecycle.stopSignal", "StopSignalNotHandled"),
         (
             "pod.spec.containers.livenessProbe.terminationGracePeriodSeconds",
-            "0 is SIGKILL at once",
+            "0 means SIGKILL immediately",
         ),
         ("pod.spec.containers.startupProbe", "neither liveness"),
         (
@@ -88,12 +88,19 @@ fn fields_are_explained_ours_included() {
             "remembers across its restarts",
         ),
         ("pod.spec.containers.readinessProbe.periodMilliseconds", "500 ms"),
+        (
+            "deployment.spec.template.spec.containers.readinessProbe.periodMilliseconds",
+            "500 ms",
+        ),
         ("pod.spec.containers.readinessProbe.timeoutMilliseconds", "100 ms"),
         (
             "pod.status.containerStatuses.started",
             "has not started is not ready",
         ),
-        ("pod.status.containerStatuses.lifecycle.stopSignal", "is stopped"),
+        (
+            "pod.status.containerStatuses.lifecycle.stopSignal",
+            "stops the container",
+        ),
     ] {
         let text = kubectl!(server, "explain", field).success();
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
