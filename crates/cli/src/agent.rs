@@ -15,6 +15,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::cli::AgentArgs;
 use crate::exit::Failure;
 use crate::local_network::{LocalNetwork, ServiceSource};
+use crate::logging;
 use crate::membership::{Application, Membership};
 use crate::runtime::{ImageSettings, OpenRuntime};
 
@@ -99,6 +100,7 @@ pub(crate) async fn start(args: &AgentArgs, mut setting: Setting) -> Result<Star
     options.metrics = metrics;
     options.manifests = setting.manifests;
     options.service_manager = service_manager();
+    options.dropped_log_lines = logging::dropped_lines();
     let node = Node::start(options).await.map_err(Failure::environment)?;
     network.follow_pods(&node);
     if !duties.shutdown.is_off() {

@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         Err(error) => return exit::report_usage(&error).into(),
     };
     cli.global.color.apply();
+    let _flush = logging::FlushAtExit;
     // Every TLS connection of this process uses the one provider.
     rustls::crypto::ring::default_provider()
         .install_default()

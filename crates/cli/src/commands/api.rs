@@ -41,7 +41,7 @@ pub(crate) fn run(args: &ApiArgs, verbose: u8) -> Result<Exit, Failure> {
         // A cluster's own controllers write them.
         write_endpoints: false,
     };
-    logging::start(Quietness::Daemon, verbose, std::io::stderr);
+    logging::start(Quietness::Daemon, verbose)?;
     agent::executor()?.block_on(serve(config, options))
 }
 
@@ -76,14 +76,11 @@ async fn serve(config: Config, options: ControllerOptions) -> Result<Exit, Failu
 /// A server that listens, having said so.
 pub(super) async fn bind(config: Config) -> Result<Server, Failure> {
     let server = Server::bind(config).await.map_err(|error| not_started(&error))?;
-    let mut stdout = output::stdout();
-    let line = writeln!(
-        stdout,
+    output::announce(format!(
         "API at https://{}, kubeconfig: {}",
         server.address(),
         server.kubeconfig().display()
-    );
-    output::written(line.and_then(|()| stdout.flush()))?;
+    ));
     Ok(server)
 }
 

@@ -19,7 +19,7 @@ use crate::runtime;
 const OWN_LOGS: &str = "logs";
 
 pub(crate) fn run(args: &CriArgs, verbose: u8) -> Result<Exit, Failure> {
-    logging::start(Quietness::Daemon, verbose, std::io::stderr);
+    logging::start(Quietness::Daemon, verbose)?;
     agent::executor()?.block_on(serve(args))
 }
 

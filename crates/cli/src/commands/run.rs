@@ -66,7 +66,10 @@ pub(crate) fn run(args: &RunArgs, verbose: u8) -> Result<Exit, Failure> {
     let layout = Layout::new(args.agent.data.resolve()?);
     let logs = (!args.no_logs).then(|| ContainerLogs::new(layout.clone(), &states));
     let stage = Stage::open(args.output.output, verbose > 0, &lines, &states, logs)?;
-    logging::start(Quietness::Foreground, verbose, stage.log_writer());
+    match stage.log_writer() {
+        Some(writer) => logging::start_on(Quietness::Foreground, verbose, writer),
+        None => logging::start(Quietness::Foreground, verbose)?,
+    }
     let executor = agent::executor()?;
     let feed = Feed::default();
     let setting = Setting {

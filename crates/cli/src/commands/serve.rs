@@ -51,7 +51,7 @@ pub(crate) fn run(args: &ServeArgs, verbose: u8) -> Result<Exit, Failure> {
         application: None,
         services: ServiceSource::Others,
     };
-    logging::start(Quietness::Daemon, verbose, std::io::stderr);
+    logging::start(Quietness::Daemon, verbose)?;
     agent::executor()?.block_on(serve(args, config, setting))
 }
 

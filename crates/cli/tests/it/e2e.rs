@@ -20,6 +20,7 @@ pub(crate) mod harness;
 mod hooks;
 mod killing;
 mod live;
+mod log;
 mod names;
 mod node;
 mod paths;

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use pulselet_cgroup::PodCgroups;
@@ -65,6 +66,8 @@ pub struct NodeOptions {
     pub service_manager: ServiceManager,
     /// Who knows what the machine has left; `None` if the machine itself is asked.
     pub signals: Option<Arc<dyn PressureSignals>>,
+    /// How many lines the process could not log, for `/metrics`.
+    pub dropped_log_lines: Arc<AtomicU64>,
 }
 
 impl NodeOptions {
@@ -88,6 +91,7 @@ impl NodeOptions {
             lines: LineHub::default(),
             service_manager: ServiceManager::new(None, None),
             signals: None,
+            dropped_log_lines: Arc::default(),
         }
     }
 }
@@ -118,7 +122,7 @@ impl Node {
         let version = options.runtime.version().await.map_err(NodeStartError::Version)?;
         let opened = open_store(&layout).await?;
         let gates = options.config.gates;
-        let metrics = Arc::new(Metrics::new(gates));
+        let metrics = Arc::new(Metrics::new(gates).with_dropped_log_lines(options.dropped_log_lines));
         // Subscribed before listing, so that nothing falls between the two.
         let events = options.runtime.events();
         let runtime = Arc::clone(&options.runtime);

@@ -95,9 +95,9 @@ impl Stage {
         }
     }
 
-    /// Where the log goes while the stage is up.
-    pub(super) fn log_writer(&self) -> LogWriter {
-        LogWriter(self.live.then(|| self.remarks.clone()))
+    /// Where the log goes while the stage is up, if not to stderr.
+    pub(super) fn log_writer(&self) -> Option<LogWriter> {
+        self.live.then(|| LogWriter(self.remarks.clone()))
     }
 
     /// Waits until everything is shown. The hub must be gone.
@@ -239,9 +239,9 @@ impl<W: io::Write> Printer<W> {
     }
 }
 
-/// Writes log lines to stderr, or hands them to a live view.
+/// Hands log lines to a live view.
 #[derive(Clone, Debug)]
-pub(super) struct LogWriter(Option<mpsc::Sender<Remark>>);
+pub(super) struct LogWriter(mpsc::Sender<Remark>);
 
 impl<'a> MakeWriter<'a> for LogWriter {
     type Writer = Self;
@@ -253,15 +253,10 @@ impl<'a> MakeWriter<'a> for LogWriter {
 
 impl io::Write for LogWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match &self.0 {
-            None => io::stderr().write(bytes),
-            Some(remarks) => {
-                let text = String::from_utf8_lossy(bytes).trim_end().to_owned();
-                // As with remarks: nobody reads what comes faster than it can be shown.
-                let _ = remarks.try_send(Remark::Say(text));
-                Ok(bytes.len())
-            }
-        }
+        let text = String::from_utf8_lossy(bytes).trim_end().to_owned();
+        // As with remarks: nobody reads what comes faster than it can be shown.
+        let _ = self.0.try_send(Remark::Say(text));
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -6,10 +6,13 @@ mod kubelet;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use prometheus_client::encoding::{EncodeLabelSet, text};
-use prometheus_client::metrics::counter::Counter;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
@@ -112,6 +115,22 @@ pub(crate) struct Metrics {
 impl fmt::Debug for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+/// The count of lines that the process could not log.
+#[derive(Debug)]
+struct DroppedLogLines(Arc<AtomicU64>);
+
+impl Collector for DroppedLogLines {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let metric = encoder.encode_descriptor(
+            "pulselet_log_lines_dropped",
+            "Lines of the log that were lost because its reader was too slow or writing failed",
+            None,
+            MetricType::Counter,
+        )?;
+        ConstCounter::new(self.0.load(Ordering::Relaxed)).encode(metric)
     }
 }
 
@@ -312,6 +331,12 @@ impl Metrics {
         }
     }
 
+    /// Shows a count of log lines that were lost.
+    pub(crate) fn with_dropped_log_lines(mut self, count: Arc<AtomicU64>) -> Self {
+        self.others.register_collector(Box::new(DroppedLogLines(count)));
+        self
+    }
+
     /// The text of `/metrics`.
     pub(crate) fn all(&self) -> String {
         let mut out = String::new();
@@ -386,7 +411,8 @@ mod tests {
 
     #[test]
     fn names_and_labels_are_upstreams() {
-        let metrics = Metrics::new(GateSet::ALL.with(Gate::SubSecondProbes, false));
+        let metrics = Metrics::new(GateSet::ALL.with(Gate::SubSecondProbes, false))
+            .with_dropped_log_lines(Arc::new(AtomicU64::new(7)));
         metrics.probe(&name(), ProbeOutcome::Failure, Duration::from_millis(7));
         metrics.probe(&name(), ProbeOutcome::Error, Duration::from_millis(7));
         for (outcome, reached, timed_out) in [
@@ -418,6 +444,7 @@ mod tests {
         let expected = [
             r#"prober_probe_total{probe_type="Liveness",result="failed",container="app",pod="web",namespace="default",pod_uid="u-1"} 1"#,
             r#"prober_probe_duration_seconds_count{probe_type="Liveness",container="app",pod="web",namespace="default"} 1"#,
+            "pulselet_log_lines_dropped_total 7",
             r#"kubernetes_feature_enabled{name="SubSecondProbes",stage="ALPHA"} 0"#,
             r#"kubernetes_feature_enabled{name="StartupProbeEnabled",stage=""} 1"#,
             r#"pulselet_feature_in_use{name="SubSecondProbes"} 1"#,
