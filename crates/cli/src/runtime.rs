@@ -142,6 +142,11 @@ pub(crate) fn used_in(data_dir: &Path, cri: &RuntimeChoice) -> Vec<RuntimeChoice
     used
 }
 
+/// Whether the machine has something of a data directory that does not exist. Creates nothing.
+pub(crate) fn has_traces(data_dir: &Path) -> bool {
+    OciRuntime::has_traces(&BuiltIn::Oci.root(data_dir), &network_of(data_dir))
+}
+
 async fn open_cri(socket: &Path, root: &Path) -> Result<Arc<dyn Runtime>, Failure> {
     match connect(socket, root).await {
         Ok(runtime) => Ok(runtime),

@@ -55,12 +55,24 @@ const HELD: &str = "stop that agent first: Ctrl-C in its terminal, or `systemctl
 
 pub(crate) fn run(args: &ResetArgs) -> Result<Exit, Failure> {
     let path = args.data.resolve()?;
+    if path.try_exists().is_ok_and(|exists| !exists) && !runtime::has_traces(&path) {
+        return say_that_nothing_exists(&path);
+    }
     let data_dir = DataDir::claim(&path).map_err(|error| {
         let is_held = error.is_held();
         let failure = Failure::environment(error);
         if is_held { failure.with_hint(HELD) } else { failure }
     })?;
     agent::executor()?.block_on(reset(args, data_dir))
+}
+
+/// Claiming the directory would create it.
+fn say_that_nothing_exists(path: &Path) -> Result<Exit, Failure> {
+    pulselet_runtime_oci::forget_data_dir(path);
+    let mut out = output::stdout();
+    let text = writeln!(out, "nothing to remove: {} does not exist", path.display());
+    output::written(text.and_then(|()| out.flush()))?;
+    Ok(Exit::Done)
 }
 
 async fn reset(args: &ResetArgs, data_dir: DataDir) -> Result<Exit, Failure> {

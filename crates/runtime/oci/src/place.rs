@@ -31,6 +31,16 @@ pub(crate) struct Names {
     pub(crate) bridge: String,
 }
 
+impl Names {
+    /// Those that follow from where the root is.
+    fn of(root: &Path, bridge: &str) -> Self {
+        Self {
+            cgroup: PathBuf::from(format!("pulselet-{:016x}", tag(root))),
+            bridge: bridge.to_owned(),
+        }
+    }
+}
+
 /// Where a root was when it was last opened.
 #[derive(Debug, Serialize, Deserialize)]
 struct Place {
@@ -42,10 +52,7 @@ struct Place {
 
 /// The names for a root, which is a real path. `bridge` is the one that follows from where the root is now. May block.
 pub(crate) fn names(root: &Path, bridge: &str, hierarchies: &Hierarchies) -> Names {
-    let here = Names {
-        cgroup: PathBuf::from(format!("pulselet-{:016x}", tag(root))),
-        bridge: bridge.to_owned(),
-    };
+    let here = Names::of(root, bridge);
     let Some(inode) = inode(root) else { return here };
     let before = read(root);
     let names = match &before {
@@ -74,6 +81,13 @@ pub(crate) fn names(root: &Path, bridge: &str, hierarchies: &Hierarchies) -> Nam
 /// Whether a runtime has had this root: what it had on the machine may still be there.
 pub(crate) fn was_opened(root: &Path) -> bool {
     root.join(FILE).exists()
+}
+
+/// Whether the machine has something under the names that follow from where the root is or was. Changes nothing.
+pub(crate) fn has_traces(root: &Path, bridge: &str) -> bool {
+    let names = Names::of(root, bridge);
+    let has_cgroup = Hierarchies::find().is_ok_and(|hierarchies| hierarchies.cgroup(&names.cgroup).exists());
+    has_cgroup || Path::new("/sys/class/net").join(names.bridge).exists()
 }
 
 fn inode(path: &Path) -> Option<(u64, u64)> {

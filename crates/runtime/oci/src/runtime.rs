@@ -290,6 +290,11 @@ impl OciRuntime {
         place::was_opened(root) || Hierarchies::find().is_ok()
     }
 
+    /// Whether the machine still has something of a root that was removed. Creates nothing.
+    pub fn has_traces(root: &Path, network: &NetworkOptions) -> bool {
+        place::has_traces(root, &network.bridge)
+    }
+
     /// The network of the pods; `None` if plugins make the networks of new ones.
     pub fn pod_network(&self) -> Option<PodNetwork> {
         (!self.0.cni.is_wanted()).then(|| PodNetwork {

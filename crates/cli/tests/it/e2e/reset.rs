@@ -212,6 +212,28 @@ e2e!(host_processes_go_without_cgroups, [Process], |world| {
     assert!(world.processes().is_empty() && !world.data().exists());
 });
 
+e2e!(
+    a_directory_that_does_not_exist_is_not_created,
+    [Process],
+    |world| {
+        for path in [world.data(), world.path("no/such/directory")] {
+            for flags in [&[][..], &["--yes"]] {
+                let mut command = Command::new(env!("CARGO_BIN_EXE_pulselet"));
+                command.args(["reset", "--data-dir"]).arg(&path).args(flags);
+                let done = command.stdin(Stdio::null()).output().unwrap();
+                assert_eq!(done.status.code(), Some(0), "{done:?}");
+                let text = String::from_utf8_lossy(&done.stdout);
+                assert!(
+                    text.contains("nothing to remove") && text.contains(path.to_str().unwrap()),
+                    "{text}"
+                );
+            }
+        }
+        let left = std::fs::read_dir(world.directory.path()).unwrap().count();
+        assert_eq!(left, 0, "something was created");
+    }
+);
+
 e2e!(files_of_others_stay, [Process], |world| {
     std::fs::create_dir(world.data()).unwrap();
     std::fs::write(world.data().join("mine.txt"), "").unwrap();
