@@ -41,6 +41,7 @@ async fn exec(args: &ExecArgs) -> Result<Exit, Failure> {
         stdin: args.stdin,
         stdout: true,
         stderr: !tty,
+        term: std::env::var("TERM").ok().filter(|term| tty && !term.is_empty()),
     };
     let client = args.data.client()?;
     // Before the command begins: who is killed by a signal leaves it running.

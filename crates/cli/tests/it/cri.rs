@@ -348,6 +348,7 @@ async fn streams_and_ports_lead_into_the_pod() {
         stdin: true,
         stdout: true,
         stderr: true,
+        term: None,
     };
     let mut streams = runtime.exec(&app, &options).await.expect("begins");
     let mut stdin = streams.stdin.take().unwrap();

@@ -299,6 +299,7 @@ impl Routes {
                 stdin,
                 stdout,
                 stderr,
+                term: None,
             }),
             Verb::Attach => SessionStart::Attach(AttachOptions {
                 // Whether there is a terminal was decided when the container was made.

@@ -64,6 +64,8 @@ pub struct ExecOptions {
     pub stdout: bool,
     /// With `tty` there is no separate stderr.
     pub stderr: bool,
+    /// With `tty`, the caller's kind of terminal, as in `TERM`. A runtime may not know how to pass it on.
+    pub term: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -65,6 +65,7 @@ impl Service {
             stdin: wanted.stdin,
             stdout: wanted.stdout,
             stderr: wanted.stderr,
+            term: None,
         });
         self.0.streams.offer(Session::Command {
             container: container.status.id,

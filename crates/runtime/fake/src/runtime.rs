@@ -330,6 +330,7 @@ impl Runtime for FakeRuntime {
                 stdin,
                 stdout,
                 stderr,
+                term: None,
             };
             streams::exec(&self.0.open, &options)
         };

@@ -225,7 +225,7 @@ fn run_program(
     user: &User,
     report: &mut ReportWriter,
 ) -> Result<Infallible, StartFailure> {
-    let env = environment(process.spec, user);
+    let env = environment(process.spec, user, process.streams);
     report.ready(user)?;
     let program = Program {
         command: process.command,
@@ -316,7 +316,7 @@ fn take_streams(streams: &ChildStreams) -> rustix::io::Result<()> {
 /// Begins a session, on the terminal if stdin is one.
 fn begin_session(streams: &ChildStreams) -> Result<(), StartFailure> {
     setsid().map_err(StartFailure::machine("begin a session"))?;
-    if streams.terminal {
+    if streams.terminal.is_some() {
         ioctl_tiocsctty(rustix::stdio::stdin()).map_err(StartFailure::machine("take the terminal"))?;
     }
     Ok(())
@@ -336,7 +336,7 @@ fn enter_rootfs(
     enter_bare_mounts(container)?;
     unshare_namespaces(UnshareFlags::NEWNS | UnshareFlags::NEWCGROUP)
         .map_err(StartFailure::machine("make namespaces"))?;
-    let console = process.streams.terminal.then(rustix::stdio::stdin);
+    let console = process.streams.terminal.as_ref().map(|_| rustix::stdio::stdin());
     rootfs::enter(container, parts, console, users)?;
     let user =
         user::look_up(&container.spec.user).map_err(|error| StartFailure::Container(error.to_string()))?;
@@ -378,9 +378,11 @@ fn bad_working_dir(spec: &ContainerSpec, error: &io::Error) -> StartFailure {
     StartFailure::Container(format!("working directory {dir:?}: {}", reason(error)))
 }
 
-/// The container's variables, and `HOME` from the user's entry if nothing else gives it.
-fn environment(spec: &ContainerSpec, user: &User) -> Vec<(String, String)> {
+/// The container's variables, and if nothing else gives them, `HOME` from the user's entry and `TERM` for a terminal.
+fn environment(spec: &ContainerSpec, user: &User, streams: &ChildStreams) -> Vec<(String, String)> {
     let mut env = spec.env.clone();
+    let term = streams.term_variable(env.iter().map(|(name, _)| name));
+    env.extend(term.map(|(name, kind)| (name.to_owned(), kind.to_owned())));
     if !env.iter().any(|(name, _)| name == "HOME") {
         let home = user.home.clone().unwrap_or_else(|| "/".to_owned());
         env.push(("HOME".to_owned(), home));

@@ -107,15 +107,18 @@ impl HostLauncher {
         let config = &self.record.config;
         let working_dir = PathBuf::from(config.working_dir.as_deref().unwrap_or("/"));
         check_directory(&working_dir)?;
+        let mut env = self.environment();
+        let term = streams.term_variable(env.iter().map(|(name, _)| name));
+        env.extend(term.map(|(name, kind)| (name.into(), kind.into())));
         let spawn = Spawn {
             program: program.into(),
             args: args.iter().map(Into::into).collect(),
-            env: self.environment(),
+            env,
             working_dir,
             stdin: streams.stdin,
             stdout: streams.stdout,
             stderr: streams.stderr,
-            controlling_terminal: streams.terminal,
+            controlling_terminal: streams.terminal.is_some(),
             credentials: self.credentials(),
             no_new_privs: config.security.no_new_privs,
             cgroup: self.cgroup.as_ref().map(Cgroup::entrance).transpose()?,

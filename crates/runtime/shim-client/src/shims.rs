@@ -270,6 +270,7 @@ impl Shims {
             stdin,
             stdout,
             stderr,
+            term,
         } = options.clone();
         validate::command(&command)?;
         let call = StreamCall {
@@ -278,6 +279,7 @@ impl Shims {
             stdin,
             stdout,
             stderr,
+            term,
         };
         let wanted = AttachOptions {
             tty,
@@ -302,6 +304,7 @@ impl Shims {
             stdin,
             stdout,
             stderr,
+            term: None,
         };
         self.open_stream(id, Operation::Attach, Request::Attach(call), *options)
             .await

@@ -151,6 +151,7 @@ fn start<L: Launcher>(config: ShimConfig, mut launcher: L, lock: File) -> Result
         tty: config.tty,
         // The container has no terminals of its own yet; it gets this one as its console.
         multiplexer: None,
+        term: None,
     };
     let (streams, child_streams) = InitStreams::open(options, log).map_err(setup("make streams"))?;
     record::write_life(Path::new("."), &LifeRecord::Launching)?;

@@ -56,7 +56,7 @@ impl CollectedOutput {
             stdin: std::fs::File::open("/dev/null")?.into(),
             stdout: writer.try_clone()?.into(),
             stderr: writer.into(),
-            terminal: false,
+            terminal: None,
         };
         Ok((output, streams))
     }
@@ -69,7 +69,7 @@ impl CollectedOutput {
             stdin: std::fs::File::open("/dev/null")?.into(),
             stdout: stdout_writer.into(),
             stderr: stderr_writer.into(),
-            terminal: false,
+            terminal: None,
         };
         Ok(([stdout, stderr], streams))
     }
@@ -107,6 +107,7 @@ impl InteractiveStreams {
             stdin: call.stdin,
             tty: call.tty,
             multiplexer,
+            term: call.term.clone(),
         };
         let (ends, child) = process_streams::open(options)?;
         let streams = Self {

@@ -1,12 +1,16 @@
 //! What a runtime plugs into the shim: how processes are made and how all of them are killed.
 
 use std::{
+    ffi::OsStr,
     io::{self, ErrorKind},
     os::fd::OwnedFd,
 };
 
 use pulselet_runtime::ContainerUser;
 use pulselet_sys::Pid;
+
+/// Programs that draw read their kind of terminal from this variable.
+const TERM: &str = "TERM";
 
 /// How the processes of one kind of container come and go.
 ///
@@ -54,8 +58,19 @@ pub struct ChildStreams {
     pub stdin: OwnedFd,
     pub stdout: OwnedFd,
     pub stderr: OwnedFd,
-    /// All three are one terminal, which is to be the controlling one.
-    pub terminal: bool,
+    /// All three are one terminal of this kind, as in `TERM`, which is to be the controlling one.
+    pub terminal: Option<String>,
+}
+
+impl ChildStreams {
+    /// The variable that tells programs which terminal they have, unless their environment has it already.
+    pub fn term_variable(
+        &self,
+        mut names: impl Iterator<Item = impl AsRef<OsStr>>,
+    ) -> Option<(&'static str, &str)> {
+        let kind = self.terminal.as_deref()?;
+        (!names.any(|name| name.as_ref() == TERM)).then_some((TERM, kind))
+    }
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -6,6 +6,9 @@ use rustix::io::ioctl_fionbio;
 
 use crate::{launcher::ChildStreams, terminal};
 
+/// The kind of a terminal whose user does not name one, as in other runtimes.
+const DEFAULT_TERM: &str = "xterm";
+
 /// What a process gets besides a stdout and a stderr.
 #[derive(Debug)]
 pub(crate) struct StreamOptions {
@@ -15,6 +18,8 @@ pub(crate) struct StreamOptions {
     pub(crate) tty: bool,
     /// What the terminal is made with; `None` if it is to be one of the host's.
     pub(crate) multiplexer: Option<OwnedFd>,
+    /// The kind of terminal; `None` for the usual one.
+    pub(crate) term: Option<String>,
 }
 
 /// The shim's ends of a process's streams. Reading and writing them never blocks.
@@ -30,17 +35,17 @@ pub(crate) struct StreamEnds {
 /// Makes both ends.
 pub(crate) fn open(options: StreamOptions) -> io::Result<(StreamEnds, ChildStreams)> {
     if options.tty {
-        open_terminal(options.stdin, options.multiplexer)
+        open_terminal(options)
     } else {
         open_pipes(options.stdin)
     }
 }
 
-fn open_terminal(stdin: bool, multiplexer: Option<OwnedFd>) -> io::Result<(StreamEnds, ChildStreams)> {
-    let (ours, theirs) = terminal::open(multiplexer)?;
+fn open_terminal(options: StreamOptions) -> io::Result<(StreamEnds, ChildStreams)> {
+    let (ours, theirs) = terminal::open(options.multiplexer)?;
     let ours = nonblocking(ours)?;
     let ends = StreamEnds {
-        stdin: stdin.then(|| ours.try_clone()).transpose()?,
+        stdin: options.stdin.then(|| ours.try_clone()).transpose()?,
         stdout: ours,
         stderr: None,
     };
@@ -48,7 +53,7 @@ fn open_terminal(stdin: bool, multiplexer: Option<OwnedFd>) -> io::Result<(Strea
         stdin: theirs.try_clone()?,
         stdout: theirs.try_clone()?,
         stderr: theirs,
-        terminal: true,
+        terminal: Some(options.term.unwrap_or_else(|| DEFAULT_TERM.to_owned())),
     };
     Ok((ends, child))
 }
@@ -71,7 +76,7 @@ fn open_pipes(stdin: bool) -> io::Result<(StreamEnds, ChildStreams)> {
         stdin: their_stdin,
         stdout: their_stdout.into(),
         stderr: their_stderr.into(),
-        terminal: false,
+        terminal: None,
     };
     Ok((ends, child))
 }

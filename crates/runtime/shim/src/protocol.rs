@@ -58,6 +58,9 @@ pub struct StreamCall {
     pub stdin: bool,
     pub stdout: bool,
     pub stderr: bool,
+    /// The caller's kind of terminal. Agents of before do not say.
+    #[serde(default)]
+    pub term: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -13,7 +13,7 @@ use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use serde_json::json;
 
 use super::harness::eventually;
-use super::world::{Node, World, e2e, processes};
+use super::world::{Node, Runtime, World, e2e, processes};
 
 /// A node with a pod `web` that has the containers `app` and, if asked for, `side`.
 fn start(world: &World, containers: &[&str]) -> Node {
@@ -215,12 +215,20 @@ e2e!(
         let node = start(world, &["app"]);
         let mut terminal = Terminal::open(111);
         let mut command = world.command("exec");
-        let command = command.args(["-it", "web", "--", "sh"]);
+        let command = command.args(["-it", "web", "--", "sh"]).env("TERM", "vt220");
         let streams = command.stdin(terminal.stdio()).stdout(terminal.stdio());
         let mut client = streams.stderr(terminal.stdio()).spawn().unwrap();
         eventually("raw terminal", || (!terminal.echoes()).then_some(()));
         terminal.types("echo a$((1+1))b; until [ \"$(stty size)\" = \"30 111\" ]; do sleep 0.05; done; echo wide$((1+1))\n");
         terminal.until("a2b");
+        // A client of CRI cannot pass on which terminal it has.
+        let term = if world.runtime == Runtime::OwnCri {
+            "xterm"
+        } else {
+            "vt220"
+        };
+        terminal.types("echo term$((1+1))=$TERM\n");
+        terminal.until(&format!("term2={term}"));
         terminal.until("wide2");
         terminal.resize(77);
         signal(&client, Signal::WINCH);

@@ -175,6 +175,7 @@ async fn commands_have_streams() {
         stdin: true,
         stdout: true,
         stderr: true,
+        term: None,
     };
     let script = "cat; echo err >&2; exit 3";
     let mut streams = runtime.exec(&app, &options(script, false)).await.expect("begun");

@@ -126,12 +126,13 @@ async fn a_command_has_a_terminal_if_it_wants_one() {
         command: vec![
             "sh".into(),
             "-c".into(),
-            "read line; stty size >&2; tty; test -t 0 && echo got $line".into(),
+            "read line; stty size >&2; tty; test -t 0 && echo got $line on $TERM".into(),
         ],
         tty: true,
         stdin: true,
         stdout: true,
         stderr: false,
+        term: None,
     };
     let mut streams = world.runtime.exec(&id, &options).await.expect("opens");
     let resize = streams.resize.take().expect("has a terminal");
@@ -155,7 +156,10 @@ async fn a_command_has_a_terminal_if_it_wants_one() {
         .read_to_string(&mut text)
         .await
         .expect("reads");
-    assert!(text.contains("11 77") && text.contains("got hello"), "{text:?}");
+    assert!(
+        text.contains("11 77") && text.contains("got hello on xterm"),
+        "{text:?}"
+    );
     assert!(
         text.contains("/dev/pts/"),
         "it has a name in the container: {text:?}"
@@ -170,11 +174,14 @@ async fn a_main_process_has_a_terminal_if_it_wants_one() {
         return;
     }
     let world = World::new().await;
-    let mut config = world.config("main", "test -t 0 && tty > /shared/up; exec sleep 1000");
+    let mut config = world.config(
+        "main",
+        "test -t 0 && echo $(tty) $TERM > /shared/up; exec sleep 1000",
+    );
     config.tty = true;
     config.stdin = true;
     world.run_config(&config).await;
-    assert_eq!(world.file("up").await, "/dev/console");
+    assert_eq!(world.file("up").await, "/dev/console xterm");
     world.finish().await;
 }
 
@@ -191,6 +198,7 @@ async fn a_command_sees_the_end_of_what_is_typed() {
         stdin: true,
         stdout: true,
         stderr: false,
+        term: None,
     };
     let mut streams = world.runtime.exec(&id, &options).await.expect("opens");
     let mut stdin = streams.stdin.take().expect("has stdin");
@@ -260,6 +268,7 @@ async fn what_a_container_puts_in_the_place_of_its_terminals_is_not_opened() {
             stdin: true,
             stdout: true,
             stderr: false,
+            term: None,
         };
         let mut streams = world.runtime.exec(&id, &options).await.expect("opens");
         let mut text = String::new();

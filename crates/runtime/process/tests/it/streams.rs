@@ -1,6 +1,6 @@
 //! Interactive commands, attaching, forwarded ports.
 
-use pulselet_runtime::{AttachOptions, Error, ExecOptions, ExecStreams, Runtime, TerminalSize};
+use pulselet_runtime::{AttachOptions, EnvVar, Error, ExecOptions, ExecStreams, Runtime, TerminalSize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::world::{FOREVER, World, wait_until_gone};
@@ -13,6 +13,7 @@ fn interactive(script: &str, tty: bool) -> ExecOptions {
         stdin: true,
         stdout: true,
         stderr: true,
+        term: None,
     }
 }
 
@@ -95,6 +96,34 @@ async fn a_terminal_has_the_size_of_the_callers() {
     stdin.write_all(b"go\n").await.expect("writes");
     let (out, _, code) = read_all(streams).await;
     assert!(out.ends_with("31 93\r\n") && code == 0, "{out:?} {code}");
+    world.finish().await;
+}
+
+#[tokio::test]
+async fn a_terminal_has_a_kind() {
+    let world = World::new().await;
+    let plain = world.run("exec sleep 1000").await;
+    let mut config = world.config("own", "exec sleep 1000");
+    config.env.push(EnvVar {
+        name: "TERM".into(),
+        value: "dumb".into(),
+    });
+    let own = world.run_config(&config).await;
+    for (id, tty, term, expected) in [
+        (&plain, true, None, "xterm\r\n"),
+        (&plain, true, Some("vt220"), "vt220\r\n"),
+        (&plain, false, None, "\n"),
+        (&own, true, Some("vt220"), "dumb\r\n"),
+    ] {
+        let mut options = interactive("echo $TERM", tty);
+        options.term = term.map(str::to_owned);
+        let streams = world.runtime.exec(id, &options).await.expect("runs");
+        assert_eq!(read_all(streams).await.0, expected, "{term:?}");
+    }
+    let mut config = world.config("third", "echo $TERM > $T/term; exec sleep 1000");
+    config.tty = true;
+    world.run_config(&config).await;
+    assert_eq!(world.file("term").await, "xterm");
     world.finish().await;
 }
 

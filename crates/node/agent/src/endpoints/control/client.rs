@@ -132,8 +132,9 @@ impl ControlClient {
             options.stdin
         );
         let container = container.map(|name| ("container", name));
+        let term = options.term.as_deref().map(|term| ("term", term));
         let words = options.command.iter().map(|word| ("command", word.as_str()));
-        for (key, value) in container.into_iter().chain(words) {
+        for (key, value) in container.into_iter().chain(term).chain(words) {
             path.extend(["&", key, "=", &encode(value)]);
         }
         let request = Request::post(path)

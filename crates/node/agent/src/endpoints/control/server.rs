@@ -266,6 +266,7 @@ impl Control {
             stdin: is("stdin"),
             stdout: true,
             stderr: !is("tty"),
+            term: query(asked, "term"),
         };
         let container = self.container(pod, query(asked, "container")).await?;
         let located = self.node.container(pod, &container).await??;

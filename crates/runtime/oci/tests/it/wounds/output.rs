@@ -77,6 +77,7 @@ async fn endless_output_takes_no_memory() {
         stdin: false,
         stdout: true,
         stderr: true,
+        term: None,
     };
     let mut streams = world.runtime.exec(&id, &options).await.expect("opens");
     let mut stdout = streams.stdout.take().expect("has stdout");
