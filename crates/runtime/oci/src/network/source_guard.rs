@@ -5,7 +5,8 @@
 //! the sender of ARP, the target of neighbour advertisements. It belongs to the host's end of the link and goes with it;
 //! neither nftables nor a list of pods is needed.
 //!
-//! What always holds: a frame that is let through names nobody but its pod as its sender. Other protocols than those
+//! What always holds: a frame that is let through names nobody but its pod as its sender, and goes to no loopback address
+//! of IPv4: the host may route these for its own ports, and other programs can remove the rules that guard them. Other protocols than those
 //! three, router advertisements and redirects are dropped, and neighbour messages behind further headers too. So are
 //! messages about groups: nobody on the bridge routes for groups, each report would be copied to every other pod, and a
 //! question would make the bridge go by the reports.
@@ -34,6 +35,7 @@ const DROP_FRAME: u32 = 2;
 const SOURCE_MAC: u32 = 6;
 const PROTOCOL: u32 = 12;
 const V4_SOURCE: u32 = 26;
+const V4_TARGET: u32 = 30;
 const ARP_SENDER_MAC: u32 = 22;
 const ARP_SENDER: u32 = 28;
 const V6_NEXT_HEADER: u32 = 20;
@@ -41,6 +43,9 @@ const V6_SOURCE: u32 = 22;
 const V6_PAYLOAD: u32 = 54;
 /// Of a neighbour message.
 const V6_TARGET: u32 = 62;
+
+/// The first byte of every loopback address.
+const LOOPBACK: u32 = 127;
 
 // Protocols of a frame.
 const IPV4: u32 = 0x0800;
@@ -195,8 +200,11 @@ pub(super) fn program(PodAddresses { v4, v6 }: PodAddresses) -> Vec<FilterInstru
 fn check_v4(assembly: &mut Assembly, mac: MacAddress, address: Ipv4Addr) {
     assembly.mark(Label::V4);
     assembly.step(LOAD_WORD, V4_SOURCE);
-    assembly.if_equal(address.to_bits(), Label::Pass);
-    assembly.end(Label::Drop);
+    assembly.unless_equal(address.to_bits(), Label::Drop);
+    // The host may route these addresses for its own ports.
+    assembly.step(LOAD_BYTE, V4_TARGET);
+    assembly.if_equal(LOOPBACK, Label::Drop);
+    assembly.end(Label::Pass);
     assembly.mark(Label::Arp);
     assembly.require_mac(ARP_SENDER_MAC, mac);
     assembly.step(LOAD_WORD, ARP_SENDER);
@@ -320,9 +328,14 @@ mod tests {
     }
 
     fn v4(source: Ipv4Addr) -> Vec<u8> {
+        v4_to(source, Ipv4Addr::new(10, 88, 0, 9))
+    }
+
+    fn v4_to(source: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
         let mut body = vec![0x45; 12];
         body.extend(source.octets());
-        body.extend([10, 88, 0, 9, 0, 0, 0, 0]);
+        body.extend(target.octets());
+        body.extend([0; 4]);
         body
     }
 
@@ -367,6 +380,8 @@ mod tests {
         for (protocol, body, passed) in [
             (IPV4, v4(ADDRESSES.v4), true),
             (IPV4, v4(other_v4), false),
+            (IPV4, v4_to(ADDRESSES.v4, Ipv4Addr::LOCALHOST), false),
+            (IPV4, v4_to(ADDRESSES.v4, Ipv4Addr::new(127, 9, 9, 9)), false),
             (ARP, arp(own_mac, ADDRESSES.v4), true),
             (ARP, arp(own_mac, Ipv4Addr::UNSPECIFIED), true),
             (ARP, arp(own_mac, other_v4), false),
