@@ -14,6 +14,7 @@ mod entry;
 mod journal;
 mod lateness;
 mod machine_shutdown;
+mod network_repairs;
 mod observe;
 mod pods;
 mod publish;

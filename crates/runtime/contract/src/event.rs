@@ -17,6 +17,35 @@ pub enum RuntimeEvent {
     Container(ContainerEvent),
     /// Something may have been missed: list to learn what is true.
     Resync,
+    /// Another program had removed or changed a part of the pods' network, which is as it should be again.
+    NetworkRestored(NetworkPart),
+}
+
+/// A part of the pods' network that other programs of the machine can change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum NetworkPart {
+    /// Rules for packets: ports of the host, masquerading, what pods must not reach.
+    Firewall,
+    /// Rules for packets: the addresses of services.
+    Services,
+    /// That the machine forwards for pods, and for no others.
+    Forwarding,
+    /// Settings of the pods' bridge.
+    Bridge,
+}
+
+impl NetworkPart {
+    pub const ALL: [Self; 4] = [Self::Firewall, Self::Services, Self::Forwarding, Self::Bridge];
+
+    /// As logs and metrics name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Firewall => "firewall",
+            Self::Services => "services",
+            Self::Forwarding => "forwarding",
+            Self::Bridge => "bridge",
+        }
+    }
 }
 
 #[derive(Debug, Clone)]

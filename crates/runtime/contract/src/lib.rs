@@ -37,7 +37,7 @@ pub use container::{
     Propagation, READ_ONLY_PATHS, Resources, Seccomp, SecurityContext, WritableLayer,
 };
 pub use error::{BoxError, Error, ObjectKind, Operation, Result};
-pub use event::{ContainerEvent, EVENT_BUFFER, EventHub, EventKind, Events, RuntimeEvent};
+pub use event::{ContainerEvent, EVENT_BUFFER, EventHub, EventKind, Events, NetworkPart, RuntimeEvent};
 pub use exec::{
     AttachOptions, Duplex, DuplexStream, ExecOptions, ExecOutcome, ExecOutput, ExecRequest, ExecStreams,
     PROBE_OUTPUT_LIMIT, ReadStream, SeparateExecOutput, TerminalSize, WriteStream,

@@ -99,6 +99,7 @@ fn of_container(event: Option<RuntimeEvent>) -> Result<Option<Change>, Status> {
         Some(RuntimeEvent::Resync) => {
             return Err(Status::aborted("events were missed: list, and listen again"));
         }
+        Some(RuntimeEvent::NetworkRestored(_)) => return Ok(None),
         None => return Err(Status::unavailable("the runtime is gone")),
     };
     Ok(Some(Change {

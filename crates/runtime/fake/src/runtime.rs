@@ -5,9 +5,9 @@ use std::{sync::Arc, time::Duration};
 use pulselet_runtime::{
     AttachOptions, ContainerConfig, ContainerFilter, ContainerId, ContainerStats, ContainerStatus,
     DuplexStream, Error, Events, ExecOptions, ExecOutput, ExecRequest, ExecStreams, Features, ImageSummary,
-    Operation, RegistryCredentials, Resources, Result, Runtime, RuntimeCondition, RuntimeHealth,
-    SandboxConfig, SandboxId, SandboxStatus, SecurityFeatures, SeparateExecOutput, SignalMasks, Version,
-    async_trait,
+    NetworkPart, Operation, RegistryCredentials, Resources, Result, Runtime, RuntimeCondition, RuntimeEvent,
+    RuntimeHealth, SandboxConfig, SandboxId, SandboxStatus, SecurityFeatures, SeparateExecOutput,
+    SignalMasks, Version, async_trait,
 };
 use tokio::time::sleep;
 
@@ -78,6 +78,11 @@ impl FakeRuntime {
         if let Ok(container) = self.0.container(id) {
             container.control.send_modify(|control| control.exit = Some(code));
         }
+    }
+
+    /// As if another program had changed a part of the network, which was restored.
+    pub fn restore_network(&self, part: NetworkPart) {
+        self.0.events.publish(RuntimeEvent::NetworkRestored(part));
     }
 
     /// What was asked of the runtime, in order: the verb and the name or id it was about.

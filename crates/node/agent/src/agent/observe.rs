@@ -165,6 +165,7 @@ impl Agent {
         let event = match event {
             RuntimeEvent::Container(event) => event,
             RuntimeEvent::Resync => return self.look(),
+            RuntimeEvent::NetworkRestored(part) => return self.network_restored(part),
         };
         let Some(&(key, life)) = self.containers.get(&event.container) else {
             // Not known yet: the job that made it will report it.

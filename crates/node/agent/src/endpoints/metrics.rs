@@ -21,6 +21,7 @@ use pulselet_engine::io::{ProbeOutcome, ProbeReport};
 use pulselet_engine::line::KillReason;
 use pulselet_engine::plan::{ProbeKind, ProbePace};
 use pulselet_model::{Gate, GateSet};
+use pulselet_runtime::NetworkPart;
 use pulselet_vocabulary::Signal;
 
 use self::kubelet::KubeletMetrics;
@@ -76,6 +77,11 @@ struct StopLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PartLabels {
+    part: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct GateLabels {
     name: &'static str,
     stage: &'static str,
@@ -106,6 +112,7 @@ pub(crate) struct Metrics {
     stop_signals: Family<SignalLabels, Gauge>,
     in_use: Family<FeatureLabels, Gauge>,
     grace_exceeded: Counter,
+    network_repairs: Family<PartLabels, Counter>,
     lateness: Histogram,
     stretched: Gauge,
     first_success: Histogram,
@@ -149,6 +156,7 @@ impl Metrics {
             stop_signals: Family::default(),
             in_use: Family::default(),
             grace_exceeded: Counter::default(),
+            network_repairs: Family::default(),
             lateness: Histogram::new(exponential_buckets(0.000_25, 2.0, 16)),
             stretched: Gauge::default(),
             first_success: Histogram::new(exponential_buckets(0.025, 2.0, 16)),
@@ -203,6 +211,15 @@ impl Metrics {
             "kubelet_pod_termination_grace_period_exceeded",
             "Pods whose end needed SIGKILL because the grace period was over",
             self.grace_exceeded.clone(),
+        );
+        for part in NetworkPart::ALL {
+            let labels = PartLabels { part: part.name() };
+            self.network_repairs.get_or_create(&labels).inc_by(0);
+        }
+        others.register(
+            "pulselet_network_repairs",
+            "Parts of the pods' network that were restored after another program had changed them",
+            self.network_repairs.clone(),
         );
         others.register(
             "pulselet_probe_lateness_seconds",
@@ -268,6 +285,11 @@ impl Metrics {
 
     pub(crate) fn lateness(&self, late: Duration) {
         self.lateness.observe(late.as_secs_f64());
+    }
+
+    pub(crate) fn network_restored(&self, part: NetworkPart) {
+        let labels = PartLabels { part: part.name() };
+        self.network_repairs.get_or_create(&labels).inc();
     }
 
     pub(crate) fn pace(&self, pace: ProbePace) {
@@ -433,6 +455,7 @@ mod tests {
             });
         }
         metrics.grace_exceeded();
+        metrics.network_restored(NetworkPart::Firewall);
         metrics.features_used(GateSet::NONE.with(Gate::SubSecondProbes, true));
         metrics.signal_asked("SIGUSR1".parse().unwrap());
         metrics.stopped(
@@ -454,6 +477,8 @@ mod tests {
             r#"pulselet_container_stop_duration_seconds_count{reason="livenessProbe",outcome="killed"} 1"#,
             "pulselet_probe_lateness_seconds_count 0",
             "pulselet_probes_stretched 0",
+            r#"pulselet_network_repairs_total{part="firewall"} 1"#,
+            r#"pulselet_network_repairs_total{part="bridge"} 0"#,
             r#"pulselet_probe_looks_total{result="success"} 1"#,
             r#"pulselet_probe_looks_total{result="refused"} 1"#,
             r#"pulselet_probe_looks_total{result="timeout"} 1"#,

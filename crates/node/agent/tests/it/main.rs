@@ -9,6 +9,7 @@ mod lifecycle;
 mod looks;
 mod machine_shutdown;
 mod manifests;
+mod network_repairs;
 mod objects;
 mod observed;
 mod owned;

@@ -64,7 +64,7 @@ pub(crate) async fn event(events: &mut Events, id: &ContainerId, kind: EventKind
                 RuntimeEvent::Container(event) if event.container == *id && event.kind == kind => {
                     return event.status.map(|status| status.state);
                 }
-                RuntimeEvent::Container(_) | RuntimeEvent::Resync => {}
+                RuntimeEvent::Container(_) | RuntimeEvent::Resync | RuntimeEvent::NetworkRestored(_) => {}
             }
         }
     };
