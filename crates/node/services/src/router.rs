@@ -17,7 +17,7 @@ use crate::routes::{UnservedPort, UnservedReason};
 
 /// How long further changes are waited for: pods seldom come alone, and a change costs a process.
 const GATHER: Duration = Duration::from_millis(20);
-/// How soon routes are set again: after a failure, and for what others may have changed.
+/// How soon routes are set again after a failure. Rules that other programs remove come back by the network itself.
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// Sets the routes of a node's services until whoever fills the catalog is gone. `set` may block.

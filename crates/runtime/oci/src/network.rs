@@ -14,9 +14,12 @@ mod firewall;
 mod forwarding;
 mod link_settings;
 mod netlink;
+mod nftables;
+mod repair;
 mod services;
 mod source_guard;
 mod subnet;
+mod watch;
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -27,15 +30,16 @@ use std::{
     sync::{Mutex, OnceLock},
 };
 
-use pulselet_runtime::{PortMapping, Protocol, SandboxId};
+use pulselet_runtime::{EventHub, PortMapping, Protocol, SandboxId};
 
 use crate::cni::CniOptions;
 use firewall::FirewallError;
 pub(crate) use firewall::Forward;
-use forwarding::Forwarding;
 pub(crate) use forwarding::tidy_up as tidy_up_forwarding;
+use forwarding::{Forwarding, ForwardingError};
 use link_settings::ProtectError;
 use netlink::{Netlink, Peer};
+use repair::{TableState, Tables, installed_table};
 use services::ServiceState;
 pub use services::{PodNetwork, ServiceRulesError};
 pub use subnet::{InvalidSubnet, Subnet};
@@ -115,6 +119,8 @@ pub(crate) struct Network {
     forwarding: Forwarding,
     /// Filled when it was said that pods' sources are not checked.
     unguarded: OnceLock<()>,
+    /// Where restored parts are made known; empty while nothing is restored.
+    events: OnceLock<EventHub>,
 }
 
 /// The addresses of a pod on the bridge.
@@ -151,6 +157,8 @@ struct State {
     /// The rules that are in force.
     installed: Option<Vec<Forward>>,
     services: ServiceState,
+    /// The same as the kernel has it.
+    tables: Tables,
 }
 
 impl Network {
@@ -185,6 +193,7 @@ impl Network {
             state: Mutex::default(),
             forwarding: Forwarding::default(),
             unguarded: OnceLock::new(),
+            events: OnceLock::new(),
         }
     }
 
@@ -295,11 +304,12 @@ impl Network {
                 self.remove_rules();
             }
             state.services.removed();
+            state.tables = Tables::default();
             return Ok(());
         }
         let wanted: Vec<Forward> = state.users.values().flatten().cloned().collect();
         if state.installed.as_ref() != Some(&wanted) {
-            self.install_rules(&wanted)?;
+            self.install_rules(&wanted, &mut state.tables)?;
             state.installed = Some(wanted);
             self.route_loopback(state);
         }
@@ -312,25 +322,45 @@ impl Network {
         Ok(())
     }
 
-    /// Ports of the host, be they of pods or of services, are also asked for under 127.0.0.1.
-    fn route_loopback(&self, state: &State) {
+    /// Ports of the host, be they of pods or of services, are also asked for under 127.0.0.1. Without the rules that guard
+    /// these addresses from pods nothing is routed.
+    fn route_loopback(&self, state: &mut State) {
         let of_pods = state.installed.as_ref().is_some_and(|ports| !ports.is_empty());
-        firewall::route_loopback(&self.bridge, of_pods || state.services.has_node_ports());
+        let is_needed = of_pods || state.services.has_node_ports();
+        let on = is_needed && state.tables.firewall.is_installed();
+        firewall::route_loopback(&self.bridge, on);
+        state.tables.routes_loopback = Some(on);
     }
 
     /// A machine without nftables is an error only if some port depends on it. Nothing is forwarded without its rules.
-    fn install_rules(&self, wanted: &[Forward]) -> Result<(), NetworkError> {
+    fn install_rules(&self, wanted: &[Forward], tables: &mut Tables) -> Result<(), NetworkError> {
         match firewall::install(&self.bridge, self.subnet, wanted) {
             Ok(()) => {}
-            Err(error) if wanted.is_empty() => {
-                tracing::warn!(%error, "pods cannot reach beyond this machine: there is no masquerading");
-                return Ok(());
+            Err(error) => {
+                // A failed transaction leaves what was there, which others may have removed before.
+                self.compare(tables);
+                self.guard_loopback(tables);
+                if wanted.is_empty() {
+                    tracing::warn!(%error, "pods cannot reach beyond this machine: there is no masquerading");
+                    return Ok(());
+                }
+                return Err(error.into());
             }
-            Err(error) => return Err(error.into()),
         }
-        if let Err(error) = self.forwarding.turn_on(&self.bridge) {
+        tables.firewall = installed_table(&firewall::table(&self.bridge), firewall::outline(wanted));
+        if let Err(error) = self.turn_on_forwarding(tables) {
             tracing::warn!(%error, "pods may not reach beyond this machine: it does not forward for them");
         }
+        Ok(())
+    }
+
+    fn turn_on_forwarding(&self, tables: &mut Tables) -> Result<(), ForwardingError> {
+        self.forwarding.turn_on(&self.bridge)?;
+        tables.forwarding = if self.forwarding.is_ours() {
+            installed_table(forwarding::TABLE, forwarding::OUTLINE)
+        } else {
+            TableState::Unneeded
+        };
         Ok(())
     }
 

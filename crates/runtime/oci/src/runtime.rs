@@ -346,6 +346,9 @@ impl OciRuntime {
         cleaned
             .expect("cleaning up does not panic")
             .map_err(|error| OciOpenError::CleanUp(error.into()))?;
+        if let Err(error) = runtime.0.network.keep(runtime.0.shims.event_hub()) {
+            tracing::warn!(%error, "the pods' network is not restored when other programs change it");
+        }
         let inner = Arc::clone(&runtime.0);
         // Nobody has to wait for it: it changes nothing.
         tokio::spawn(async move { inner.check_adopted().await });

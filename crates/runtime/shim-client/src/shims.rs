@@ -13,8 +13,9 @@ use std::{
 use jiff::Timestamp;
 use pulselet_runtime::{
     AttachOptions, BoxError, ContainerConfig, ContainerFilter, ContainerId, ContainerState, ContainerStatus,
-    Error, EventKind, Events, ExecOptions, ExecOutcome, ExecOutput, ExecRequest, ExecStreams, Features,
-    LogLimits, Operation, Result, SandboxId, SecurityFeatures, SeparateExecOutput, Signal, SignalMasks,
+    Error, EventHub, EventKind, Events, ExecOptions, ExecOutcome, ExecOutput, ExecRequest, ExecStreams,
+    Features, LogLimits, Operation, Result, SandboxId, SecurityFeatures, SeparateExecOutput, Signal,
+    SignalMasks,
 };
 use pulselet_shim::protocol::{ExecCall, Reply, Request, StreamCall};
 use pulselet_shim::record::{self, LifeRecord};
@@ -341,5 +342,10 @@ impl Shims {
 
     pub fn events(&self) -> Events {
         self.0.events.subscribe()
+    }
+
+    /// Where a runtime publishes events of its own, among those of its containers.
+    pub fn event_hub(&self) -> EventHub {
+        self.0.events.clone()
     }
 }

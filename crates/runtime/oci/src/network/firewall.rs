@@ -16,7 +16,7 @@ use std::{
 
 use pulselet_runtime::{PortMapping, Protocol};
 
-use super::{services, subnet::Subnet};
+use super::{nftables::Outline, services, subnet::Subnet};
 
 /// Characters of nft's complaint that are passed on.
 const MAX_COMPLAINT: usize = 500;
@@ -41,6 +41,14 @@ pub(crate) fn install(bridge: &str, subnet: Subnet, forwards: &[Forward]) -> Res
     nft(&ruleset(bridge, subnet, forwards))
 }
 
+/// How much the table has of which chains and rules.
+pub(super) fn outline(forwards: &[Forward]) -> Outline {
+    Outline {
+        chains: 5,
+        rules: 7 + forwards.len(),
+    }
+}
+
 pub(crate) fn remove(bridge: &str) {
     // Before the rule goes that keeps pods from the host's loopback addresses.
     route_loopback(bridge, false);
@@ -57,12 +65,21 @@ pub(super) fn deletion(table: &str) -> String {
 /// Whether packets between the bridge and the host's loopback addresses are routed: a port of the host that is asked for
 /// under 127.0.0.1 needs it. Only to be turned on while the rules are there that drop what pods send to these addresses.
 pub(super) fn route_loopback(bridge: &str, on: bool) {
-    let path = format!("/proc/sys/net/ipv4/conf/{bridge}/route_localnet");
-    if let Err(error) = fs::write(path, if on { "1" } else { "0" })
+    if let Err(error) = fs::write(route_localnet(bridge), if on { "1" } else { "0" })
         && error.kind() != io::ErrorKind::NotFound
     {
         tracing::warn!(bridge, on, %error, "cannot change whether loopback addresses are routed to pods");
     }
+}
+
+/// Whether they are routed now; `None` without a bridge.
+pub(super) fn routes_loopback(bridge: &str) -> Option<bool> {
+    let text = fs::read_to_string(route_localnet(bridge)).ok()?;
+    Some(text.trim() != "0")
+}
+
+fn route_localnet(bridge: &str) -> String {
+    format!("/proc/sys/net/ipv4/conf/{bridge}/route_localnet")
 }
 
 pub(super) fn table(bridge: &str) -> String {

@@ -21,6 +21,7 @@ use pulselet_shim::record::{self, Durability};
 use serde::{Deserialize, Serialize};
 
 use super::firewall::{self, FirewallError};
+use super::nftables::Outline;
 
 /// Where agents tell each other what forwarding was. It is empty after a restart, as the setting is.
 const SHARED_DIR: &str = "/run/pulselet/forwarding";
@@ -29,7 +30,10 @@ const RECORD_FILE: &str = "before.json";
 const LOCK_FILE: &str = "lock";
 
 /// The table that limits forwarding, of which there is one for all bridges.
-const TABLE: &str = "pulselet_forwarding";
+pub(super) const TABLE: &str = "pulselet_forwarding";
+
+/// What the table has, for however many bridges.
+pub(super) const OUTLINE: Outline = Outline { chains: 1, rules: 2 };
 
 const SETTINGS: &str = "/proc/sys/net/ipv4";
 
@@ -86,7 +90,7 @@ impl Forwarding {
         let former = record::read::<Before>(&self.dir, RECORD_FILE)?;
         let mut before = match former {
             Some(before) => before,
-            None if read_setting("ip_forward").as_deref() != Some("1") => Before {
+            None if !is_on() => Before {
                 settings: current_settings(),
                 bridges: BTreeSet::new(),
             },
@@ -101,6 +105,19 @@ impl Forwarding {
         record::write(&self.dir, RECORD_FILE, &before, Durability::Process)?;
         firewall::nft(&limit(&before.bridges))?;
         change_setting("ip_forward", "1")
+    }
+
+    /// Whether the machine forwards because some bridge needs it. Otherwise it did before, and the setting belongs to others.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.dir.join(RECORD_FILE).exists()
+    }
+
+    /// For the time that the machine cannot be kept from forwarding for others.
+    pub(crate) fn suspend(&self) -> Result<(), ForwardingError> {
+        if is_on() && self.is_ours() {
+            change_setting("ip_forward", "0")?;
+        }
+        Ok(())
     }
 
     /// A bridge needs it no more. With the last one everything is as it was.
@@ -173,11 +190,35 @@ fn tidy(shared: &Path) {
     let _ = fs::remove_dir(shared);
 }
 
-/// The bridges that the table lets through; `None` if there is no table.
-fn limited_bridges() -> Option<BTreeSet<String>> {
+/// Whether this machine forwards now.
+pub(super) fn is_on() -> bool {
+    read_setting("ip_forward").as_deref() == Some("1")
+}
+
+/// Whether the table lets a bridge through, both ways, and drops the rest.
+pub(super) fn is_limited_to(bridge: &str) -> bool {
+    listed_limit().is_some_and(|text| lets_through(&text, bridge))
+}
+
+/// `text` is the table as nft lists it, which breaks long lines.
+fn lets_through(text: &str, bridge: &str) -> bool {
+    let accepts = |direction: &str| {
+        text.split_once(direction)
+            .and_then(|(_, rest)| rest.split_once(" accept"))
+            .is_some_and(|(names, _)| names.contains(&format!("\"{bridge}\"")) && !names.contains("ifname"))
+    };
+    text.contains("hook forward") && text.contains("policy drop") && accepts("iifname") && accepts("oifname")
+}
+
+fn listed_limit() -> Option<String> {
     let output = Command::new("nft").args(["list", "table", "ip", TABLE]).output();
     let output = output.ok().filter(|output| output.status.success())?;
-    let text = String::from_utf8_lossy(&output.stdout);
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The bridges that the table lets through; `None` if there is no table.
+fn limited_bridges() -> Option<BTreeSet<String>> {
+    let text = listed_limit()?;
     let quoted = text.split('"').skip(1).step_by(2);
     Some(
         quoted
@@ -247,6 +288,23 @@ fn no_limit() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_limit_lets_a_bridge_through_both_ways_and_drops_the_rest() {
+        let listed = |first: &str, second: &str, policy: &str| {
+            format!(
+                "table ip pulselet_forwarding {{\n\tchain forward {{\n\t\ttype filter hook forward priority filter; \
+                 policy {policy};\n\t\tiifname {first}\n\t\toifname {second}\n\t}}\n}}\n"
+            )
+        };
+        let (both, one) = ("{ \"one\",\n\t\t\t \"two\" } accept", "\"one\" accept");
+        assert!(lets_through(&listed(both, both, "drop"), "two"));
+        assert!(lets_through(&listed(one, one, "drop"), "one"));
+        assert!(!lets_through(&listed(one, both, "drop"), "two"));
+        assert!(!lets_through(&listed(both, "\"two\" drop", "drop"), "two"));
+        assert!(!lets_through(&listed("\"two\" drop", both, "drop"), "two"));
+        assert!(!lets_through(&listed(both, both, "accept"), "two"));
+    }
 
     #[test]
     fn what_agents_share_is_removed_only_while_none_of_them_needs_it() {

@@ -43,6 +43,14 @@ pub(crate) fn protect_bridge(name: &str) -> Result<(), ProtectError> {
     apply(Path::new(SETTINGS), name, OF_BRIDGE)
 }
 
+/// Whether the settings of a bridge are as they were made. Those that cannot be read do not count.
+pub(crate) fn is_bridge_protected(name: &str) -> bool {
+    OF_BRIDGE.iter().all(|(family, setting, value)| {
+        let path = path_of(Path::new(SETTINGS), family, name, setting);
+        fs::read_to_string(path).map_or(true, |text| text.trim() == *value)
+    })
+}
+
 /// In the network namespace of the calling thread.
 pub(crate) fn protect_pod(name: &str) -> Result<(), ProtectError> {
     apply(Path::new(SETTINGS), name, OF_POD)
@@ -51,7 +59,7 @@ pub(crate) fn protect_pod(name: &str) -> Result<(), ProtectError> {
 /// A setting that is right already need not be writable, and one that is missing belongs to a family that is.
 fn apply(root: &Path, link: &str, settings: &[(&str, &str, &'static str)]) -> Result<(), ProtectError> {
     for (family, name, value) in settings {
-        let path = root.join(family).join("conf").join(link).join(name);
+        let path = path_of(root, family, link, name);
         let Err(source) = fs::OpenOptions::new()
             .write(true)
             .open(&path)
@@ -65,6 +73,10 @@ fn apply(root: &Path, link: &str, settings: &[(&str, &str, &'static str)]) -> Re
         }
     }
     Ok(())
+}
+
+fn path_of(root: &Path, family: &str, link: &str, setting: &str) -> PathBuf {
+    root.join(family).join("conf").join(link).join(setting)
 }
 
 #[cfg(test)]

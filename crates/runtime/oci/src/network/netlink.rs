@@ -31,12 +31,18 @@ const ANSWER_SIZE: usize = 1024;
 const HEAD: usize = 16;
 
 // Numbers of the kernel's interface that `libc` lacks, or has in a type that is not the message's.
-const NLMSG_ERROR: u16 = 2;
+pub(super) const NLMSG_ERROR: u16 = 2;
+pub(super) const NLMSG_DONE: u16 = 3;
+pub(super) const NLM_F_DUMP: u16 = 0x300;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
 const NLM_F_EXCL: u16 = 0x200;
 const NLM_F_CREATE: u16 = 0x400;
 const NLA_F_NESTED: u16 = 0x8000;
+/// Flags of an attribute: nested, and in the order of bytes of networks.
+const NLA_FLAGS: u16 = 0xc000;
+/// Bytes of the head of every attribute.
+const ATTRIBUTE_HEAD: usize = 4;
 const VETH_INFO_PEER: u16 = 1;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
@@ -299,20 +305,47 @@ fn unless_there(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
+/// The messages in what was received, as kind and content.
+pub(super) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let length = usize::try_from(number(bytes.get(..4)?)).ok()?;
+        let kind = u16::from_ne_bytes([*bytes.get(4)?, *bytes.get(5)?]);
+        let content = bytes.get(HEAD..length)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, content))
+    })
+}
+
+/// The attributes in a content, as kind and value.
+pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let length = usize::from(u16::from_ne_bytes([*bytes.first()?, *bytes.get(1)?]));
+        let kind = u16::from_ne_bytes([*bytes.get(2)?, *bytes.get(3)?]) & !NLA_FLAGS;
+        let value = bytes.get(ATTRIBUTE_HEAD..length)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
 /// A message under construction.
-struct Message(Vec<u8>);
+pub(super) struct Message(Vec<u8>);
 
 impl Message {
     fn new(kind: u16, flags: u16) -> Self {
-        let mut bytes = vec![0; HEAD];
-        bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
         // A question is answered by what it asks for; everything else is to be acknowledged.
         let acknowledge = if kind == RTM_GETLINK { 0 } else { NLM_F_ACK };
-        bytes[6..8].copy_from_slice(&(NLM_F_REQUEST | acknowledge | flags).to_ne_bytes());
+        Self::question(kind, acknowledge | flags)
+    }
+
+    /// One that is answered by what it asks for.
+    pub(super) fn question(kind: u16, flags: u16) -> Self {
+        let mut bytes = vec![0; HEAD];
+        bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
+        bytes[6..8].copy_from_slice(&(NLM_F_REQUEST | flags).to_ne_bytes());
         Self(bytes)
     }
 
-    fn raw(&mut self, bytes: &[u8]) {
+    pub(super) fn raw(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
 
@@ -333,7 +366,7 @@ impl Message {
         }
     }
 
-    fn text(&mut self, kind: u16, text: &str) {
+    pub(super) fn text(&mut self, kind: u16, text: &str) {
         let mut bytes = text.as_bytes().to_vec();
         bytes.push(0);
         self.bytes(kind, &bytes);
@@ -358,7 +391,7 @@ impl Message {
         self.0.resize(self.0.len().next_multiple_of(4), 0);
     }
 
-    fn finish(mut self) -> Vec<u8> {
+    pub(super) fn finish(mut self) -> Vec<u8> {
         let length = u32::try_from(self.0.len()).expect("messages are short");
         self.0[..4].copy_from_slice(&length.to_ne_bytes());
         self.0

@@ -19,7 +19,13 @@ use std::{
 
 use pulselet_runtime::{BackendChoice, Protocol, SandboxId, ServiceRoute};
 
-use super::{Network, State, firewall, firewall::FirewallError, link_name};
+use super::{
+    Network, State, firewall,
+    firewall::FirewallError,
+    link_name,
+    nftables::Outline,
+    repair::{TableState, installed_table},
+};
 
 /// Parts into which clients are divided by their address where each keeps its backend. With many times more parts than
 /// backends each gets about as many clients.
@@ -103,6 +109,11 @@ impl ServiceState {
         }
     }
 
+    /// The table has been removed by others.
+    pub(super) fn lost(&mut self) {
+        self.installed = None;
+    }
+
     /// Whether somebody says where services lead; most agents have none.
     pub(super) fn is_followed(&self) -> bool {
         !self.wanted.is_empty() || self.installed.is_some()
@@ -138,11 +149,12 @@ impl ServiceState {
 impl Network {
     pub(super) fn update_services(&self, state: &mut State) -> Result<(), FirewallError> {
         let services = &mut state.services;
+        let name = table(&self.bridge);
         if state.users.is_empty() || services.installed.as_ref() == Some(&services.wanted) {
             return Ok(());
         }
         let script = if services.wanted.is_empty() {
-            firewall::deletion(&table(&self.bridge))
+            firewall::deletion(&name)
         } else {
             ruleset(&self.bridge, &services.wanted)
         };
@@ -152,6 +164,11 @@ impl Network {
             Err(FirewallError::Run(_)) if services.wanted.is_empty() => {}
             Err(error) => return Err(error),
         }
+        state.tables.services = if services.wanted.is_empty() {
+            TableState::Unneeded
+        } else {
+            installed_table(&name, outline(&services.wanted.0))
+        };
         services.installed = Some(services.wanted.clone());
         services.reflect(state.users.keys());
         self.route_loopback(state);
@@ -204,6 +221,15 @@ fn ruleset(bridge: &str, routes: &DistinctRoutes) -> String {
          chain refuse_forwarded {{ type filter hook forward priority -10; iifname \"{bridge}\" jump refuse; }}\n\
          chain refuse_own {{ type filter hook output priority 0; jump refuse; }}\n}}\n"
     )
+}
+
+/// How much the table has of which chains and rules.
+fn outline(routes: &[ServiceRoute]) -> Outline {
+    let open = routes.iter().filter(|route| !route.backends.is_empty()).count();
+    Outline {
+        chains: 5 + open,
+        rules: 8 + open,
+    }
 }
 
 fn elements(elements: impl Iterator<Item = String>) -> String {

@@ -39,7 +39,7 @@ def advertise():
     link.send(b'\\x33\\x33\\0\\0\\0\\1' + mac + b'\\x86\\xdd' + struct.pack('!IHBB', 6 << 28, len(body), 58, 255) + source + target + body)
 ";
 
-fn with_host_port(port: u16) -> SandboxConfig {
+pub(crate) fn with_host_port(port: u16) -> SandboxConfig {
     let mut config = on_bridge();
     config.port_mappings.push(PortMapping {
         protocol: Protocol::Tcp,
@@ -50,14 +50,14 @@ fn with_host_port(port: u16) -> SandboxConfig {
     config
 }
 
-fn python(world: &World, script: &str) -> ContainerConfig {
+pub(crate) fn python(world: &World, script: &str) -> ContainerConfig {
     let mut config = world.config("main", "");
     config.command = vec!["python3".into(), "-c".into(), format!("{FRAMES}\n{script}")];
     config
 }
 
 /// The address of the bridge, and its hardware address as python has it.
-async fn gateway(world: &World) -> (IpAddr, String) {
+pub(crate) async fn gateway(world: &World) -> (IpAddr, String) {
     let IpAddr::V4(pod) = address_of(world, &world.sandbox).await else {
         panic!("the first address is of IPv4");
     };
@@ -67,7 +67,7 @@ async fn gateway(world: &World) -> (IpAddr, String) {
 }
 
 /// What came, without waiting.
-fn received(socket: &UdpSocket) -> Option<Vec<u8>> {
+pub(crate) fn received(socket: &UdpSocket) -> Option<Vec<u8>> {
     socket.set_nonblocking(true).expect("is set");
     let mut buffer = [0; 64];
     match socket.recv(&mut buffer) {

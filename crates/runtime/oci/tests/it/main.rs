@@ -17,6 +17,7 @@ mod lifecycle;
 mod limits;
 mod network;
 mod pod_cgroups;
+mod restored;
 mod security_fields;
 mod services;
 mod spoofing;

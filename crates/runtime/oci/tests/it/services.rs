@@ -17,7 +17,7 @@ use crate::network::{ask, server};
 use crate::world::{World, address_of, can_run, network_for, on_bridge};
 
 /// The address of a service: of no machine, and of no other test, as the addresses of its pods are.
-fn service(pod: IpAddr) -> Ipv4Addr {
+pub(crate) fn service(pod: IpAddr) -> Ipv4Addr {
     match pod {
         IpAddr::V4(pod) => {
             let [_, second, third, _] = pod.octets();
@@ -27,7 +27,7 @@ fn service(pod: IpAddr) -> Ipv4Addr {
     }
 }
 
-fn route(address: Ipv4Addr, protocol: Protocol, backends: &[IpAddr]) -> ServiceRoute {
+pub(crate) fn route(address: Ipv4Addr, protocol: Protocol, backends: &[IpAddr]) -> ServiceRoute {
     let backend = |address: &IpAddr| match address {
         IpAddr::V4(address) => SocketAddrV4::new(*address, 8000),
         IpAddr::V6(_) => panic!("pods have IPv4 addresses first"),
@@ -75,7 +75,7 @@ async fn two_pods() -> (World, SandboxId, [IpAddr; 2], PodNetwork) {
 
 /// What the host sends to a service is sent to a pod only after a route for it was found: there must be one, to wherever. A
 /// machine without a network has none.
-fn ensure_route(address: Ipv4Addr, pod: IpAddr) {
+pub(crate) fn ensure_route(address: Ipv4Addr, pod: IpAddr) {
     let ip = |arguments: &[&str]| {
         let output = Command::new("ip").args(arguments).output();
         output.expect("ip runs").status.success()
@@ -87,7 +87,7 @@ fn ensure_route(address: Ipv4Addr, pod: IpAddr) {
 }
 
 /// What a pod hears from an address and port.
-async fn ask_from(world: &World, sandbox: &SandboxId, name: &str, how: &str) -> String {
+pub(crate) async fn ask_from(world: &World, sandbox: &SandboxId, name: &str, how: &str) -> String {
     let script = format!("import socket\n{how}\nopen('/shared/{name}','wb').write(answer+b'\\n')");
     let mut client = world.config(name, "");
     client.command = vec!["python3".into(), "-c".into(), script];
@@ -95,7 +95,7 @@ async fn ask_from(world: &World, sandbox: &SandboxId, name: &str, how: &str) -> 
     world.file(name).await
 }
 
-fn by_tcp(address: impl Display, port: u16) -> String {
+pub(crate) fn by_tcp(address: impl Display, port: u16) -> String {
     format!(
         "try: answer=socket.create_connection(('{address}',{port})).recv(9)\n\
          except ConnectionRefusedError: answer=b'refused'"
