@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use pulselet_runtime::{
     AppArmor, ContainerConfig, ContainerExit, ContainerId, ContainerState, ContainerStatus, ContainerUser,
     Error, ExitCause, IdRange, ImageSummary, MASKED_PATHS, Mount, Namespaces, PidNamespace, Propagation,
-    READ_ONLY_PATHS, Resources, Result, SandboxConfig, SandboxId, SecurityContext, Signal,
+    READ_ONLY_PATHS, Resources, Result, SandboxConfig, SandboxId, SecurityContext, Signal, exit_code,
 };
 
 use crate::labels;
@@ -348,7 +348,12 @@ fn reason(word: &str, code: i32) -> ExitCause {
         "" if code == 0 => ExitCause::Completed,
         "Completed" => ExitCause::Completed,
         "" | "Error" => ExitCause::Error,
-        "OOMKilled" => ExitCause::OomKilled,
+        // A server may say so of a container in which only a child was killed. The first process ends by SIGKILL.
+        "OOMKilled" => match code {
+            exit_code::KILLED => ExitCause::OomKilled,
+            0 => ExitCause::Completed,
+            _ => ExitCause::Error,
+        },
         "StartError" => ExitCause::StartError,
         "Unknown" | "ContainerStatusUnknown" => ExitCause::Unknown,
         other => ExitCause::Other(other.to_owned()),
@@ -585,6 +590,9 @@ mod tests {
         };
         assert_eq!(exited("", 0, 60).reason, ExitCause::Completed);
         assert_eq!(exited("OOMKilled", 137, 60).reason, ExitCause::OomKilled);
+        // A child of the container's own program was killed for memory.
+        assert_eq!(exited("OOMKilled", 0, 60).reason, ExitCause::Completed);
+        assert_eq!(exited("OOMKilled", 3, 60).reason, ExitCause::Error);
         assert_eq!(exited("Unknown", 255, 60).reason, ExitCause::Unknown);
         assert_eq!(exited("Odd", 1, 60).reason.as_str(), "Odd");
         assert_eq!(exited("StartError", 128, 0).started_at, None);
