@@ -43,7 +43,7 @@ pub trait Launcher {
         false
     }
 
-    /// Whether the kernel killed a process of the container for want of memory. It is asked once, after the end.
+    /// Whether the kernel killed any process of the container for want of memory. It is asked once, after the end.
     fn oom_killed(&mut self) -> bool {
         false
     }

@@ -14,7 +14,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use pulselet_runtime::{ContainerExit, ExitCause, log::LogStream};
+use pulselet_runtime::{ContainerExit, ExitCause, Signal, log::LogStream};
 use pulselet_sys::{ChildSignals, Fork, Pid, fork, send_signal};
 use rustix::{
     event::{PollFd, PollFlags},
@@ -425,8 +425,11 @@ impl<L: Launcher> Shim<L> {
                 ..
             }
         );
+        let by_us = matches!(self.phase, Phase::Killing { .. });
+        let killed_by_others = !by_us && status.terminating_signal() == Some(Signal::KILL.number());
         let reason = match code {
-            _ if self.launcher.oom_killed() => ExitCause::OomKilled,
+            // The kernel counts all processes of the container that it killed, so that alone may mean a child.
+            _ if killed_by_others && self.launcher.oom_killed() => ExitCause::OomKilled,
             0 => ExitCause::Completed,
             _ => ExitCause::Error,
         };

@@ -2,7 +2,7 @@
 
 use pulselet_runtime::{ContainerState, ExitCause, Resources, Runtime};
 
-use crate::world::{World, can_run, eventually};
+use crate::world::{World, can_run, eventually, init_pid};
 
 #[tokio::test]
 async fn a_memory_hog_is_killed_and_reported() {
@@ -20,6 +20,67 @@ async fn a_memory_hog_is_killed_and_reported() {
     let id = world.run_config(&config).await;
     let exit = world.wait_for_exit(&id).await;
     assert_eq!((exit.code, exit.reason), (137, ExitCause::OomKilled));
+    world.finish().await;
+}
+
+/// How a container ends whose own program goes on after a child was killed for memory, and then exits with `code`.
+async fn exit_after_a_childs_death(code: i32) -> (i32, ExitCause) {
+    let world = World::new().await;
+    let script = format!(
+        "mkfifo /shared/go; echo up > /shared/up; cat /shared/go
+         python3 -c 'b = bytearray(300 * 1024 * 1024)'; [ $? = 137 ] && exit {code}; exit 99"
+    );
+    let mut config = world.config("main", &script);
+    config.resources.memory_limit = Some(32 << 20);
+    let id = world.run_config(&config).await;
+    world.file("up").await;
+    kill_single_processes(&init_pid(&world.container_dir(&id)));
+    std::fs::write(world.shared("go"), "").expect("the container reads");
+    let exit = world.wait_for_exit(&id).await;
+    world.finish().await;
+    (exit.code, exit.reason)
+}
+
+/// Lets the kernel kill a single process of a container for memory, which it does anyway with cgroups of version 1.
+fn kill_single_processes(init: &str) {
+    let groups = std::fs::read_to_string(format!("/proc/{init}/cgroup")).expect("it runs");
+    let unified = groups.lines().find_map(|line| line.strip_prefix("0::/"));
+    let mount = std::path::Path::new("/sys/fs/cgroup");
+    if let Some(path) = unified.filter(|_| mount.join("cgroup.controllers").exists()) {
+        std::fs::write(mount.join(path).join("memory.oom.group"), "0").expect("writes");
+    }
+}
+
+#[tokio::test]
+async fn a_child_killed_for_memory_is_not_the_end_of_its_container() {
+    if !can_run() {
+        return;
+    }
+    assert_eq!(exit_after_a_childs_death(0).await, (0, ExitCause::Completed));
+    assert_eq!(exit_after_a_childs_death(3).await, (3, ExitCause::Error));
+    // A shell's word for a child that was killed.
+    assert_eq!(exit_after_a_childs_death(137).await, (137, ExitCause::Error));
+}
+
+#[tokio::test]
+async fn a_kill_after_a_childs_death_for_memory_is_no_lack_of_memory() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let script = "mkfifo /shared/go; echo up > /shared/up; cat /shared/go
+        python3 -c 'b = bytearray(300 * 1024 * 1024)'; echo $? > /shared/killed; exec sleep 1000";
+    let mut config = world.config("main", script);
+    config.resources.memory_limit = Some(32 << 20);
+    let id = world.run_config(&config).await;
+    world.file("up").await;
+    kill_single_processes(&init_pid(&world.container_dir(&id)));
+    std::fs::write(world.shared("go"), "").expect("the container reads");
+    assert_eq!(world.file("killed").await.trim(), "137");
+    let stopped = world.runtime.stop_container(&id, std::time::Duration::ZERO);
+    stopped.await.expect("stops");
+    let exit = world.wait_for_exit(&id).await;
+    assert_eq!((exit.code, exit.reason), (137, ExitCause::Error));
     world.finish().await;
 }
 
