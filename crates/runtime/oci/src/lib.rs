@@ -60,6 +60,6 @@ pub use cni::CniOptions;
 pub use host_image::{HOST_IMAGE, announce_data_dir, forget_data_dir};
 pub use image::images_in_use;
 pub use network::{InvalidSubnet, NetworkOptions, PodNetwork, ServiceRulesError, Subnet};
-pub use pulselet_shim_client::ShimCommand;
+pub use pulselet_shim_client::{ShimCommand, live_original};
 pub use runtime::{OciOpenError, OciOptions, OciRuntime};
 pub use shim::shim_main;

@@ -12,6 +12,7 @@ use std::{
 };
 
 use pulselet_cgroup::Hierarchies;
+use pulselet_shim_client::LiveShims;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -20,6 +21,9 @@ use crate::{
 };
 
 const FILE: &str = "place.json";
+
+/// How far below the root's cgroup those of containers are: in a sandbox, in a pod, in a class.
+const CONTAINER_DEPTH: usize = 4;
 
 /// How long the processes of a root that is gone may take to be gone too.
 const KILL_PATIENCE: Duration = Duration::from_secs(3);
@@ -59,8 +63,7 @@ pub(crate) fn names(root: &Path, bridge: &str, hierarchies: &Hierarchies) -> Nam
         Some(before) if before.inode == inode => before.names.clone(),
         Some(before) => {
             if before.names != here && self::inode(&before.root) != Some(before.inode) {
-                tracing::warn!(root = %before.root.display(), "the data directory was moved; what it left is removed");
-                take_down(&before.names, hierarchies);
+                take_down(before, hierarchies);
             }
             here
         }
@@ -106,9 +109,20 @@ fn write(root: &Path, place: &Place) -> std::io::Result<()> {
     pulselet_durable::replace(&root.join(FILE), &text, 0o600)
 }
 
-/// Takes away what a root that is gone has left on the machine.
-fn take_down(names: &Names, hierarchies: &Hierarchies) {
+/// Takes away what a root that is gone has left on the machine. Names that a live shim has belong to a root that was moved
+/// and keeps them.
+fn take_down(before: &Place, hierarchies: &Hierarchies) {
+    let names = &before.names;
     let all = hierarchies.cgroup(&names.cgroup);
+    let shims = LiveShims::find();
+    let below = all.descendants(CONTAINER_DEPTH);
+    let mut ids = below.iter().filter_map(|path| path.file_name()?.to_str());
+    if let Some(directory) = ids.find_map(|id| shims.of(id)) {
+        let directory = directory.display();
+        tracing::warn!(%directory, "what the data directory left stays: another directory has it");
+        return;
+    }
+    tracing::warn!(root = %before.root.display(), "the data directory was moved; what it left is removed");
     all.kill_and_remove(KILL_PATIENCE);
     let options = NetworkOptions {
         bridge: names.bridge.clone(),

@@ -23,6 +23,7 @@ use crate::{
     client::{Client, ClientError},
     container::Container,
     container_kind::ContainerKind,
+    elsewhere::shim_elsewhere,
     store::{ContainerRecord, StoreError},
 };
 
@@ -216,8 +217,12 @@ fn unseen_exit(started_at: Option<Timestamp>, message: &str) -> ContainerExit {
     }
 }
 
-/// Kills all that runs of a container, without its shim. Returns whether nothing is left.
+/// Kills all that runs of a container, without its shim. Returns whether nothing is left. A container that has a shim in
+/// another directory belongs to that one and is left alone.
 pub(crate) async fn kill_leftovers(container: &Arc<Container>, kind: &Arc<dyn ContainerKind>) -> bool {
+    if belongs_elsewhere(container).await {
+        return false;
+    }
     for _ in 0..LEFTOVER_ROUNDS {
         let (container, kind) = (Arc::clone(container), Arc::clone(kind));
         let round = move || {
@@ -234,4 +239,18 @@ pub(crate) async fn kill_leftovers(container: &Arc<Container>, kind: &Arc<dyn Co
     }
     tracing::warn!(container = %container.record.id, "some processes of the container cannot be killed");
     false
+}
+
+async fn belongs_elsewhere(container: &Container) -> bool {
+    let dir = container.dir.clone();
+    let found = tokio::task::spawn_blocking(move || shim_elsewhere(&dir)).await;
+    let Some(other) = found.expect("reading links does not panic") else {
+        return false;
+    };
+    tracing::warn!(
+        container = %container.record.id,
+        directory = %other.display(),
+        "container belongs to another data directory and is not killed"
+    );
+    true
 }

@@ -17,6 +17,7 @@ mod adopt;
 mod client;
 mod container;
 mod container_kind;
+mod elsewhere;
 #[doc(hidden)]
 pub mod fuzzing;
 mod lifecycle;
@@ -29,6 +30,7 @@ mod stuck_shim;
 mod validate;
 
 pub use container_kind::ContainerKind;
+pub use elsewhere::{LiveShims, live_original};
 pub use lifecycle::detached;
 pub use shims::{OpenShimsError, ShimCommand, Shims};
 pub use store::{

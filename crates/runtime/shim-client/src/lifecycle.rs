@@ -35,6 +35,7 @@ use crate::{
     client::{Client, ClientError},
     container::Container,
     container_kind::ContainerKind,
+    elsewhere::shim_elsewhere,
     shims::ShimCommand,
     starter::Starter,
     store::{ContainerRecord, Found, SandboxRecord, Store, StoreError},
@@ -484,7 +485,8 @@ fn read_patiently<T>(
 fn end_damaged(dir: &Path, kind: &dyn ContainerKind) {
     let id = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let give_up = std::time::Instant::now() + UNRECORDED_PATIENCE;
-    loop {
+    // The original of a copied directory keeps its container.
+    while shim_elsewhere(dir).is_none() {
         stuck_shim::kill_shim(dir);
         let is_gone = kind.kill_unrecorded(&id, dir);
         if is_gone && matches!(record::try_lock(dir), Ok(Some(_))) {

@@ -35,6 +35,10 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 pub use pulselet_shim::record::CONTAINER_FILE;
 pub const SANDBOX_FILE: &str = "sandbox.json";
 
+/// The directories of sandboxes and of containers, below a root.
+pub(crate) const SANDBOXES: &str = "sandboxes";
+pub(crate) const CONTAINERS: &str = "containers";
+
 /// Bytes of randomness in an id.
 const ID_BYTES: usize = 16;
 
@@ -151,8 +155,8 @@ impl Store {
         })?;
         let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").map_err(StoreError::BootId)?;
         let store = Self {
-            sandboxes: root.join("sandboxes"),
-            containers: root.join("containers"),
+            sandboxes: root.join(SANDBOXES),
+            containers: root.join(CONTAINERS),
             boot_id: boot_id.trim().to_owned(),
         };
         refuse_newer(&store.sandboxes)?;
@@ -250,7 +254,7 @@ impl Store {
 /// The containers below a root, for somebody who is not their agent: nothing is changed. A root that is not there has
 /// none.
 pub fn container_records(root: &Path) -> io::Result<Vec<ContainerRecord>> {
-    let containers = root.join("containers");
+    let containers = root.join(CONTAINERS);
     if !containers.try_exists()? {
         return Ok(Vec::new());
     }

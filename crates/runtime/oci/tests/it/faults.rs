@@ -1,6 +1,6 @@
 //! What goes wrong around containers: lost mounts, damaged records, stuck shims, too few descriptors.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{fs, path::PathBuf, process::Command, time::Duration};
 
 use pulselet_runtime::{ContainerFilter, ContainerId, ContainerState, Runtime, SandboxState};
 use pulselet_runtime_oci::OciRuntime;
@@ -115,6 +115,43 @@ async fn a_moved_directory_keeps_what_it_has() {
     .await;
     fs::rename(&moved, &root).expect("moves back");
     agentless.come_back().await.finish().await;
+}
+
+#[tokio::test]
+async fn a_copied_root_kills_no_container_of_the_original() {
+    if !can_run() {
+        return;
+    }
+    let world = World::with(on_bridge()).await;
+    let (id, init) = sleeper(&world).await;
+    let copy = world.home.path().join("copy");
+    // The pins of namespaces, which are mounted files, cannot be read: cp says so and copies the rest.
+    let copied = Command::new("cp")
+        .args(["-a", "--one-file-system"])
+        .args([&world.home.path().join("root"), &copy])
+        .output();
+    copied.expect("runs");
+    let damaged = world
+        .run_config(&world.config("damaged", "exec sleep 1000"))
+        .await;
+    let damaged_init = init_pid(&world.container_dir(&damaged));
+    let damaged_dir = copy.join("containers").join(damaged.as_str());
+    fs::create_dir(&damaged_dir).expect("makes");
+    fs::write(damaged_dir.join("container.json"), "{").expect("writes");
+    let mut options = crate::world::options(world.home.path());
+    options.root.clone_from(&copy);
+    options.network.bridge.push('2');
+    let runtime = OciRuntime::open(options).await.expect("opens");
+    eventually("the copy gives up the container", async || {
+        let state = runtime.container_status(&id).await.expect("is there").state;
+        matches!(state, ContainerState::Exited(_)).then_some(())
+    })
+    .await;
+    assert!(is_alive(&init) && is_alive(&damaged_init));
+    let state = world.status(&id).await.state;
+    assert!(matches!(state, ContainerState::Running { .. }), "{state:?}");
+    drop(runtime);
+    world.finish().await;
 }
 
 /// Descriptors that this process has open.
