@@ -13,6 +13,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::cli::AgentArgs;
+use crate::copied;
 use crate::exit::Failure;
 use crate::local_network::{LocalNetwork, ServiceSource};
 use crate::logging;
@@ -70,6 +71,7 @@ pub(crate) async fn start(args: &AgentArgs, mut setting: Setting) -> Result<Star
         let failure = Failure::environment(error);
         hint.into_iter().fold(failure, Failure::with_hint)
     })?;
+    copied::check(&data_dir)?;
     let path = data_dir.path().to_owned();
     let metrics = match &setting.metrics {
         Some(address) => Some(listen(address).await?),

@@ -2,13 +2,14 @@
 //!
 //! `cli` defines every flag, `paths` makes those that are paths absolute, `commands` holds one module per command, `input`
 //! reads and judges manifests, `diagnostics` explains what is wrong with them, `agent` starts a node and `runtime` what
-//! it runs containers with, `output` writes, `completing` answers a shell, `exit` knows the exit codes. Commands never print errors themselves and never leave the process:
+//! it runs containers with, `copied` keeps both from the pods of another data directory, `output` writes, `completing` answers a shell, `exit` knows the exit codes. Commands never print errors themselves and never leave the process:
 //! they return, and `main` reports once.
 
 mod agent;
 mod cli;
 mod commands;
 mod completing;
+mod copied;
 mod data_dir;
 mod diagnostics;
 mod exit;

@@ -147,6 +147,16 @@ pub(crate) fn has_traces(data_dir: &Path) -> bool {
     OciRuntime::has_traces(&BuiltIn::Oci.root(data_dir), &network_of(data_dir))
 }
 
+/// Where the runtimes keep the containers that have shims, whether or not they exist.
+pub(crate) fn roots_with_shims(data_dir: &Path) -> [PathBuf; 2] {
+    BuiltIn::ALL.map(|choice| choice.root(data_dir))
+}
+
+/// The name by which a CRI server knows the containers of a data directory.
+pub(crate) fn cri_owner(data_dir: &Path) -> Option<String> {
+    CriRuntime::owner(&data_dir.join(CRI))
+}
+
 async fn open_cri(socket: &Path, root: &Path) -> Result<Arc<dyn Runtime>, Failure> {
     match connect(socket, root).await {
         Ok(runtime) => Ok(runtime),

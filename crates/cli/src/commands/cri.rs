@@ -8,6 +8,7 @@ use pulselet_runtime::Runtime;
 
 use crate::agent;
 use crate::cli::CriArgs;
+use crate::copied;
 use crate::exit::{Exit, Failure};
 use crate::interrupt::Interrupts;
 use crate::logging::{self, Quietness};
@@ -28,6 +29,7 @@ async fn serve(args: &CriArgs) -> Result<Exit, Failure> {
     let path = paths::real(&args.data_dir).map_err(Failure::environment)?;
     // Held to the end: no agent and no other server touches what this one runs.
     let data_dir = DataDir::claim(path).map_err(Failure::environment)?;
+    copied::check(&data_dir)?;
     let runtime: Arc<dyn Runtime> = runtime::open_for_kubelet(data_dir.path(), args).await?;
     let server = CriServer::start(CriServerOptions {
         runtime,

@@ -1,7 +1,8 @@
 //! `pulselet reset`: ends all pods of a data directory and removes everything that was put on the machine for it.
 //!
 //! Containers, networks and cgroups are taken away by the runtime that made them, which also finds what a killed agent or
-//! a removed directory has left. Files are removed by their names: a directory may have other users.
+//! a removed directory has left. Files are removed by their names: a directory may have other users. Only the files go of a
+//! copy whose pods are those of the original.
 
 use std::fs;
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
@@ -16,6 +17,7 @@ use tokio::task::JoinSet;
 
 use crate::agent;
 use crate::cli::{CniArgs, ResetArgs};
+use crate::copied;
 use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::runtime::{self, ImageSettings, OpenRuntime, RuntimeChoice};
@@ -23,8 +25,9 @@ use crate::runtime::{self, ImageSettings, OpenRuntime, RuntimeChoice};
 /// How long containers may take to end before they are killed.
 const GRACE: Duration = Duration::from_secs(10);
 /// What agents and API servers make in a data directory.
-const OURS: [&str; 23] = [
+const OURS: [&str; 24] = [
     "admin.kubeconfig",
+    "agent.identity",
     "agent.lock",
     "api-store",
     "api.lock",
@@ -77,7 +80,12 @@ fn say_that_nothing_exists(path: &Path) -> Result<Exit, Failure> {
 
 async fn reset(args: &ResetArgs, data_dir: DataDir) -> Result<Exit, Failure> {
     let path = data_dir.path().to_owned();
-    let found = Found::look(args, &path).await?;
+    // A copy has files alone: the pods in its records are the original's.
+    let original = copied::original(&path)?;
+    let found = match &original {
+        Some(_) => Found(Vec::new()),
+        None => Found::look(args, &path).await?,
+    };
     found.list(&path)?;
     if !args.yes && !confirm()? {
         output::note("nothing was removed");
@@ -85,16 +93,24 @@ async fn reset(args: &ResetArgs, data_dir: DataDir) -> Result<Exit, Failure> {
     }
     found.end().await?;
     found.remove_pod_cgroups().await;
-    // Opened once more, a runtime that has no pods takes away what all of them shared.
-    drop(Found::look(args, &path).await?);
+    if original.is_none() {
+        // Opened once more, a runtime that has no pods takes away what all of them shared.
+        drop(Found::look(args, &path).await?);
+    }
     pulselet_runtime_oci::forget_data_dir(&path);
     unmount_below(&path);
     let left = remove_files(&path)?;
     // The lock file is gone; another agent that comes now makes its own.
     drop(data_dir);
+    say_what_is_gone(&path, original.as_deref(), &left)?;
+    Ok(Exit::Done)
+}
+
+fn say_what_is_gone(data_dir: &Path, original: Option<&Path>, left: &[PathBuf]) -> Result<(), Failure> {
     let mut out = output::stdout();
-    let shown = path.display();
-    let text = match left.as_slice() {
+    let shown = data_dir.display();
+    let mut text = match left {
+        [] if original.is_some() => writeln!(out, "{shown} is gone, with its images"),
         [] => writeln!(out, "{shown} is gone, with all pods and images"),
         left => {
             let names: Vec<_> = left.iter().map(|path| path.to_string_lossy()).collect();
@@ -105,8 +121,11 @@ async fn reset(args: &ResetArgs, data_dir: DataDir) -> Result<Exit, Failure> {
             )
         }
     };
-    output::written(text.and_then(|()| out.flush()))?;
-    Ok(Exit::Done)
+    if let Some(original) = original {
+        let original = original.display();
+        text = text.and_then(|()| writeln!(out, "it was a copy: the pods of {original} are left alone"));
+    }
+    output::written(text.and_then(|()| out.flush()))
 }
 
 /// What runtimes have of the directory.
@@ -296,6 +315,7 @@ mod tests {
     #[test]
     fn every_kind_of_file_is_ours_and_those_of_others_are_not() {
         let ours = [
+            "agent.identity",
             "objects.json",
             "api-store",
             "api-store.new",

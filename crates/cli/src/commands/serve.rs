@@ -13,6 +13,7 @@ use super::api;
 use super::node::announce;
 use crate::agent::{self, Setting};
 use crate::cli::ServeArgs;
+use crate::copied;
 use crate::exit::{Exit, Failure};
 use crate::interrupt::Interrupts;
 use crate::local_network::ServiceSource;
@@ -26,6 +27,8 @@ pub(crate) fn run(args: &ServeArgs, verbose: u8) -> Result<Exit, Failure> {
     }
     args.member.apply(&mut node)?;
     let mut config = Config::new(args.listen, args.agent.data.resolve()?);
+    // Before the API changes anything in the directory.
+    copied::reject(&config.data_dir)?;
     config.profile = args.profile.into();
     config.audit_log.clone_from(&args.audit_log);
     config.audit_policy.clone_from(&args.audit_policy_file);

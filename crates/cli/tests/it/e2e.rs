@@ -10,6 +10,7 @@ mod bad_input;
 pub(crate) mod browser;
 mod cgroups;
 mod commands;
+mod copied;
 mod cri;
 mod dashboard;
 mod durability;

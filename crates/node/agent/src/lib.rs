@@ -57,6 +57,7 @@ pub use pulselet_volume::{
     ServiceFacts, ServicePortFacts, SourceError, SourceKind, SourceObject, Token, TokenRequest,
 };
 pub use state::handed_objects::KeepObjectsError;
+pub use state::identity::DirectoryIdentity;
 pub use state::layout::{DataDir, Layout, LayoutError};
 pub use state::stopped::SaveStoppedError;
 pub use state::store::{EventRow, NodeStoreError};

@@ -5,6 +5,7 @@ pub(crate) mod clock;
 pub(crate) mod handed_objects;
 pub(crate) mod health;
 pub(crate) mod history;
+pub(crate) mod identity;
 pub(crate) mod layout;
 pub(crate) mod stopped;
 pub(crate) mod store;

@@ -46,6 +46,12 @@ pub(crate) fn load(root: &Path) -> Result<String, OwnerError> {
     }
 }
 
+/// The name that a data directory has already.
+pub(crate) fn find(root: &Path) -> Option<String> {
+    let text = fs::read_to_string(root.join(FILE)).ok()?;
+    Some(text.trim_end().to_owned()).filter(|name| !name.is_empty())
+}
+
 /// Whether a data directory has a name.
 pub(crate) fn exists(root: &Path) -> bool {
     root.join(FILE).exists()

@@ -106,6 +106,11 @@ impl CriRuntime {
         Ok(runtime)
     }
 
+    /// The name by which servers know the containers of a root, if it was used before.
+    pub fn owner(root: &Path) -> Option<String> {
+        owner::find(root)
+    }
+
     /// Whether a root was used before: its containers are at some server.
     pub fn was_used(root: &Path) -> bool {
         owner::exists(root)
