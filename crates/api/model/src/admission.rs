@@ -2,12 +2,12 @@
 //!
 //! Nothing is stored here. A refused Pod is dropped with the whole list of what is wrong with it.
 
-use std::collections::BTreeSet;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::dropping::{drop_disabled, hidden, keep_hidden, new_signals, refuses_signals};
+use crate::dropping::{POD_SPEC, drop_disabled, hidden, keep_hidden, new_signals, refuses_signals};
 use crate::field::FieldError;
 use crate::gates::{Gate, GateSet};
-use crate::pod::{Container, Pod};
+use crate::pod::{Container, Pod, PodSpec};
 use crate::status::PodStatus;
 use crate::validation::SignalRule;
 use crate::warning::{Warning, warnings};
@@ -24,13 +24,24 @@ pub struct Admission {
 
 /// Admits a new Pod. Its status is the server's to fill, whatever was sent.
 pub fn admit_create(mut pod: Pod, profile: Profile, gates: GateSet) -> Result<Admission, Vec<FieldError>> {
-    let (dropped, signals) = if refuses_signals(&pod, profile, gates) {
+    let (signals, notes) = apply_gates(&pod.metadata, &mut pod.spec, POD_SPEC, profile, gates);
+    complete(pod, profile, signals, notes)
+}
+
+/// Drops from a new spec what the gates do not allow. The rule for stop signals is for its validation.
+pub(crate) fn apply_gates(
+    metadata: &ObjectMeta,
+    spec: &mut PodSpec,
+    at: &str,
+    profile: Profile,
+    gates: GateSet,
+) -> (SignalRule, Vec<Warning>) {
+    let (dropped, signals) = if refuses_signals(metadata, profile, gates) {
         (gates.with(Gate::ContainerStopSignals, true), SignalRule::Refused)
     } else {
         (gates, SignalRule::Checked)
     };
-    let notes = drop_disabled(&mut pod, dropped);
-    complete(pod, profile, signals, notes)
+    (signals, drop_disabled(spec, at, dropped))
 }
 
 /// Admits a Pod that no API ever sees. It is kept as it is, since the node's gates may be turned on again in its life;
@@ -60,7 +71,7 @@ fn complete(
         qos_class: qos::class(&pod.spec).to_owned(),
         ..PodStatus::default()
     };
-    notes.extend(warnings(&pod, profile));
+    notes.extend(warnings(&pod.metadata, &pod.spec, "", profile));
     Ok(Admission { pod, warnings: notes })
 }
 
@@ -71,12 +82,12 @@ pub fn admit_update(
     profile: Profile,
     gates: GateSet,
 ) -> Result<Admission, Vec<FieldError>> {
-    let refused = if refuses_signals(old, profile, gates) {
-        new_signals(&new, old)
+    let refused = if refuses_signals(&old.metadata, profile, gates) {
+        new_signals(&new.spec, &old.spec, POD_SPEC)
     } else {
         Vec::new()
     };
-    let mut notes = keep_hidden(&mut new, old, gates);
+    let mut notes = keep_hidden(&mut new.spec, &old.spec, POD_SPEC, gates);
     defaults::set_defaults(&mut new);
     keep_system_metadata(&mut new, old);
     new.status = old.status.clone();
@@ -88,12 +99,9 @@ pub fn admit_update(
     if new.spec != old.spec {
         new.metadata.generation = Some(old.metadata.generation.unwrap_or_default() + 1);
     }
-    let known: BTreeSet<Warning> = warnings(old, profile).into_iter().collect();
-    notes.extend(
-        warnings(&new, profile)
-            .into_iter()
-            .filter(|warning| !known.contains(warning)),
-    );
+    let known = warnings(&old.metadata, &old.spec, "", profile);
+    let now = warnings(&new.metadata, &new.spec, "", profile).into_iter();
+    notes.extend(now.filter(|warning| !known.contains(warning)));
     Ok(Admission {
         pod: new,
         warnings: notes,
@@ -137,7 +145,7 @@ fn admit_part(
     gates: GateSet,
     validate: impl FnOnce(&Pod) -> Vec<FieldError>,
 ) -> Result<Admission, Vec<FieldError>> {
-    let warnings = keep_hidden(&mut pod, old, gates);
+    let warnings = keep_hidden(&mut pod.spec, &old.spec, POD_SPEC, gates);
     defaults::set_defaults(&mut pod);
     let errors = validate(&pod);
     if !errors.is_empty() {

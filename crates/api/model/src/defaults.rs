@@ -29,9 +29,11 @@ pub(crate) fn set_defaults(pod: &mut Pod) {
         pod.metadata.namespace = Some("default".to_owned());
     }
     set_spec_defaults(&mut pod.spec);
+    set_pod_only_defaults(&mut pod.spec);
 }
 
-fn set_spec_defaults(spec: &mut PodSpec) {
+/// The defaults that Pods and the templates of workloads share.
+pub(crate) fn set_spec_defaults(spec: &mut PodSpec) {
     fill(&mut spec.dns_policy, "ClusterFirst");
     fill(&mut spec.restart_policy, "Always");
     fill(&mut spec.scheduler_name, "default-scheduler");
@@ -42,29 +44,43 @@ fn set_spec_defaults(spec: &mut PodSpec) {
         spec.service_account.clone_from(&spec.service_account_name);
     }
     spec.security_context.get_or_insert_default();
-    spec.enable_service_links.get_or_insert(true);
-    match &mut spec.termination_grace_period_seconds {
-        // Upstream takes a negative grace period for the shortest one.
-        Some(seconds) if *seconds < 0 => *seconds = 1,
-        Some(_) => {}
-        unset @ None => *unset = Some(TERMINATION_GRACE_PERIOD_SECONDS),
-    }
+    spec.termination_grace_period_seconds
+        .get_or_insert(TERMINATION_GRACE_PERIOD_SECONDS);
     for volume in &mut spec.volumes {
         set_volume_defaults(volume);
     }
     for container in spec.init_containers.iter_mut().chain(&mut spec.containers) {
         set_container_defaults(container);
-        if spec.host_network {
-            use_host_ports(&mut container.ports);
-        }
     }
     for container in &mut spec.ephemeral_containers {
         set_ephemeral_container_defaults(container);
     }
     if let Some(resources) = &mut spec.resources {
-        set_resource_defaults(resources);
+        round_resources(resources);
     }
     round(Some(&mut spec.overhead));
+}
+
+/// The defaults that a template leaves to the Pods made from it.
+fn set_pod_only_defaults(spec: &mut PodSpec) {
+    spec.enable_service_links.get_or_insert(true);
+    // Upstream takes a negative grace period for the shortest one.
+    if let Some(seconds) = spec
+        .termination_grace_period_seconds
+        .as_mut()
+        .filter(|seconds| **seconds < 0)
+    {
+        *seconds = 1;
+    }
+    for container in spec.init_containers.iter_mut().chain(&mut spec.containers) {
+        request_limits(&mut container.resources);
+        if spec.host_network {
+            use_host_ports(&mut container.ports);
+        }
+    }
+    if let Some(resources) = &mut spec.resources {
+        request_limits(resources);
+    }
 }
 
 fn fill(field: &mut String, default: &str) {
@@ -86,7 +102,8 @@ fn set_container_defaults(container: &mut Container) {
     fill(&mut container.termination_message_policy, "File");
     set_port_defaults(&mut container.ports);
     set_env_defaults(&mut container.env);
-    set_resource_defaults(&mut container.resources);
+    drop_unset_mount_flags(&mut container.volume_mounts);
+    round_resources(&mut container.resources);
     let probes = [
         &mut container.liveness_probe,
         &mut container.readiness_probe,
@@ -105,7 +122,22 @@ fn set_ephemeral_container_defaults(container: &mut EphemeralContainer) {
     fill(&mut container.termination_message_policy, "File");
     set_port_defaults(&mut container.ports);
     set_env_defaults(&mut container.env);
+    drop_unset_mount_flags(&mut container.volume_mounts);
     set_lifecycle_defaults(container.lifecycle.as_mut());
+}
+
+/// Zero is written, and means one.
+fn set_divisor(field: Option<&mut core::ResourceFieldSelector>) {
+    if let Some(field) = field {
+        field.divisor.get_or_insert_with(|| Quantity("0".to_owned()));
+    }
+}
+
+/// False is not written.
+fn drop_unset_mount_flags(mounts: &mut [core::VolumeMount]) {
+    for mount in mounts {
+        mount.read_only.take_if(|read_only| !*read_only);
+    }
 }
 
 /// A moving tag is pulled every time.
@@ -131,6 +163,13 @@ fn use_host_ports(ports: &mut [ContainerPort]) {
 
 fn set_env_defaults(variables: &mut [core::EnvVar]) {
     for variable in variables {
+        // An empty value says no more than its absence.
+        variable.value.take_if(|value| value.is_empty());
+        let resource_ref = variable
+            .value_from
+            .as_mut()
+            .and_then(|source| source.resource_field_ref.as_mut());
+        set_divisor(resource_ref);
         let field_ref = variable
             .value_from
             .as_mut()
@@ -148,10 +187,13 @@ fn set_env_defaults(variables: &mut [core::EnvVar]) {
     }
 }
 
-/// A limit without a request is also the request.
-fn set_resource_defaults(resources: &mut core::ResourceRequirements) {
+fn round_resources(resources: &mut core::ResourceRequirements) {
     round(resources.limits.as_mut());
     round(resources.requests.as_mut());
+}
+
+/// A limit without a request is also the request.
+fn request_limits(resources: &mut core::ResourceRequirements) {
     let Some(limits) = &resources.limits else { return };
     for (name, limit) in limits {
         resources
@@ -240,6 +282,7 @@ fn set_volume_defaults(volume: &mut core::Volume) {
 
 fn set_downward_defaults(files: Option<&mut [core::DownwardAPIVolumeFile]>) {
     for file in files.unwrap_or_default() {
+        set_divisor(file.resource_field_ref.as_mut());
         if let Some(field_ref) = &mut file.field_ref {
             fill(field_ref.api_version.get_or_insert_default(), "v1");
         }

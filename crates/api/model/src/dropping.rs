@@ -1,4 +1,4 @@
-//! Gates applied to Pods: dropping on create, hiding on read, keeping on update.
+//! Gates applied to Pods and templates: dropping on create, hiding on read, keeping on update.
 //!
 //! A gate that is off means that its field does not exist for users. On create it is removed, with a warning. In
 //! the store it may be present, from a time when the gate was on; reads do not show it, and an update, which
@@ -10,34 +10,46 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
 use crate::gates::{Gate, GateSet};
-use crate::pod::{Container, Pod};
+use crate::pod::{Container, Pod, PodSpec};
 use crate::probe::{Lifecycle, Probe};
 use crate::validation::MIRROR_POD;
 use crate::warning::Warning;
 use pulselet_schema::Profile;
 
-/// Removes the fields of gates that are off from a new Pod and says what was removed.
-pub(crate) fn drop_disabled(pod: &mut Pod, gates: GateSet) -> Vec<Warning> {
-    let dropped = strip_disabled(pod, gates).into_iter();
+/// Where a Pod has its spec.
+pub(crate) const POD_SPEC: &str = "spec";
+
+/// Removes the fields of gates that are off from a new spec at `at` and says what was removed.
+pub(crate) fn drop_disabled(spec: &mut PodSpec, at: &str, gates: GateSet) -> Vec<Warning> {
+    let dropped = strip_disabled(spec, at, gates).into_iter();
     dropped
         .map(|(field, gate)| Warning::Dropped { field, gate })
         .collect()
 }
 
 /// Removes the fields of gates that are off; returns their paths.
-fn strip_disabled(pod: &mut Pod, gates: GateSet) -> Vec<(String, Gate)> {
+fn strip_disabled(spec: &mut PodSpec, at: &str, gates: GateSet) -> Vec<(String, Gate)> {
     let mut stripped = Vec::new();
     if gates == GateSet::ALL {
         return stripped;
     }
-    for_each_container(pod, |list, index, container| {
-        for gate in Gate::ALL.into_iter().filter(|gate| !gates.enabled(*gate)) {
-            strip(container, gate, &mut |field| {
-                stripped.push((format!("spec.{list}[{index}].{field}"), gate));
-            });
+    for_each_container(spec, |list, index, container| {
+        for (field, gate) in strip_container(container, gates) {
+            stripped.push((format!("{at}.{list}[{index}].{field}"), gate));
         }
     });
+    stripped
+}
+
+/// Removes the fields of gates that are off from one container; returns their paths below it.
+pub(crate) fn strip_container(container: &mut Container, gates: GateSet) -> Vec<(String, Gate)> {
+    let mut stripped = Vec::new();
+    for gate in Gate::ALL.into_iter().filter(|gate| !gates.enabled(*gate)) {
+        strip(container, gate, &mut |field| stripped.push((field, gate)));
+    }
     stripped
 }
 
@@ -45,19 +57,19 @@ fn strip_disabled(pod: &mut Pod, gates: GateSet) -> Vec<(String, Gate)> {
 #[must_use]
 pub fn hide_disabled(pod: &Pod, gates: GateSet) -> Pod {
     let mut shown = pod.clone();
-    drop_disabled(&mut shown, gates);
+    strip_disabled(&mut shown.spec, POD_SPEC, gates);
     shown
 }
 
 /// What the gates would hide of a Pod, for those who keep it as it is.
 pub(crate) fn hidden(pod: &Pod, gates: GateSet) -> Vec<(String, Gate)> {
-    strip_disabled(&mut pod.clone(), gates)
+    strip_disabled(&mut pod.spec.clone(), POD_SPEC, gates)
 }
 
 /// Whether a stop signal is refused while its gate is off, and not dropped: a mirror only shows what a node runs anyway,
 /// and upstream drops it.
-pub(crate) fn refuses_signals(pod: &Pod, profile: Profile, gates: GateSet) -> bool {
-    let annotations = pod.metadata.annotations.as_ref();
+pub(crate) fn refuses_signals(metadata: &ObjectMeta, profile: Profile, gates: GateSet) -> bool {
+    let annotations = metadata.annotations.as_ref();
     let is_mirror = annotations.is_some_and(|annotations| annotations.contains_key(MIRROR_POD));
     match profile {
         Profile::Pulselet => !is_mirror && !gates.enabled(Gate::ContainerStopSignals),
@@ -65,27 +77,27 @@ pub(crate) fn refuses_signals(pod: &Pod, profile: Profile, gates: GateSet) -> bo
     }
 }
 
-/// The paths of stop signals that an update gives a value which the stored Pod lacks.
-pub(crate) fn new_signals(new: &Pod, old: &Pod) -> Vec<String> {
+/// The paths of stop signals that an update gives a value which the stored spec lacks.
+pub(crate) fn new_signals(new: &PodSpec, old: &PodSpec, at: &str) -> Vec<String> {
     let signal = |container: &Container| container.lifecycle.as_ref()?.stop_signal.clone();
     let stored = containers_by_name(old);
     let mut paths = Vec::new();
     for (list, containers) in [
-        ("initContainers", &new.spec.init_containers),
-        ("containers", &new.spec.containers),
+        ("initContainers", &new.init_containers),
+        ("containers", &new.containers),
     ] {
         for (index, container) in containers.iter().enumerate() {
             let old = stored.get(container.name.as_str()).and_then(|old| signal(old));
             if signal(container).is_some_and(|signal| Some(signal) != old) {
-                paths.push(format!("spec.{list}[{index}].lifecycle.stopSignal"));
+                paths.push(format!("{at}.{list}[{index}].lifecycle.stopSignal"));
             }
         }
     }
     paths
 }
 
-fn containers_by_name(pod: &Pod) -> BTreeMap<&str, &Container> {
-    let containers = pod.spec.containers.iter().chain(&pod.spec.init_containers);
+fn containers_by_name(spec: &PodSpec) -> BTreeMap<&str, &Container> {
+    let containers = spec.containers.iter().chain(&spec.init_containers);
     containers
         .map(|container| (container.name.as_str(), container))
         .collect()
@@ -94,7 +106,8 @@ fn containers_by_name(pod: &Pod) -> BTreeMap<&str, &Container> {
 /// Puts back what a node has accepted and an API does not show any more, because a gate was turned off there. A probe's
 /// grace period is not among it: it is given up with its gate.
 pub fn keep_accepted(seen: &mut Pod, accepted: &Pod) {
-    let known = containers_by_name(accepted);
+    let known = containers_by_name(&accepted.spec);
+    let seen = &mut seen.spec;
     let mut gave_up_grace = false;
     for_each_container(seen, |_, _, container| {
         if let Some(&accepted) = known.get(container.name.as_str()) {
@@ -177,17 +190,17 @@ fn put_back(seen: &mut Container, accepted: &Container) {
 pub fn gates_in_use(pod: &Pod) -> GateSet {
     Gate::ALL.into_iter().fold(GateSet::NONE, |used, gate| {
         let without = GateSet::ALL.with(gate, false);
-        used.with(gate, !drop_disabled(&mut pod.clone(), without).is_empty())
+        used.with(gate, !hidden(pod, without).is_empty())
     })
 }
 
 /// Puts back into an update what the gates hide from its author, and says what the author set in vain.
-pub(crate) fn keep_hidden(new: &mut Pod, old: &Pod, gates: GateSet) -> Vec<Warning> {
+pub(crate) fn keep_hidden(new: &mut PodSpec, old: &PodSpec, at: &str, gates: GateSet) -> Vec<Warning> {
     if gates == GateSet::ALL {
         return Vec::new();
     }
-    let sent = new.spec.clone();
-    let dropped = drop_disabled(new, gates);
+    let sent = new.clone();
+    let dropped = drop_disabled(new, at, gates);
     let stored = containers_by_name(old);
     for_each_container(new, |_, _, container| {
         if let Some(old) = stored.get(container.name.as_str()) {
@@ -197,11 +210,10 @@ pub(crate) fn keep_hidden(new: &mut Pod, old: &Pod, gates: GateSet) -> Vec<Warni
         }
     });
     // Nobody needs to know that something was dropped which is stored just as it was sent.
-    if new.spec == sent { Vec::new() } else { dropped }
+    if *new == sent { Vec::new() } else { dropped }
 }
 
-fn for_each_container(pod: &mut Pod, mut visit: impl FnMut(&str, usize, &mut Container)) {
-    let spec = &mut pod.spec;
+fn for_each_container(spec: &mut PodSpec, mut visit: impl FnMut(&str, usize, &mut Container)) {
     for (list, containers) in [
         ("initContainers", &mut spec.init_containers),
         ("containers", &mut spec.containers),

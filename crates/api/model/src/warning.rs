@@ -4,9 +4,11 @@
 
 use std::fmt;
 
-use crate::annotation::{PROBES_ANNOTATION, apply_probes_annotation, probes_annotation};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use crate::annotation::{PROBES_ANNOTATION, apply_probes_annotation};
 use crate::gates::Gate;
-use crate::pod::{Container, Pod};
+use crate::pod::{Container, Pod, PodSpec};
 use pulselet_schema::Profile;
 use pulselet_vocabulary::Signal;
 
@@ -87,27 +89,45 @@ impl fmt::Display for Warning {
 }
 
 /// Nodes take fields of probes from an annotation, too.
-fn annotation_warning(pod: &Pod, profile: Profile) -> Option<Warning> {
-    let text = probes_annotation(pod).filter(|_| profile == Profile::Pulselet)?;
-    let why = apply_probes_annotation(&mut pod.clone(), text).err()?;
+fn annotation_warning(
+    metadata: &ObjectMeta,
+    spec: &PodSpec,
+    prefix: &str,
+    profile: Profile,
+) -> Option<Warning> {
+    let annotations = metadata.annotations.as_ref()?;
+    let text = annotations.get(PROBES_ANNOTATION)?;
+    if profile != Profile::Pulselet {
+        return None;
+    }
+    let mut pod = Pod {
+        metadata: metadata.clone(),
+        spec: spec.clone(),
+        ..Pod::default()
+    };
+    let why = apply_probes_annotation(&mut pod, text).err()?;
     Some(Warning::BadProbesAnnotation {
-        field: format!("metadata.annotations[{PROBES_ANNOTATION}]"),
+        field: format!("{prefix}metadata.annotations[{PROBES_ANNOTATION}]"),
         why: why.to_string(),
     })
 }
 
-/// What is worth saying about a valid, defaulted Pod.
-pub(crate) fn warnings(pod: &Pod, profile: Profile) -> Vec<Warning> {
+/// What is worth saying about a valid, defaulted Pod or template. `prefix` is where the template is, with a dot, or empty.
+pub(crate) fn warnings(
+    metadata: &ObjectMeta,
+    spec: &PodSpec,
+    prefix: &str,
+    profile: Profile,
+) -> Vec<Warning> {
     let mut warnings = Vec::new();
-    warnings.extend(annotation_warning(pod, profile));
-    let spec = &pod.spec;
+    warnings.extend(annotation_warning(metadata, spec, prefix, profile));
     for (list, containers) in [
         ("initContainers", &spec.init_containers),
         ("containers", &spec.containers),
     ] {
         for (index, container) in containers.iter().enumerate() {
-            container_warnings(&mut warnings, pod, container, profile, &|field| {
-                format!("spec.{list}[{index}].{field}")
+            container_warnings(&mut warnings, spec, container, profile, &|field| {
+                format!("{prefix}spec.{list}[{index}].{field}")
             });
         }
     }
@@ -116,12 +136,12 @@ pub(crate) fn warnings(pod: &Pod, profile: Profile) -> Vec<Warning> {
 
 fn container_warnings(
     warnings: &mut Vec<Warning>,
-    pod: &Pod,
+    spec: &PodSpec,
     container: &Container,
     profile: Profile,
     path: &dyn Fn(&str) -> String,
 ) {
-    let pod_grace = pod.spec.termination_grace_period_seconds.unwrap_or_default();
+    let pod_grace = spec.termination_grace_period_seconds.unwrap_or_default();
     for (name, probe) in [
         ("livenessProbe", &container.liveness_probe),
         ("startupProbe", &container.startup_probe),
@@ -147,14 +167,14 @@ fn container_warnings(
         warnings.push(Warning::StartupWithInitialization { field });
     }
     if profile == Profile::Pulselet {
-        signal_warnings(warnings, pod, container, path);
+        signal_warnings(warnings, spec, container, path);
     }
 }
 
 /// Upstream API servers say nothing about signals that they accept.
 fn signal_warnings(
     warnings: &mut Vec<Warning>,
-    pod: &Pod,
+    spec: &PodSpec,
     container: &Container,
     path: &dyn Fn(&str) -> String,
 ) {
@@ -163,7 +183,7 @@ fn signal_warnings(
         return;
     };
     let field = path("lifecycle.stopSignal");
-    if pod.spec.os.as_ref().is_none_or(|os| os.name.is_empty()) {
+    if spec.os.as_ref().is_none_or(|os| os.name.is_empty()) {
         warnings.push(Warning::SignalWithoutOs { field: field.clone() });
     }
     if let Ok(signal) = signal.parse::<Signal>()
