@@ -1,7 +1,7 @@
 //! What a Pod means where its author said nothing.
 //!
 //! Defaulting is idempotent: a defaulted Pod is left as it is. It runs before validation, so validation sees
-//! complete values. Defaults of volume sources that only clouds have are left to whoever uses those.
+//! complete values.
 
 use std::collections::BTreeMap;
 
@@ -267,6 +267,7 @@ fn set_volume_defaults(volume: &mut core::Volume) {
         let policy = default_pull_policy(image.reference.as_deref().unwrap_or_default());
         fill(image.pull_policy.get_or_insert_default(), policy);
     }
+    set_storage_defaults(volume);
     if let Some(projected) = &mut volume.projected {
         projected.default_mode.get_or_insert(VOLUME_FILE_MODE);
         for source in projected.sources.iter_mut().flatten() {
@@ -277,6 +278,37 @@ fn set_volume_defaults(volume: &mut core::Volume) {
                 set_downward_defaults(downward.items.as_deref_mut());
             }
         }
+    }
+}
+
+/// Sources that need a cloud or a storage cluster, and claims that are made with their Pods.
+fn set_storage_defaults(volume: &mut core::Volume) {
+    let fill = |field: &mut Option<String>, default: &str| fill(field.get_or_insert_default(), default);
+    if let Some(template) = volume
+        .ephemeral
+        .as_mut()
+        .and_then(|source| source.volume_claim_template.as_mut())
+    {
+        let mode = template.spec.volume_mode.take();
+        template.spec.volume_mode = mode.or_else(|| Some("Filesystem".to_owned()));
+    }
+    if let Some(iscsi) = &mut volume.iscsi {
+        fill(&mut iscsi.iscsi_interface, "default");
+    }
+    if let Some(rbd) = &mut volume.rbd {
+        fill(&mut rbd.pool, "rbd");
+        fill(&mut rbd.user, "admin");
+        fill(&mut rbd.keyring, "/etc/ceph/keyring");
+    }
+    if let Some(disk) = &mut volume.azure_disk {
+        fill(&mut disk.caching_mode, "ReadWrite");
+        fill(&mut disk.kind, "Shared");
+        fill(&mut disk.fs_type, "ext4");
+        disk.read_only.get_or_insert(false);
+    }
+    if let Some(scale_io) = &mut volume.scale_io {
+        fill(&mut scale_io.storage_mode, "ThinProvisioned");
+        fill(&mut scale_io.fs_type, "xfs");
     }
 }
 

@@ -123,11 +123,12 @@ impl Errors {
         reason = "callers pass literals and freshly rendered values"
     )]
     pub(crate) fn invalid(&mut self, path: Path<'_>, value: impl BadValue, detail: impl fmt::Display) {
-        self.push(
-            path,
-            CauseReason::Invalid,
-            format!("Invalid value: {}: {detail}", Shown(&value)),
-        );
+        let mut message = format!("Invalid value: {}: {detail}", Shown(&value));
+        // Upstream has an error or two that does not say why.
+        if message.ends_with(": ") {
+            message.truncate(message.len() - 2);
+        }
+        self.push(path, CauseReason::Invalid, message);
     }
 
     /// One Invalid error per message.
@@ -156,6 +157,22 @@ impl Errors {
         self.push(path, CauseReason::NotSupported, message);
     }
 
+    /// As [`Errors::not_supported`], for a value that is not a string.
+    pub(crate) fn not_supported_shown(&mut self, path: Path<'_>, value: &RawJson, supported: &[&str]) {
+        let quoted: Vec<String> = supported.iter().map(|value| go_quote(value)).collect();
+        let message = format!(
+            "Unsupported value: {}: supported values: {}",
+            Shown(value),
+            quoted.join(", ")
+        );
+        self.push(path, CauseReason::NotSupported, message);
+    }
+
+    /// Invalid, with a value that upstream does not show.
+    pub(crate) fn invalid_unshown(&mut self, path: Path<'_>, detail: &str) {
+        self.push(path, CauseReason::Invalid, format!("Invalid value: {detail}"));
+    }
+
     pub(crate) fn forbidden(&mut self, path: Path<'_>, detail: impl fmt::Display) {
         self.push(path, CauseReason::Forbidden, format!("Forbidden: {detail}"));
     }
@@ -166,6 +183,10 @@ impl Errors {
             CauseReason::Duplicate,
             format!("Duplicate value: {}", go_quote(value)),
         );
+    }
+
+    pub(crate) fn duplicate_number(&mut self, path: Path<'_>, value: i32) {
+        self.push(path, CauseReason::Duplicate, format!("Duplicate value: {value}"));
     }
 
     pub(crate) fn not_found(&mut self, path: Path<'_>, value: &str) {
@@ -236,12 +257,28 @@ impl BadValue for &str {
 /// Anything else is shown as JSON, as recent API servers do.
 impl BadValue for serde_json::Value {
     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+        RawJson(self.to_string()).show(f)
+    }
+}
+
+/// JSON whose fields stand in the order of upstream's types.
+pub(crate) struct RawJson(pub(crate) String);
+
+impl BadValue for RawJson {
+    /// Go escapes the characters that mean something in HTML.
+    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for character in self.0.chars() {
+            match character {
+                '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => write!(f, "\\u{:04x}", u32::from(character))?,
+                _ => f.write_char(character)?,
+            }
+        }
+        Ok(())
     }
 }
 
 /// Quotes a string as Go's `%q` does.
-fn go_quote(text: &str) -> String {
+pub(crate) fn go_quote(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
     for character in text.chars() {

@@ -23,8 +23,10 @@ mod qos;
 mod requests;
 mod resize;
 pub mod status;
+mod template;
 mod validation;
 mod warning;
+mod workload;
 
 /// The Kubernetes types that we use as they are: volumes, security contexts, affinity, metadata.
 pub use k8s_openapi as openapi;
@@ -57,3 +59,8 @@ pub use resize::{RESIZABLE, keep_resources, same_resources};
 pub use status::{ContainerStatusFields, PodStatus};
 pub use validation::{NameRule, validate_metadata};
 pub use warning::Warning;
+pub use workload::{
+    WorkloadAdmission, WorkloadError, WorkloadKind, admit_workload_create, admit_workload_status,
+    admit_workload_update, hide_revision_data, hide_workload, keep_hidden_revision_data,
+    revision_gates_in_use, workload_gates_in_use,
+};

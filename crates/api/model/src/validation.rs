@@ -16,11 +16,13 @@ mod scheduling;
 mod security;
 mod update;
 mod volume;
+pub(crate) mod workload;
 
 use std::collections::BTreeSet;
 
 use crate::field::{Errors, FieldError, Path};
 use crate::pod::{Pod, PodSpec};
+use crate::template::PodTemplateSpec;
 pub(crate) use container::as_container;
 pub(crate) use metadata::MIRROR_POD;
 pub use metadata::{NameRule, validate_metadata};
@@ -37,6 +39,25 @@ struct Context<'a> {
     signals: SignalRule,
     /// Names of the Pod's resource claims.
     claims: BTreeSet<&'a str>,
+    tolerated: Tolerated,
+}
+
+/// What a v1.36 server leaves alone in an update because the stored template already had it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Tolerated {
+    /// Namespaced sysctls together with the host's namespace.
+    host_sysctls: bool,
+    /// Paths of projected tokens that leave their volume.
+    token_paths: bool,
+    /// A deletion cost that is not a number.
+    deletion_cost: bool,
+}
+
+/// Whose rules a spec is judged by.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SpecRules {
+    pub(crate) profile: Profile,
+    pub(crate) signals: SignalRule,
 }
 
 /// What is made of `lifecycle.stopSignal`.
@@ -59,6 +80,43 @@ impl<'a> Context<'a> {
             profile,
             signals,
             claims,
+            tolerated: Tolerated::default(),
+        }
+    }
+}
+
+/// All that is wrong with a template at `path`. In an update, `old` is the stored template.
+fn validate_template(
+    errors: &mut Errors,
+    template: &PodTemplateSpec,
+    old: Option<&PodTemplateSpec>,
+    path: Path<'_>,
+    rules: SpecRules,
+) {
+    let tolerated = old.map(Tolerated::of_template).unwrap_or_default();
+    let spec = &template.spec;
+    metadata::validate_template(errors, template, path, tolerated.deletion_cost);
+    let spec_path = path.child("spec");
+    let context = Context {
+        tolerated,
+        ..Context::new(spec, rules.profile, rules.signals)
+    };
+    // Pods get their names later.
+    validate_spec(errors, "", spec_path, &context);
+    if !spec.ephemeral_containers.is_empty() {
+        errors.forbidden(
+            spec_path.child("ephemeralContainers"),
+            "ephemeral containers not allowed in pod template",
+        );
+    }
+}
+
+impl Tolerated {
+    fn of_template(template: &PodTemplateSpec) -> Self {
+        Self {
+            host_sysctls: security::uses_host_sysctls(&template.spec),
+            token_paths: volume::has_bad_token_path(&template.spec.volumes),
+            deletion_cost: metadata::bad_deletion_cost(&template.metadata).is_some(),
         }
     }
 }
@@ -114,7 +172,7 @@ fn validate_spec(errors: &mut Errors, pod_name: &str, path: Path<'_>, context: &
     if spec.termination_grace_period_seconds.is_none() {
         errors.required(path.child("terminationGracePeriodSeconds"), "");
     }
-    let volumes = volume::validate_volumes(errors, &spec.volumes, pod_name, path.child("volumes"));
+    let volumes = volume::validate_volumes(errors, pod_name, path.child("volumes"), context);
     container::validate_containers(errors, spec, &volumes, path.child("containers"), context);
     container::validate_init_containers(errors, spec, &volumes, path.child("initContainers"), context);
     container::validate_ephemeral_containers(

@@ -1,15 +1,17 @@
 //! Object metadata: names, labels, annotations, owners, finalizers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::names;
 use crate::field::{Errors, FieldError, Path};
+use crate::template::PodTemplateSpec;
 
 /// All annotations of an object together.
 const MAX_ANNOTATION_BYTES: usize = 256 * 1024;
 pub(crate) const MIRROR_POD: &str = "kubernetes.io/config.mirror";
+pub(super) const IMMUTABLE: &str = "field is immutable";
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
 /// What the names of a kind of object look like.
@@ -21,6 +23,8 @@ pub enum NameRule {
     Label,
     /// Whatever can be a part of a path: roles and bindings.
     PathSegment,
+    /// As [`NameRule::Subdomain`], in the words of upstream's newer checks: replication controllers.
+    LongName,
 }
 
 impl NameRule {
@@ -29,6 +33,15 @@ impl NameRule {
             Self::Subdomain => names::dns_subdomain(name),
             Self::Label => names::dns_label(name),
             Self::PathSegment => names::path_segment(name),
+            Self::LongName => names::long_name(name),
+        }
+    }
+
+    /// What is wrong with a name that will get a suffix: a trailing dash is fine.
+    fn prefix_complaints(self, prefix: &str) -> Vec<String> {
+        match self {
+            Self::Subdomain | Self::Label | Self::LongName => self.complaints(&names::with_suffix(prefix)),
+            Self::PathSegment => self.complaints(prefix),
         }
     }
 }
@@ -44,11 +57,17 @@ pub(super) fn validate(errors: &mut Errors, meta: &ObjectMeta, path: Path<'_>) {
     validate_any(errors, meta, path, NameRule::Subdomain, true);
 }
 
-fn validate_any(errors: &mut Errors, meta: &ObjectMeta, path: Path<'_>, rule: NameRule, namespaced: bool) {
+pub(super) fn validate_any(
+    errors: &mut Errors,
+    meta: &ObjectMeta,
+    path: Path<'_>,
+    rule: NameRule,
+    namespaced: bool,
+) {
     let generate_name = meta.generate_name.as_deref().unwrap_or_default();
     let name = meta.name.as_deref().unwrap_or_default();
     if !generate_name.is_empty() {
-        let complaints = names::dns_subdomain_prefix(generate_name);
+        let complaints = rule.prefix_complaints(generate_name);
         errors.invalid_each(path.child("generateName"), generate_name, complaints);
     }
     if !name.is_empty() {
@@ -76,6 +95,10 @@ fn validate_any(errors: &mut Errors, meta: &ObjectMeta, path: Path<'_>, rule: Na
     for finalizer in meta.finalizers.iter().flatten() {
         errors.invalid_each(finalizers, finalizer, names::qualified_name(finalizer));
     }
+    validate_standard_finalizers(errors, meta, finalizers);
+}
+
+fn validate_standard_finalizers(errors: &mut Errors, meta: &ObjectMeta, finalizers: Path<'_>) {
     for (index, finalizer) in meta.finalizers.iter().flatten().enumerate() {
         if !finalizer.contains('/')
             && !["orphan", "foregroundDeletion", "kubernetes"].contains(&finalizer.as_str())
@@ -155,11 +178,79 @@ pub(super) fn validate_pod_annotations(
         let detail = "must set spec.nodeName if mirror pod annotation is set";
         errors.invalid(path.key(MIRROR_POD), value.as_str(), detail);
     }
-    if let Some(cost) = annotations.get(DELETION_COST) {
-        let canonical =
-            !cost.starts_with('+') && (cost == "0" || !cost.trim_start_matches('-').starts_with('0'));
-        if cost.parse::<i32>().is_err() || !canonical {
-            errors.invalid(path.key(DELETION_COST), cost.as_str(), "must be a 32bit integer");
+    if let Some(cost) = bad_deletion_cost(meta) {
+        errors.invalid(path.key(DELETION_COST), cost, "must be a 32bit integer");
+    }
+}
+
+/// The cost of deleting a Pod, if it is not a number in its shortest form.
+pub(super) fn bad_deletion_cost(meta: &ObjectMeta) -> Option<&str> {
+    let cost = meta.annotations.as_ref()?.get(DELETION_COST)?;
+    let canonical = !cost.starts_with('+') && (cost == "0" || !cost.trim_start_matches('-').starts_with('0'));
+    (cost.parse::<i32>().is_err() || !canonical).then_some(cost.as_str())
+}
+
+/// A template has labels and annotations only, and upstream leaves `metadata` out of their paths.
+pub(super) fn validate_template(
+    errors: &mut Errors,
+    template: &PodTemplateSpec,
+    path: Path<'_>,
+    any_deletion_cost: bool,
+) {
+    let mut metadata = template.metadata.clone();
+    validate_labels(errors, metadata.labels.as_ref(), path.child("labels"));
+    let annotations = path.child("annotations");
+    validate_annotations(errors, metadata.annotations.as_ref(), annotations);
+    if any_deletion_cost && let Some(annotations) = &mut metadata.annotations {
+        annotations.remove(DELETION_COST);
+    }
+    validate_pod_annotations(errors, &metadata, &template.spec.node_name, annotations);
+}
+
+/// What is wrong with the metadata of a replacement of `old`.
+pub(super) fn validate_change(errors: &mut Errors, new: &ObjectMeta, old: &ObjectMeta, path: Path<'_>) {
+    let finalizers = path.child("finalizers");
+    if old.deletion_timestamp.is_some() {
+        let known: BTreeSet<&String> = old.finalizers.iter().flatten().collect();
+        let added: BTreeSet<&String> = new.finalizers.iter().flatten().collect();
+        let added: Vec<String> = added.difference(&known).map(|name| format!("{name:?}")).collect();
+        if !added.is_empty() {
+            let detail = format!(
+                "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+                added.join(", ")
+            );
+            errors.forbidden(finalizers, detail);
         }
     }
+    for (field, new, old) in [
+        ("name", &new.name, &old.name),
+        ("namespace", &new.namespace, &old.namespace),
+        ("uid", &new.uid, &old.uid),
+    ] {
+        if new != old {
+            errors.invalid(path.child(field), new.as_deref().unwrap_or_default(), IMMUTABLE);
+        }
+    }
+    let times = [
+        (
+            "creationTimestamp",
+            &new.creation_timestamp,
+            &old.creation_timestamp,
+        ),
+        (
+            "deletionTimestamp",
+            &new.deletion_timestamp,
+            &old.deletion_timestamp,
+        ),
+    ];
+    for (field, new, old) in times {
+        if new != old {
+            let shown = serde_json::to_value(new).unwrap_or_default();
+            errors.invalid(path.child(field), shown, IMMUTABLE);
+        }
+    }
+    validate_labels(errors, new.labels.as_ref(), path.child("labels"));
+    validate_annotations(errors, new.annotations.as_ref(), path.child("annotations"));
+    validate_owners(errors, new, path.child("ownerReferences"));
+    validate_standard_finalizers(errors, new, finalizers);
 }

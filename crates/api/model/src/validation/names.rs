@@ -15,6 +15,11 @@ fn too_long(max: usize) -> String {
     format!("must be no more than {max} characters")
 }
 
+/// Upstream has two words for the same: labels have bytes.
+fn too_many_bytes(max: usize) -> String {
+    format!("must be no more than {max} bytes")
+}
+
 fn inclusive_range(low: i64, high: i64) -> String {
     format!("must be between {low} and {high}, inclusive")
 }
@@ -106,6 +111,15 @@ pub(super) fn dns_subdomain(value: &str) -> Vec<String> {
     errors
 }
 
+/// As [`dns_subdomain`], in the words of upstream's newer checks.
+pub(super) fn long_name(value: &str) -> Vec<String> {
+    let mut errors = dns_subdomain(value);
+    if value.len() > SUBDOMAIN_MAX_BYTES {
+        errors[0] = too_many_bytes(SUBDOMAIN_MAX_BYTES);
+    }
+    errors
+}
+
 /// A DNS search path: a subdomain in which underscores are allowed.
 pub(super) fn dns_subdomain_with_underscore(value: &str) -> Vec<String> {
     let mut errors = Vec::new();
@@ -132,9 +146,14 @@ pub(super) fn dns_subdomain_with_underscore(value: &str) -> Vec<String> {
 
 /// A name that will get a suffix: a trailing dash is fine.
 pub(super) fn dns_subdomain_prefix(value: &str) -> Vec<String> {
-    match value.strip_suffix('-') {
-        Some(stem) => dns_subdomain(&format!("{stem}a")),
-        None => dns_subdomain(value),
+    dns_subdomain(&with_suffix(value))
+}
+
+/// A prefix as it could become a name.
+pub(super) fn with_suffix(prefix: &str) -> String {
+    match prefix.strip_suffix('-') {
+        Some(stem) => format!("{stem}a"),
+        None => prefix.to_owned(),
     }
 }
 
@@ -154,17 +173,14 @@ pub(super) fn qualified_name(value: &str) -> Vec<String> {
             if prefix.is_empty() {
                 errors.push("prefix part must be non-empty".to_owned());
             } else {
-                errors.extend(
-                    dns_subdomain(prefix)
-                        .iter()
-                        .map(|error| format!("prefix part {error}")),
-                );
+                let complaints = long_name(prefix).into_iter();
+                errors.extend(complaints.map(|complaint| format!("prefix part {complaint}")));
             }
             name
         }
         _ => {
             errors.push(format!(
-                "a qualified name {} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')",
+                "a valid label key {} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')",
                 rule()
             ));
             return errors;
@@ -173,7 +189,7 @@ pub(super) fn qualified_name(value: &str) -> Vec<String> {
     if name.is_empty() {
         errors.push("name part must be non-empty".to_owned());
     } else if name.len() > LABEL_MAX_BYTES {
-        errors.push(format!("name part {}", too_long(LABEL_MAX_BYTES)));
+        errors.push(format!("name part {}", too_many_bytes(LABEL_MAX_BYTES)));
     }
     if !matches_qualified_name(name) {
         errors.push(format!("name part {}", rule()));
@@ -184,7 +200,7 @@ pub(super) fn qualified_name(value: &str) -> Vec<String> {
 pub(super) fn label_value(value: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if value.len() > LABEL_MAX_BYTES {
-        errors.push(too_long(LABEL_MAX_BYTES));
+        errors.push(too_many_bytes(LABEL_MAX_BYTES));
     }
     if !value.is_empty() && !matches_qualified_name(value) {
         errors.push(pattern_error(
@@ -279,6 +295,26 @@ pub(super) fn http_header_name(value: &str) -> Vec<String> {
         "[-A-Za-z0-9]+",
         &["X-Header-Name"],
     )]
+}
+
+/// A share of something, as `25%`.
+pub(super) fn percentage(value: &str) -> Vec<String> {
+    let digits = value.strip_suffix('%').unwrap_or_default();
+    if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Vec::new();
+    }
+    vec![pattern_error(
+        "a valid percent string must be a numeric string followed by an ending '%'",
+        "[0-9]+%",
+        &["1%", "93%"],
+    )]
+}
+
+/// The characters of a path in a URL.
+pub(super) fn is_http_path(value: &str) -> bool {
+    const PUNCTUATION: &[u8] = b"/-._~%!$&'()*+,;=:";
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || PUNCTUATION.contains(&byte);
+    !value.is_empty() && value.bytes().all(allowed)
 }
 
 /// An address without port or zone; leading zeros in IPv4 are not tolerated.

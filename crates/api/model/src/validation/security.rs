@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1 as core;
 
 use super::{Context, names};
 use crate::field::{Errors, Path};
+use crate::pod::PodSpec;
 
 /// The longest path Linux takes, without its terminating zero.
 const MAX_PROFILE_BYTES: usize = 4095;
@@ -145,18 +146,37 @@ fn validate_sysctls(
         } else if seen.contains(name) {
             errors.duplicate(path, name);
         }
-        let dotted = name.replace('/', ".");
-        let ipc = ["kernel.shm", "kernel.msg", "fs.mqueue."]
-            .iter()
-            .any(|prefix| dotted.starts_with(prefix))
-            || dotted == "kernel.sem";
-        if context.spec.host_network && dotted.starts_with("net.") {
-            errors.invalid(path, name, "may not be specified when 'hostNetwork' is true");
-        } else if context.spec.host_ipc && ipc {
-            errors.invalid(path, name, "may not be specified when 'hostIPC' is true");
+        if !context.tolerated.host_sysctls
+            && let Some(detail) = host_sysctl(name, context.spec)
+        {
+            errors.invalid(path, name, detail);
         }
         seen.insert(name);
     }
+}
+
+/// Why a sysctl of a namespace cannot be set while that namespace is the host's.
+fn host_sysctl(name: &str, spec: &PodSpec) -> Option<&'static str> {
+    let dotted = name.replace('/', ".");
+    let ipc = ["kernel.shm", "kernel.msg", "fs.mqueue."]
+        .iter()
+        .any(|prefix| dotted.starts_with(prefix))
+        || dotted == "kernel.sem";
+    if spec.host_network && dotted.starts_with("net.") {
+        Some("may not be specified when 'hostNetwork' is true")
+    } else if spec.host_ipc && ipc {
+        Some("may not be specified when 'hostIPC' is true")
+    } else {
+        None
+    }
+}
+
+/// Whether a spec sets a sysctl of a namespace that it shares with the host.
+pub(super) fn uses_host_sysctls(spec: &PodSpec) -> bool {
+    let security = spec.security_context.as_ref();
+    let sysctls = security.and_then(|security| security.sysctls.as_deref());
+    let mut sysctls = sysctls.unwrap_or_default().iter();
+    sysctls.any(|sysctl| host_sysctl(&sysctl.name, spec).is_some())
 }
 
 fn validate_seccomp(errors: &mut Errors, profile: Option<&core::SeccompProfile>, path: Path<'_>) {

@@ -9,12 +9,12 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::Toleration;
 use serde_json::Value;
 
+use super::metadata::IMMUTABLE;
 use super::{SignalRule, metadata, names, scheduling, validate_pod};
 use crate::field::{Errors, FieldError, Path};
 use crate::pod::{Container, Pod, PodSpec};
 use pulselet_schema::Profile;
 
-const IMMUTABLE: &str = "field is immutable";
 const UPDATABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,\
                          `spec.tolerations` (only additions to existing tolerations),\
                          `spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1 as core;
 
 use super::env::{VOLUME_FIELD_PATHS, validate_field_ref, validate_resource_field_ref};
-use super::names;
+use super::{Context, names};
 use crate::field::{Errors, Path};
 use pulselet_schema::quantity::Amount;
 
@@ -36,10 +36,11 @@ impl VolumeNames<'_> {
 
 pub(super) fn validate_volumes<'a>(
     errors: &mut Errors,
-    volumes: &'a [core::Volume],
     pod_name: &str,
     path: Path<'_>,
+    context: &Context<'a>,
 ) -> VolumeNames<'a> {
+    let volumes = &context.spec.volumes;
     let mut valid = BTreeMap::new();
     let created_claims: BTreeSet<String> = volumes
         .iter()
@@ -49,7 +50,7 @@ pub(super) fn validate_volumes<'a>(
     for (index, volume) in volumes.iter().enumerate() {
         let path = path.index(index);
         let before = errors.len();
-        validate_source(errors, volume, path);
+        validate_source(errors, volume, path, context);
         if volume.name.is_empty() {
             errors.required(path.child("name"), "");
         } else {
@@ -112,13 +113,13 @@ fn sources(volume: &core::Volume) -> impl Iterator<Item = &'static str> {
 }
 
 /// Exactly one source. The first one is looked into, any further one is only refused.
-fn validate_source(errors: &mut Errors, volume: &core::Volume, path: Path<'_>) {
+fn validate_source(errors: &mut Errors, volume: &core::Volume, path: Path<'_>, context: &Context<'_>) {
     let mut sources = sources(volume);
     let Some(first) = sources.next() else {
         errors.required(path, "must specify a volume type");
         return;
     };
-    validate_content(errors, volume, first, path.child(first));
+    validate_content(errors, volume, first, path.child(first), context);
     for further in sources {
         // Upstream misspells one of them, and clients may compare.
         let field = if further == "downwardAPI" {
@@ -130,7 +131,13 @@ fn validate_source(errors: &mut Errors, volume: &core::Volume, path: Path<'_>) {
     }
 }
 
-fn validate_content(errors: &mut Errors, volume: &core::Volume, source: &str, path: Path<'_>) {
+fn validate_content(
+    errors: &mut Errors,
+    volume: &core::Volume,
+    source: &str,
+    path: Path<'_>,
+    context: &Context<'_>,
+) {
     let core::Volume {
         empty_dir,
         host_path,
@@ -177,7 +184,7 @@ fn validate_content(errors: &mut Errors, volume: &core::Volume, source: &str, pa
         }),
         "projected" => projected
             .iter()
-            .for_each(|source| validate_projected(errors, source, path)),
+            .for_each(|source| validate_projected(errors, source, path, context)),
         "csi" => required(
             errors,
             volume.csi.as_ref().map(|csi| csi.driver.as_str()),
@@ -304,7 +311,12 @@ fn downward_file(errors: &mut Errors, file: &core::DownwardAPIVolumeFile, path: 
     file_mode(errors, file.mode, path.child("mode"));
 }
 
-fn validate_projected(errors: &mut Errors, volume: &core::ProjectedVolumeSource, path: Path<'_>) {
+fn validate_projected(
+    errors: &mut Errors,
+    volume: &core::ProjectedVolumeSource,
+    path: Path<'_>,
+    context: &Context<'_>,
+) {
     file_mode(errors, volume.default_mode, path.child("defaultMode"));
     let mut paths = BTreeSet::new();
     let list = path.child("sources");
@@ -347,7 +359,13 @@ fn validate_projected(errors: &mut Errors, volume: &core::ProjectedVolumeSource,
         }
         if let Some(token) = &source.service_account_token {
             count += 1;
-            service_account_token(errors, token, source_path.child("serviceAccountToken"), path);
+            service_account_token(
+                errors,
+                token,
+                source_path.child("serviceAccountToken"),
+                path,
+                context,
+            );
         }
         count += usize::from(source.cluster_trust_bundle.is_some());
         if count > 1 {
@@ -361,6 +379,7 @@ fn service_account_token(
     token: &core::ServiceAccountTokenProjection,
     path: Path<'_>,
     volume: Path<'_>,
+    context: &Context<'_>,
 ) {
     let seconds = token.expiration_seconds.unwrap_or_default();
     if seconds < MIN_TOKEN_SECONDS {
@@ -372,9 +391,19 @@ fn service_account_token(
         errors.invalid(path.child("expirationSeconds"), seconds, detail);
     }
     required(errors, Some(&token.path), volume.child("path"));
-    errors.invalid_each(
-        volume.child("path"),
-        &token.path,
-        names::local_non_reserved_path(&token.path),
-    );
+    if !context.tolerated.token_paths {
+        errors.invalid_each(
+            volume.child("path"),
+            &token.path,
+            names::local_non_reserved_path(&token.path),
+        );
+    }
+}
+
+/// Whether a projected token is to be written outside its volume.
+pub(super) fn has_bad_token_path(volumes: &[core::Volume]) -> bool {
+    let projected = volumes.iter().filter_map(|volume| volume.projected.as_ref());
+    let sources = projected.flat_map(|projected| projected.sources.iter().flatten());
+    let mut tokens = sources.filter_map(|source| source.service_account_token.as_ref());
+    tokens.any(|token| !names::local_non_reserved_path(&token.path).is_empty())
 }
