@@ -5,10 +5,13 @@ mod gates;
 mod model;
 mod properties;
 mod proposals;
+mod template_vectors;
 mod updates;
 mod validation;
 mod vectors;
 mod warnings;
+mod workload_updates;
+mod workloads;
 
 use pulselet_model::{Admission, DecodeErrors, FieldError, GateSet, Pod, Profile};
 use pulselet_model::{admit_create, decode_documents, decode_pod};
