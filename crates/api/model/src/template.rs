@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::pod::PodSpec;
 
-/// What the Pods of a workload are made from.
+/// The metadata and the spec of the Pods that a workload makes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct PodTemplateSpec {

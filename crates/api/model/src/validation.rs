@@ -42,7 +42,7 @@ struct Context<'a> {
     tolerated: Tolerated,
 }
 
-/// What a v1.36 server leaves alone in an update because the stored template already had it.
+/// Errors that a v1.36 server tolerates in an update because the stored template already had them.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tolerated {
     /// Namespaced sysctls together with the host's namespace.
@@ -53,7 +53,7 @@ struct Tolerated {
     deletion_cost: bool,
 }
 
-/// Whose rules a spec is judged by.
+/// The rules that apply to a spec.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SpecRules {
     pub(crate) profile: Profile,

@@ -112,7 +112,7 @@ fn annotation_warning(
     })
 }
 
-/// What is worth saying about a valid, defaulted Pod or template. `prefix` is where the template is, with a dot, or empty.
+/// Warnings about a valid, defaulted Pod or template. `prefix` is where the template is, with a dot, or empty.
 pub(crate) fn warnings(
     metadata: &ObjectMeta,
     spec: &PodSpec,

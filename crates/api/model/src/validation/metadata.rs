@@ -37,7 +37,7 @@ impl NameRule {
         }
     }
 
-    /// What is wrong with a name that will get a suffix: a trailing dash is fine.
+    /// Complaints about a name that will get a suffix: a trailing dash is fine.
     fn prefix_complaints(self, prefix: &str) -> Vec<String> {
         match self {
             Self::Subdomain | Self::Label | Self::LongName => self.complaints(&names::with_suffix(prefix)),
@@ -207,7 +207,7 @@ pub(super) fn validate_template(
     validate_pod_annotations(errors, &metadata, &template.spec.node_name, annotations);
 }
 
-/// What is wrong with the metadata of a replacement of `old`.
+/// Rules for the metadata of a replacement of `old`.
 pub(super) fn validate_change(errors: &mut Errors, new: &ObjectMeta, old: &ObjectMeta, path: Path<'_>) {
     let finalizers = path.child("finalizers");
     if old.deletion_timestamp.is_some() {

@@ -38,7 +38,7 @@ pub(crate) struct Workload {
     metadata: ObjectMeta,
     spec: WorkloadSpec,
     pub(crate) template: Option<PodTemplateSpec>,
-    /// What the rules of a suspended Job depend on.
+    /// The part of the status on which the rules of a suspended Job depend.
     state: JobState,
 }
 
@@ -68,7 +68,7 @@ impl Workload {
     }
 }
 
-/// What the rules of an object need to know beside the object.
+/// An object and the context of its rules.
 #[derive(Clone, Copy)]
 struct Check<'a> {
     workload: &'a Workload,
@@ -224,30 +224,26 @@ fn validate_spec_update(
 }
 
 impl Workload {
-    /// An error whose field names containers instead of counting them.
+    /// An error whose field names containers and volumes instead of counting them.
     fn by_name(&self, mut error: FieldError) -> FieldError {
         let Some(template) = &self.template else {
             return error;
         };
-        let at = self.kind.template_path();
-        for (list, containers) in [
-            ("initContainers", &template.spec.init_containers),
-            ("containers", &template.spec.containers),
-        ] {
-            let prefix = format!("{at}.spec.{list}[");
-            let Some((index, rest)) = error
-                .field
-                .strip_prefix(&prefix)
-                .and_then(|rest| rest.split_once(']'))
-            else {
+        let spec = &template.spec;
+        let name = |list: &str, index: usize| match list {
+            "initContainers" => spec.init_containers.get(index).map(|container| &container.name),
+            "containers" => spec.containers.get(index).map(|container| &container.name),
+            _ => spec.volumes.get(index).map(|volume| &volume.name),
+        };
+        for list in ["initContainers", "containers", "volumes"] {
+            let prefix = format!("{}.spec.{list}[", self.kind.template_path());
+            let rest = error.field.strip_prefix(&prefix);
+            let Some((index, rest)) = rest.and_then(|rest| rest.split_once(']')) else {
                 continue;
             };
-            let container = index
-                .parse::<usize>()
-                .ok()
-                .and_then(|index| containers.get(index));
-            if let Some(container) = container {
-                error.field = format!("{prefix}{}]{rest}", container.name);
+            let index = index.parse::<usize>().ok();
+            if let Some(name) = index.and_then(|index| name(list, index)) {
+                error.field = format!("{prefix}{name}]{rest}");
                 break;
             }
         }

@@ -1,4 +1,4 @@
-//! What is written into an object without being sent: defaults that follow from the template, selectors of Jobs,
+//! Fields that an object gets without being sent: defaults that follow from the template, selectors of Jobs,
 //! generations.
 
 use serde_json::{Map, Value, json};
@@ -170,7 +170,7 @@ fn select_own_pods(job: &mut Value, template: &mut PodTemplateSpec) {
     }
 }
 
-/// What a client need not send back, and cannot change.
+/// Keeps the metadata that a client need not send back and cannot change.
 pub(super) fn keep_system_fields(new: &mut Value, old: &Value) {
     let metadata = part(new, "metadata");
     for field in SYSTEM_FIELDS {

@@ -1,4 +1,4 @@
-//! What reads show of templates while gates are off.
+//! Templates as reads show them while gates are off.
 //!
 //! Fields are taken out of the JSON where it stands, so that everything else is shown as it is stored. Which fields a gate
 //! governs is said in one place, for Pods and templates: `dropping`.
@@ -101,7 +101,7 @@ fn containers_at<'a>(pointer: &str, object: &'a mut Value) -> impl Iterator<Item
         .flat_map(|list| list.iter_mut())
 }
 
-/// What the gates hide of a container. Nothing, if it cannot be read: then no Pod can be made from it either.
+/// The fields that the gates hide of a container. Nothing is hidden of a container that cannot be decoded.
 fn hidden_fields(container: &Value, gates: GateSet) -> Vec<(String, Gate)> {
     let mut container = container.clone();
     strip_nulls(&mut container);

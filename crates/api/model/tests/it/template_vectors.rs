@@ -4,7 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use pulselet_model::{Gate, GateSet, Profile, WorkloadError, WorkloadKind, admit_workload_create};
+use pulselet_model::{
+    Gate, GateSet, Profile, WorkloadError, WorkloadKind, admit_workload_create, admit_workload_update,
+};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -36,7 +38,7 @@ fn answer(kind: WorkloadKind, object: Value, gates: GateSet) -> Answer {
     }
 }
 
-/// What of an object is compared: all that is not left to decoding.
+/// The parts of an object that do not depend on decoding.
 fn compared_part(kind: WorkloadKind, object: &Value) -> Value {
     let pointers = [
         "/metadata/annotations",
@@ -52,7 +54,7 @@ fn compared_part(kind: WorkloadKind, object: &Value) -> Value {
         .collect()
 }
 
-/// What of an object was recorded.
+/// The recorded part of an object.
 fn recorded_part(kind: WorkloadKind, vector: &Vector, object: &Value) -> Value {
     if vector.answer.is_some() {
         return compared_part(kind, object);
@@ -103,6 +105,25 @@ fn disagreement(vector: &Vector) -> Option<String> {
         let found = json!({"code": code, "causes": causes, "spec": part});
         format!("{id}: {object}\n  expected {expected}\n  found    {found}")
     })
+}
+
+/// Objects of an upstream server are in the form in which this one stores them: writing one back changes nothing.
+#[test]
+fn recorded_objects_are_written_back_as_they_are() {
+    let text = std::fs::read_to_string(data("workload-admission.jsonl")).expect("the vectors can be read");
+    let mut count = 0;
+    for line in text.lines() {
+        let vector: Vector = serde_json::from_str(line).expect("a vector");
+        let kind = WorkloadKind::from_kind(&vector.kind).expect("a kind with a template");
+        let uid = recorded_uid(&vector).cloned();
+        let Some(mut object) = vector.answer else { continue };
+        object["metadata"]["uid"] = uid.unwrap_or_else(|| json!("3b1c"));
+        let stored = defaulted(kind, object);
+        let written = admit_workload_update(kind, &stored, stored.clone(), Profile::Kubernetes, GateSet::ALL);
+        assert_eq!(written.expect("it is accepted").object, stored, "{}", vector.id);
+        count += 1;
+    }
+    assert_eq!(count, 262);
 }
 
 /// Checks a file; returns how many answers were compared, and how many requests did not decode.

@@ -237,7 +237,7 @@ fn upstreams_profile_shows_upstreams_fields() {
     );
 }
 
-/// What rules of today would reject stands in the store; everything else can still be written.
+/// An object with values that a create would reject can still be written.
 #[test]
 fn an_update_never_fails_on_a_stored_value() {
     for kind in WorkloadKind::ALL {
@@ -528,7 +528,7 @@ proptest! {
         }
     }
 
-    /// Whatever is stored can be read and written back, even if it would not be accepted.
+    /// A stored object can be read and written back, even if a create would reject it.
     #[test]
     fn an_unchanged_template_is_always_accepted(
         container in any_container(),
@@ -543,7 +543,7 @@ proptest! {
         let result = admit_workload_update(kind, &old, shown.clone(), Profile::Pulselet, gates);
         prop_assert_eq!(errors(result), Vec::<String>::new());
         let updated = update(kind, &old, shown, gates).object;
-        // What is stored without defaults gets them; nothing else changes.
+        // The stored template gets the defaults that it lacks; nothing else changes.
         let again = update(kind, &old, old.clone(), GateSet::ALL).object;
         prop_assert_eq!(updated, again);
     }

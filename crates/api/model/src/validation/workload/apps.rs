@@ -44,7 +44,7 @@ pub(super) fn validate_replica_set(
     validate_selected_template(errors, spec.selector.as_ref(), path, check);
 }
 
-/// What Deployments and `ReplicaSet`s have in common. Upstream's texts name the other kind now and then.
+/// The rules that Deployments and `ReplicaSet`s share. Upstream's texts name the other kind now and then.
 fn validate_selected_template(
     errors: &mut Errors,
     selector: Option<&LabelSelector>,

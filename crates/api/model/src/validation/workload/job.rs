@@ -1,4 +1,4 @@
-//! Jobs, and what `CronJob`s make Jobs from.
+//! Jobs, and the templates of Jobs in `CronJob`s.
 
 use k8s_openapi::api::core::v1::Affinity;
 use serde_json::json;
@@ -187,7 +187,7 @@ fn validate_spec(errors: &mut Errors, spec: &JobSpec, path: Path<'_>, check: Che
     }
 }
 
-/// What Jobs and the templates of Jobs have in common.
+/// The rules that Jobs and the templates of Jobs share.
 pub(super) fn validate_template_spec(errors: &mut Errors, spec: &JobSpec, path: Path<'_>, check: Check<'_>) {
     validate_counts(errors, spec, path);
     if let Some(manager) = spec.managed_by.as_deref() {

@@ -322,7 +322,7 @@ fn validate_success(errors: &mut Errors, change: &Change<'_>, path: Path<'_>) {
     }
 }
 
-/// What only grows, and what stays.
+/// Counters only grow, and an end is final.
 fn validate_progress(errors: &mut Errors, change: &Change<'_>, path: Path<'_>) {
     let (new, old, spec) = (change.new, change.old, change.spec);
     let conditions = path.child("conditions");

@@ -186,7 +186,7 @@ fn parse_duration(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// What is wrong with the name of a time zone.
+/// Complaints about the name of a time zone.
 pub(super) fn time_zone(name: &str) -> Vec<String> {
     if name.is_empty() {
         return vec!["timeZone must be nil or non-empty string".to_owned()];
