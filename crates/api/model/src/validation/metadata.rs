@@ -64,6 +64,11 @@ pub(super) fn validate_any(
     rule: NameRule,
     namespaced: bool,
 ) {
+    validate_fields(errors, meta, path, rule, namespaced);
+    validate_standard_finalizers(errors, meta, path.child("finalizers"));
+}
+
+fn validate_fields(errors: &mut Errors, meta: &ObjectMeta, path: Path<'_>, rule: NameRule, namespaced: bool) {
     let generate_name = meta.generate_name.as_deref().unwrap_or_default();
     let name = meta.name.as_deref().unwrap_or_default();
     if !generate_name.is_empty() {
@@ -95,7 +100,6 @@ pub(super) fn validate_any(
     for finalizer in meta.finalizers.iter().flatten() {
         errors.invalid_each(finalizers, finalizer, names::qualified_name(finalizer));
     }
-    validate_standard_finalizers(errors, meta, finalizers);
 }
 
 fn validate_standard_finalizers(errors: &mut Errors, meta: &ObjectMeta, finalizers: Path<'_>) {
@@ -207,9 +211,24 @@ pub(super) fn validate_template(
     validate_pod_annotations(errors, &metadata, &template.spec.node_name, annotations);
 }
 
+/// Rules for the metadata of a replacement of `old`, of any kind. Upstream checks them before those of the kind.
+pub(super) fn validate_common_change(
+    errors: &mut Errors,
+    new: &ObjectMeta,
+    old: &ObjectMeta,
+    path: Path<'_>,
+) {
+    validate_fields(errors, new, path, NameRule::PathSegment, true);
+    validate_fields_change(errors, new, old, path);
+}
+
 /// Rules for the metadata of a replacement of `old`.
 pub(super) fn validate_change(errors: &mut Errors, new: &ObjectMeta, old: &ObjectMeta, path: Path<'_>) {
-    let finalizers = path.child("finalizers");
+    validate_fields_change(errors, new, old, path);
+    validate_standard_finalizers(errors, new, path.child("finalizers"));
+}
+
+fn validate_fields_change(errors: &mut Errors, new: &ObjectMeta, old: &ObjectMeta, path: Path<'_>) {
     if old.deletion_timestamp.is_some() {
         let known: BTreeSet<&String> = old.finalizers.iter().flatten().collect();
         let added: BTreeSet<&String> = new.finalizers.iter().flatten().collect();
@@ -219,7 +238,7 @@ pub(super) fn validate_change(errors: &mut Errors, new: &ObjectMeta, old: &Objec
                 "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
                 added.join(", ")
             );
-            errors.forbidden(finalizers, detail);
+            errors.forbidden(path.child("finalizers"), detail);
         }
     }
     for (field, new, old) in [
@@ -252,5 +271,4 @@ pub(super) fn validate_change(errors: &mut Errors, new: &ObjectMeta, old: &Objec
     validate_labels(errors, new.labels.as_ref(), path.child("labels"));
     validate_annotations(errors, new.annotations.as_ref(), path.child("annotations"));
     validate_owners(errors, new, path.child("ownerReferences"));
-    validate_standard_finalizers(errors, new, finalizers);
 }

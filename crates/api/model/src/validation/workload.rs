@@ -177,6 +177,8 @@ fn update_errors(new: &Workload, old: &Workload, profile: Profile) -> Vec<FieldE
         rules,
     };
     let mut errors = Errors::default();
+    let metadata_path = Path::new("metadata");
+    metadata::validate_common_change(&mut errors, &new.metadata, &old.metadata, metadata_path);
     let path = Path::new("spec");
     match (&new.spec, &old.spec) {
         (WorkloadSpec::Job(spec), WorkloadSpec::Job(old)) => {

@@ -6,6 +6,7 @@ mod model;
 mod properties;
 mod proposals;
 mod template_vectors;
+mod update_vectors;
 mod updates;
 mod validation;
 mod vectors;

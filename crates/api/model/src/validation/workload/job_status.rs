@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::policies::{count_indexes, parse_interval};
 use super::spec::{self, Condition, JobSpec};
 use super::validate_count;
-use crate::field::{Errors, Path};
+use crate::field::{Errors, Path, RawJson};
 
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -41,9 +41,13 @@ impl Uncounted {
         self.succeeded.is_empty() && self.failed.is_empty()
     }
 
-    fn shown(&self) -> Value {
+    fn shown(&self) -> RawJson {
         let list = |uids: &Vec<String>| if uids.is_empty() { Value::Null } else { json!(uids) };
-        json!({"Succeeded": list(&self.succeeded), "Failed": list(&self.failed)})
+        RawJson(format!(
+            "{{\"Succeeded\":{},\"Failed\":{}}}",
+            list(&self.succeeded),
+            list(&self.failed)
+        ))
     }
 }
 

@@ -93,6 +93,7 @@ pub(crate) fn validate_status(
     let mut errors = Errors::default();
     let path = Path::new("status");
     let metadata_path = Path::new("metadata");
+    metadata::validate_common_change(&mut errors, &metadata, &old_metadata, metadata_path);
     match kind {
         // Upstream checks nothing of the one, and the other has no status.
         WorkloadKind::CronJob | WorkloadKind::PodTemplate => {}
