@@ -209,7 +209,8 @@ fn validate_host_network(errors: &mut Errors, path: Path<'_>, context: &Context<
         let container_path = list.index(index);
         let ports = container_path.child("ports");
         for (index, port) in container.ports.iter().enumerate() {
-            if port.host_port != port.container_port {
+            // Only a template can lack the port: a Pod has it by default.
+            if port.host_port != 0 && port.host_port != port.container_port {
                 let detail = "must match `containerPort` when `hostNetwork` is true";
                 errors.invalid(ports.index(index).child("hostPort"), port.host_port, detail);
             }
