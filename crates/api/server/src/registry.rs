@@ -6,8 +6,8 @@
 
 pub(crate) mod attendance;
 pub(crate) mod copies;
+mod decode;
 mod deletion;
-pub(crate) mod kinds;
 mod namespaces;
 mod nodes;
 pub(crate) mod object;
@@ -20,6 +20,7 @@ pub(crate) mod scale;
 pub(crate) mod selector;
 mod service_warnings;
 mod services;
+pub(crate) mod strategies;
 mod writes;
 
 use std::iter::Peekable;
@@ -38,12 +39,12 @@ use crate::rest::status::ApiError;
 use crate::store::{Range, Revision, Store, StoredObject, Watch};
 use attendance::Attendance;
 pub(crate) use deletion::Deleted;
-use kinds::Rules;
 use namespaces::OpenNamespaces;
 use object::{DamagedObject, Object, is_whole, splice};
 use resource::{Endpoint, ObjectPath, ResourceKind};
 use selector::Selector;
 pub use services::{ParseServiceRangeError, ServiceRange};
+use strategies::Rules;
 
 /// How many objects are read at once while looking for those that a selector wants.
 const SELECT_PAGE: usize = 1000;
@@ -165,7 +166,7 @@ impl Registry {
 
     /// Whether an endpoint shows objects of its kind just as they are stored.
     pub(crate) fn shows_as_stored(&self, endpoint: Endpoint) -> bool {
-        kinds::served_as_stored(endpoint, self.rules)
+        strategies::served_as_stored(endpoint, self.rules)
     }
 
     /// Appends an object as JSON, as its endpoint shows it.
@@ -188,7 +189,7 @@ impl Registry {
 
     /// An object as its endpoint shows it.
     pub(crate) fn present(&self, endpoint: Endpoint, object: Object) -> Object {
-        kinds::present(endpoint, object, self.rules)
+        strategies::present(endpoint, object, self.rules)
     }
 
     pub(crate) async fn list(

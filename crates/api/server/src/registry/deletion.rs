@@ -6,7 +6,6 @@
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::namespaces::SYSTEM_NAMESPACES;
 use super::{Listed, Registry, restriction};
 use crate::registry::object::{Object, timestamp};
 use crate::registry::resource::{Endpoint, ObjectPath, ResourceKind};
@@ -14,8 +13,6 @@ use crate::rest::query::{DeleteOptions, ListOptions, Propagation};
 use crate::rest::status::ApiError;
 use crate::store::{Expect, StoredObject, Swap, Swapped};
 
-/// The grace period of a Pod that names none.
-const DEFAULT_GRACE_SECONDS: i64 = 30;
 /// How often a deletion is computed anew because someone else changed the object.
 const MAX_ATTEMPTS: usize = 16;
 
@@ -40,34 +37,13 @@ enum End {
 
 /// Whether an object whose end has begun waits for nothing any more.
 pub(super) fn has_ended(kind: ResourceKind, object: &Object) -> bool {
-    object.is_deleting()
-        && !object.has_finalizers()
-        && object.deletion_grace().unwrap_or(0) == 0
-        && !(kind == ResourceKind::Namespace && has_namespace_finalizers(object))
-}
-
-fn has_namespace_finalizers(object: &Object) -> bool {
-    let finalizers = object
-        .value()
-        .pointer("/spec/finalizers")
-        .and_then(Value::as_array);
-    finalizers.is_some_and(|finalizers| !finalizers.is_empty())
+    object.is_deleting() && object.deletion_grace().unwrap_or(0) == 0 && !kind.strategy().is_held(object)
 }
 
 fn plan(kind: ResourceKind, object: &Object, asked: Option<i64>, now: Timestamp) -> End {
-    let grace = match kind {
-        ResourceKind::Pod => pod_grace(object, asked),
-        ResourceKind::ConfigMap
-        | ResourceKind::Event
-        | ResourceKind::Lease
-        | ResourceKind::Namespace
-        | ResourceKind::Node
-        | ResourceKind::Plain(_)
-        | ResourceKind::Secret
-        | ResourceKind::ServiceAccount => 0,
-    };
-    let waits =
-        object.has_finalizers() || (kind == ResourceKind::Namespace && has_namespace_finalizers(object));
+    let strategy = kind.strategy();
+    let grace = strategy.grace(object, asked);
+    let waits = strategy.is_held(object);
     if grace == 0 && !waits {
         return End::Remove;
     }
@@ -84,23 +60,6 @@ fn plan(kind: ResourceKind, object: &Object, asked: Option<i64>, now: Timestamp)
     End::Mark(marked(kind, object, asked_at, grace))
 }
 
-fn pod_grace(object: &Object, asked: Option<i64>) -> i64 {
-    let phase = object.text("/status/phase");
-    // Nobody has to stop what was never started or has ended.
-    if object.text("/spec/nodeName").is_empty() || phase == "Succeeded" || phase == "Failed" {
-        return 0;
-    }
-    let own = || {
-        object
-            .value()
-            .pointer("/spec/terminationGracePeriodSeconds")
-            .and_then(Value::as_i64)
-    };
-    let grace = asked.or_else(own).unwrap_or(DEFAULT_GRACE_SECONDS);
-    // Upstream takes a negative grace period for the shortest one.
-    if grace < 0 { 1 } else { grace }
-}
-
 fn marked(kind: ResourceKind, object: &Object, asked_at: Timestamp, grace: i64) -> Object {
     let mut object = object.clone();
     let deadline = asked_at
@@ -112,9 +71,7 @@ fn marked(kind: ResourceKind, object: &Object, asked_at: Timestamp, grace: i64) 
     if let Some(generation) = generation {
         object.set_meta("generation", json!(generation + 1));
     }
-    if kind == ResourceKind::Namespace {
-        object.value_mut()["status"]["phase"] = json!("Terminating");
-    }
+    kind.strategy().mark_ending(&mut object);
     object
 }
 
@@ -126,13 +83,8 @@ impl Registry {
     ) -> Result<Deleted, ApiError> {
         let endpoint = path.endpoint;
         let name = path.name.as_deref().unwrap_or_default();
-        if endpoint.kind == ResourceKind::Namespace && SYSTEM_NAMESPACES.contains(&name) {
-            return Err(ApiError::forbidden(
-                endpoint,
-                name,
-                "this namespace may not be deleted",
-            ));
-        }
+        let may_delete = endpoint.kind.strategy().may_delete(name);
+        may_delete.map_err(|why| ApiError::forbidden(endpoint, name, why))?;
         for _ in 0..MAX_ATTEMPTS {
             let entry = self.entry(path).await?;
             let (object, grace) = match Object::from_entry(&entry) {

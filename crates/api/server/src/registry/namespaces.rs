@@ -52,13 +52,13 @@ impl Registry {
         }
         let (namespaces, _) = self.all(ResourceKind::Namespace, None).await?;
         for namespace in namespaces.iter().filter(|namespace| !namespace.is_deleting()) {
-            self.furnish_namespace(namespace.name()).await?;
+            self.create_namespace_defaults(namespace.name()).await?;
         }
         Ok(())
     }
 
     /// Creates what every namespace has.
-    pub(super) async fn furnish_namespace(&self, namespace: &str) -> Result<(), ApiError> {
+    pub(super) async fn create_namespace_defaults(&self, namespace: &str) -> Result<(), ApiError> {
         self.ensure_service_account(namespace).await?;
         let certificate = json!({
             "metadata": {"name": ROOT_CERTIFICATE, "namespace": namespace},

@@ -1,13 +1,14 @@
 //! The kinds that are kept for others: controllers of upstream act on them, ours have no logic about them.
 //!
-//! A row of this table is all that such a kind needs; its fields are in `schema`, its defaults in `schema::defaults`,
-//! its columns in `rest::table`. What must always hold: plurals are unique, because objects are stored under them.
+//! A row of this table is all that such a kind needs: names, parts, and the strategy with its rules. Its fields are in
+//! `pulselet-schema`, its defaults in `pulselet-model`, its columns in `rest::table`. What must always hold: plurals are unique, because objects are stored under them.
 
 use std::hash::{Hash, Hasher};
 
-use pulselet_model::NameRule;
+use pulselet_model::{NameRule, WorkloadKind};
 
 use super::resource::{GroupVersion, Info, ResourceKind, Subresource};
+use super::strategies::{self, Strategy, Workload};
 
 /// A kind of the table.
 #[derive(Debug, Clone, Copy)]
@@ -53,6 +54,7 @@ pub(crate) struct PlainInfo {
     pub(crate) names: NameRule,
     pub(crate) node_access: NodeAccess,
     pub(crate) actor: Actor,
+    pub(crate) strategy: &'static dyn Strategy,
 }
 
 /// What a node may do with the objects of a kind.
@@ -119,6 +121,7 @@ const fn plain(
         names: NameRule::Subdomain,
         node_access: NodeAccess::Nothing,
         actor: Actor::Readers,
+        strategy: &strategies::PLAIN,
     }
 }
 
@@ -169,6 +172,11 @@ impl PlainInfo {
         self
     }
 
+    const fn ruled_by(mut self, strategy: &'static dyn Strategy) -> Self {
+        self.strategy = strategy;
+        self
+    }
+
     const fn acted_on(mut self, actor: Actor) -> Self {
         self.actor = actor;
         self
@@ -196,6 +204,7 @@ static SERVICE: PlainInfo = PlainInfo {
         .parts(&[Subresource::Proxy, Subresource::Status])
         .selectable(&["spec.clusterIP", "spec.type"])
         .nodes(NodeAccess::Read)
+        .ruled_by(&strategies::SERVICE)
         .acted_on(Actor::Watcher {
             program: "kube-proxy",
             plural: "endpointslices",
@@ -242,56 +251,67 @@ static REPLICATION_CONTROLLER: PlainInfo = plain(
 .parts(SCALE)
 .generation()
 .selectable(&["status.replicas"])
-.acted_on(manager("replicationcontrollers"));
-static POD_TEMPLATE: PlainInfo = plain(CORE, "PodTemplate", "podtemplates", "podtemplate").generation();
+.acted_on(manager("replicationcontrollers"))
+.ruled_by(&Workload(WorkloadKind::ReplicationController));
+static POD_TEMPLATE: PlainInfo = plain(CORE, "PodTemplate", "podtemplates", "podtemplate")
+    .generation()
+    .ruled_by(&Workload(WorkloadKind::PodTemplate));
 
 static DEPLOYMENT: PlainInfo = plain(APPS, "Deployment", "deployments", "deployment")
     .short(&["deploy"])
     .categories(ALL)
     .parts(SCALE)
     .generation()
-    .acted_on(manager("deployments"));
+    .acted_on(manager("deployments"))
+    .ruled_by(&Workload(WorkloadKind::Deployment));
 static REPLICA_SET: PlainInfo = plain(APPS, "ReplicaSet", "replicasets", "replicaset")
     .short(&["rs"])
     .categories(ALL)
     .parts(SCALE)
     .generation()
     .selectable(&["status.replicas"])
-    .acted_on(manager("replicasets"));
+    .acted_on(manager("replicasets"))
+    .ruled_by(&Workload(WorkloadKind::ReplicaSet));
 static DAEMON_SET: PlainInfo = plain(APPS, "DaemonSet", "daemonsets", "daemonset")
     .short(&["ds"])
     .categories(ALL)
     .parts(STATUS)
     .generation()
-    .acted_on(manager("daemonsets"));
+    .acted_on(manager("daemonsets"))
+    .ruled_by(&Workload(WorkloadKind::DaemonSet));
 static STATEFUL_SET: PlainInfo = plain(APPS, "StatefulSet", "statefulsets", "statefulset")
     .short(&["sts"])
     .categories(ALL)
     .parts(SCALE)
     .generation()
-    .acted_on(manager("statefulsets"));
+    .acted_on(manager("statefulsets"))
+    .ruled_by(&Workload(WorkloadKind::StatefulSet));
 static CONTROLLER_REVISION: PlainInfo = plain(
     APPS,
     "ControllerRevision",
     "controllerrevisions",
     "controllerrevision",
-);
+)
+.ruled_by(&strategies::REVISION);
 
 static JOB: PlainInfo = plain(BATCH, "Job", "jobs", "job")
     .categories(ALL)
     .parts(STATUS)
     .generation()
     .selectable(&["status.successful"])
-    .acted_on(manager("jobs"));
+    .acted_on(manager("jobs"))
+    .ruled_by(&Workload(WorkloadKind::Job));
 static CRON_JOB: PlainInfo = plain(BATCH, "CronJob", "cronjobs", "cronjob")
     .short(&["cj"])
     .categories(ALL)
     .parts(STATUS)
     .generation()
-    .acted_on(manager("cronjobs"));
+    .acted_on(manager("cronjobs"))
+    .ruled_by(&Workload(WorkloadKind::CronJob));
 
-static ENDPOINT_SLICE: PlainInfo =
-    plain(DISCOVERY, "EndpointSlice", "endpointslices", "endpointslice").generation();
+static ENDPOINT_SLICE: PlainInfo = plain(DISCOVERY, "EndpointSlice", "endpointslices", "endpointslice")
+    .generation()
+    .ruled_by(&strategies::ENDPOINT_SLICE);
 static NETWORK_POLICY: PlainInfo = plain(NETWORKING, "NetworkPolicy", "networkpolicies", "networkpolicy")
     .short(&["netpol"])
     .generation()
@@ -301,7 +321,8 @@ static NETWORK_POLICY: PlainInfo = plain(NETWORKING, "NetworkPolicy", "networkpo
     });
 static RUNTIME_CLASS: PlainInfo = plain(NODE, "RuntimeClass", "runtimeclasses", "runtimeclass")
     .cluster_wide()
-    .nodes(NodeAccess::Read);
+    .nodes(NodeAccess::Read)
+    .ruled_by(&strategies::RUNTIME_CLASS);
 static POD_DISRUPTION_BUDGET: PlainInfo = plain(
     POLICY,
     "PodDisruptionBudget",
@@ -317,11 +338,13 @@ static POD_DISRUPTION_BUDGET: PlainInfo = plain(
 static PRIORITY_CLASS: PlainInfo = plain(SCHEDULING, "PriorityClass", "priorityclasses", "priorityclass")
     .short(&["pc"])
     .cluster_wide()
-    .generation();
+    .generation()
+    .ruled_by(&strategies::PRIORITY_CLASS);
 
 static STORAGE_CLASS: PlainInfo = plain(STORAGE, "StorageClass", "storageclasses", "storageclass")
     .short(&["sc"])
-    .cluster_wide();
+    .cluster_wide()
+    .ruled_by(&strategies::STORAGE_CLASS);
 static VOLUME_ATTRIBUTES_CLASS: PlainInfo = plain(
     STORAGE,
     "VolumeAttributesClass",
@@ -360,7 +383,8 @@ static RESOURCE_CLAIM: PlainInfo = plain(RESOURCE, "ResourceClaim", "resourcecla
     .acted_on(Actor::Watcher {
         program: "kube-scheduler",
         plural: "resourceclaims",
-    });
+    })
+    .ruled_by(&strategies::RESOURCE_CLAIM);
 static RESOURCE_CLAIM_TEMPLATE: PlainInfo = plain(
     RESOURCE,
     "ResourceClaimTemplate",
@@ -384,11 +408,13 @@ static CERTIFICATE_SIGNING_REQUEST: PlainInfo = plain(
 .cluster_wide()
 .parts(&[Subresource::Approval, Subresource::Status])
 .selectable(&["spec.signerName"])
-.nodes(NodeAccess::ByRoles);
+.nodes(NodeAccess::ByRoles)
+.ruled_by(&strategies::CERTIFICATE_SIGNING_REQUEST);
 
 static CLUSTER_ROLE: PlainInfo = plain(RBAC, "ClusterRole", "clusterroles", "clusterrole")
     .cluster_wide()
-    .path_names();
+    .path_names()
+    .ruled_by(&strategies::CLUSTER_ROLE);
 static CLUSTER_ROLE_BINDING: PlainInfo = plain(
     RBAC,
     "ClusterRoleBinding",
@@ -396,9 +422,14 @@ static CLUSTER_ROLE_BINDING: PlainInfo = plain(
     "clusterrolebinding",
 )
 .cluster_wide()
-.path_names();
-static ROLE: PlainInfo = plain(RBAC, "Role", "roles", "role").path_names();
-static ROLE_BINDING: PlainInfo = plain(RBAC, "RoleBinding", "rolebindings", "rolebinding").path_names();
+.path_names()
+.ruled_by(&strategies::CLUSTER_BINDING);
+static ROLE: PlainInfo = plain(RBAC, "Role", "roles", "role")
+    .path_names()
+    .ruled_by(&strategies::NAMESPACED_ROLE);
+static ROLE_BINDING: PlainInfo = plain(RBAC, "RoleBinding", "rolebindings", "rolebinding")
+    .path_names()
+    .ruled_by(&strategies::NAMESPACED_BINDING);
 
 static TABLE: [&PlainInfo; 35] = [
     &ENDPOINTS,

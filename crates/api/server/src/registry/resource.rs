@@ -1,8 +1,10 @@
 //! The catalogue: which kinds of objects are served, under which groups, with which subresources.
 //!
-//! Kinds without rules of their own are in `plain`. Routing, discovery, `OpenAPI` and error texts all read this one table. What a kind's rules are is said in `kinds`.
+//! Kinds without rules of their own are in `plain`. Routing, discovery, `OpenAPI` and error texts all read this one table. The rules of a kind are its
+//! strategy's.
 
 use super::plain::PlainKind;
+use pulselet_model::NameRule;
 use pulselet_schema::Message;
 
 /// A group and version under which kinds are served.
@@ -108,6 +110,36 @@ pub enum ResourceKind {
 }
 
 impl ResourceKind {
+    /// The rule for the names of objects.
+    pub(crate) const fn name_rule(self) -> NameRule {
+        match self {
+            Self::Namespace => NameRule::Label,
+            Self::Plain(kind) => kind.row().names,
+            Self::ConfigMap
+            | Self::Event
+            | Self::Lease
+            | Self::Node
+            | Self::Pod
+            | Self::Secret
+            | Self::ServiceAccount => NameRule::Subdomain,
+        }
+    }
+
+    /// Whether `metadata.generation` counts changes of what is wanted, beyond what a type of the model does.
+    pub(crate) const fn has_generation(self) -> bool {
+        match self {
+            Self::Plain(kind) => kind.row().has_generation,
+            Self::ConfigMap
+            | Self::Event
+            | Self::Lease
+            | Self::Namespace
+            | Self::Node
+            | Self::Pod
+            | Self::Secret
+            | Self::ServiceAccount => false,
+        }
+    }
+
     /// The kinds with rules of their own.
     const SPECIAL: [Self; 8] = [
         Self::ConfigMap,

@@ -11,9 +11,10 @@ use pulselet_model::{FieldError, NODE_PORTS};
 use serde_json::{Value, json};
 use tokio::sync::MutexGuard;
 
-use super::kinds::{self, invalid};
+use super::decode::decode;
 use super::object::Object;
 use super::resource::{ObjectPath, ResourceKind};
+use super::strategies::{Allocation, has_node_ports, invalid};
 use super::writes::ChangedObject;
 use super::{Registry, Written};
 use crate::rest::status::{ApiError, StatusReason};
@@ -145,8 +146,9 @@ impl Registry {
         kind: ResourceKind,
         dry_run: bool,
     ) -> Result<Option<Taken<'_>>, ApiError> {
-        if kind != ResourceKind::SERVICE {
-            return Ok(None);
+        match kind.strategy().allocation() {
+            Allocation::Nothing => return Ok(None),
+            Allocation::ServiceAddresses => {}
         }
         let turn = self.service_turn.lock().await;
         let ticket = if self.store.is_shared() && !dry_run {
@@ -237,7 +239,7 @@ impl Registry {
         let endpoint = kind.storage();
         let body = crate::rest::body::Parsed::from(wanted);
         let validation = crate::rest::query::FieldValidation::Strict;
-        let object = kinds::decode(endpoint, body, validation, self.rules)?.object;
+        let object = decode(endpoint, body, validation, self.rules)?.object;
         let path = ObjectPath::stored(kind, Some(object.namespace()), object.name());
         match self.get(&path).await {
             Err(error) if error.reason == StatusReason::NotFound => {
@@ -283,7 +285,7 @@ fn addresses(service: &Object) -> impl Iterator<Item = &str> {
 
 /// The node ports that a Service has. One of a type that has none keeps others from none.
 fn node_ports(service: &Object) -> impl Iterator<Item = i64> {
-    let has_some = kinds::has_node_ports(service.text("/spec/type"));
+    let has_some = has_node_ports(service.text("/spec/type"));
     let ports = service.value().pointer("/spec/ports").and_then(Value::as_array);
     let ports = ports.filter(|_| has_some).into_iter().flatten();
     ports.filter_map(asked_port)
@@ -312,7 +314,7 @@ pub(super) fn assign(
     }
     let mut errors = Vec::new();
     assign_address(service, old, taken, &mut errors);
-    if kinds::has_node_ports(&kind) {
+    if has_node_ports(&kind) {
         assign_ports(service, old, taken, &mut errors);
     }
     if errors.is_empty() { Ok(()) } else { Err(errors) }
@@ -427,7 +429,7 @@ fn assign_ports(service: &mut Object, old: Option<&Object>, taken: &Taken<'_>, e
 
 /// The node port that the Service had for this port.
 fn port_before(old: Option<&Object>, port: &Value) -> Option<i64> {
-    let old = old.filter(|old| kinds::has_node_ports(old.text("/spec/type")))?;
+    let old = old.filter(|old| has_node_ports(old.text("/spec/type")))?;
     let before = old.value().pointer("/spec/ports")?.as_array()?;
     let same = |other: &&Value| other["port"] == port["port"] && other["protocol"] == port["protocol"];
     let number = before.iter().find(same).and_then(asked_port);

@@ -6,9 +6,10 @@ use super::services::{self, Taken};
 use super::{Registry, Written, restriction};
 use crate::patch::managed::{self, FieldWriter};
 use crate::patch::{self, Patch};
-use crate::registry::kinds::{self, Admitted, Decoded};
+use crate::registry::decode::{Decoded, decode};
 use crate::registry::object::{self, Object};
 use crate::registry::resource::{Endpoint, ObjectPath, ResourceKind};
+use crate::registry::strategies::{Admitted, AfterCreate, Update};
 use crate::rest::body::Parsed;
 use crate::rest::query::WriteOptions;
 use crate::rest::status::{ApiError, StatusReason};
@@ -33,7 +34,7 @@ impl Registry {
         body: Parsed,
         options: &WriteOptions,
     ) -> Result<Written, ApiError> {
-        let decoded = kinds::decode(path.endpoint, body, options.field_validation, self.rules)?;
+        let decoded = decode(path.endpoint, body, options.field_validation, self.rules)?;
         self.create_decoded(path, decoded, options, FieldWriter::Update)
             .await
     }
@@ -53,9 +54,8 @@ impl Registry {
         if let Some(node) = &options.node {
             self.restrict_create(node, path, &object).await?;
         }
-        if path.endpoint.kind == ResourceKind::CERTIFICATE_SIGNING_REQUEST {
-            name_requester(&mut object, options);
-        }
+        let strategy = path.endpoint.kind.strategy();
+        strategy.prepare_create(&mut object, options);
         check_grants(path, None, &object, options)?;
         if !object.resource_version().is_empty() {
             return Err(ApiError::bad_request(
@@ -98,8 +98,11 @@ impl Registry {
                 }
             }
         };
-        if path.endpoint.kind == ResourceKind::Namespace && !options.dry_run {
-            self.furnish_namespace(object.name()).await?;
+        match strategy.after_create() {
+            AfterCreate::NamespaceDefaults if !options.dry_run => {
+                self.create_namespace_defaults(object.name()).await?;
+            }
+            AfterCreate::NamespaceDefaults | AfterCreate::Nothing => {}
         }
         let mut written = Written {
             object,
@@ -122,7 +125,10 @@ impl Registry {
     ) -> Result<Admitted, ApiError> {
         stamp(&mut object);
         let name = object.name().to_owned();
-        let mut admitted = kinds::admit_create(endpoint.kind, object, self.rules)
+        let mut admitted = endpoint
+            .kind
+            .strategy()
+            .admit_create(endpoint.kind, object, self.rules)
             .map_err(|refusal| refusal.into_error(endpoint, &name))?;
         if let Some(taken) = taken {
             services::assign(&mut admitted.object, None, taken)
@@ -236,7 +242,7 @@ impl Registry {
         body: Parsed,
         options: &WriteOptions,
     ) -> Result<Written, ApiError> {
-        let decoded = kinds::decode(path.endpoint, body, options.field_validation, self.rules)?;
+        let decoded = decode(path.endpoint, body, options.field_validation, self.rules)?;
         let mut sent = decoded.object;
         place(&mut sent, path)?;
         let changed = self
@@ -277,7 +283,7 @@ impl Registry {
                 let shown = self.present(endpoint, old.clone());
                 let patched = patch::apply(wanted, endpoint, &shown, options)?;
                 let body = Parsed::from(patched);
-                let decoded = kinds::decode(endpoint, body, options.field_validation, self.rules)?;
+                let decoded = decode(endpoint, body, options.field_validation, self.rules)?;
                 let mut sent = decoded.object;
                 place(&mut sent, path)?;
                 let mut change = self.admit(path, old, sent, options, writer)?;
@@ -290,7 +296,7 @@ impl Registry {
                 if error.reason == StatusReason::NotFound && path.subresource.is_none() =>
             {
                 let parsed = Parsed::from(config.clone());
-                let decoded = kinds::decode(endpoint, parsed, options.field_validation, self.rules)?;
+                let decoded = decode(endpoint, parsed, options.field_validation, self.rules)?;
                 self.create_decoded(path, decoded, options, writer).await
             }
             _ => changed,
@@ -319,7 +325,14 @@ impl Registry {
             );
             return Err(ApiError::conflict(endpoint, name, &why));
         }
-        let admitted = kinds::admit_update(endpoint.kind, path.subresource, old, new, self.rules)
+        let update = Update {
+            subresource: path.subresource,
+            old,
+            new,
+        };
+        let strategy = endpoint.kind.strategy();
+        let admitted = strategy
+            .admit_update(endpoint.kind, update, self.rules)
             .map_err(|refusal| refusal.into_error(endpoint, name))?;
         let mut object = admitted.object;
         if let Some(node) = &options.node {
@@ -452,19 +465,6 @@ fn check_grants(
     };
     let checked = limit.check(path.endpoint.kind, old, new);
     checked.map_err(|why| ApiError::forbidden(path.endpoint, new.name(), &why))
-}
-
-/// Who asks for a certificate is not for them to say.
-fn name_requester(request: &mut Object, options: &WriteOptions) {
-    let spec = &mut request.value_mut()["spec"];
-    let Some(caller) = &options.caller else { return };
-    spec["username"] = json!(caller.user);
-    spec["groups"] = json!(caller.groups);
-    for (field, value) in [("uid", json!(caller.uid)), ("extra", json!(caller.extra))] {
-        let is_empty = value.as_str() == Some("") || value.as_object().is_some_and(serde_json::Map::is_empty);
-        spec[field] = if is_empty { Value::Null } else { value };
-    }
-    crate::rest::body::strip_nulls(spec);
 }
 
 /// Makes the object's namespace and name those of the path, unless it says otherwise.

@@ -1,6 +1,12 @@
 //! Events have two faces: core and `events.k8s.io`. They are stored with the core's field names.
 
-use serde_json::{Map, Value};
+use pulselet_model::FieldError;
+use serde_json::{Map, Value, json};
+
+use super::plain::Plain;
+use super::{Admitted, Refusal, Rules, Strategy, Update, invalid};
+use crate::registry::object::Object;
+use crate::registry::resource::ResourceKind;
 
 /// Field names: core, `events.k8s.io`.
 const NAMES: [(&str, &str); 7] = [
@@ -13,7 +19,56 @@ const NAMES: [(&str, &str); 7] = [
     ("reportingComponent", "reportingController"),
 ];
 
-pub(super) fn to_core(value: Value) -> Value {
+#[derive(Debug)]
+pub(super) struct Event(Plain);
+
+pub(super) static EVENT: Event = Event(Plain {
+    fill: |event| {
+        if event.value().get("involvedObject").is_none() {
+            event.value_mut()["involvedObject"] = json!({});
+        }
+    },
+    errors: event_errors,
+    ..Plain::NEW
+});
+
+impl Strategy for Event {
+    fn to_stored(&self, value: Value) -> Value {
+        to_core(value)
+    }
+
+    fn to_served(&self, value: Value) -> Value {
+        from_core(value)
+    }
+
+    fn admit_create(&self, kind: ResourceKind, object: Object, rules: Rules) -> Result<Admitted, Refusal> {
+        self.0.admit_create(kind, object, rules)
+    }
+
+    fn admit_update(
+        &self,
+        kind: ResourceKind,
+        update: Update<'_>,
+        rules: Rules,
+    ) -> Result<Admitted, Refusal> {
+        self.0.admit_update(kind, update, rules)
+    }
+}
+
+fn event_errors(object: &Object) -> Vec<FieldError> {
+    let involved = object.text("/involvedObject/namespace");
+    let namespace = object.namespace();
+    // What has no namespace is spoken of in the default one.
+    let expected = if involved.is_empty() { "default" } else { involved };
+    if expected == namespace || (involved.is_empty() && namespace == "kube-system") {
+        Vec::new()
+    } else {
+        let detail = "does not match event.namespace";
+        vec![invalid("involvedObject.namespace", &json!(involved), detail)]
+    }
+}
+
+fn to_core(value: Value) -> Value {
     let mut value = rename(value, |name| {
         NAMES
             .iter()
@@ -24,7 +79,7 @@ pub(super) fn to_core(value: Value) -> Value {
     value
 }
 
-pub(super) fn from_core(value: Value) -> Value {
+fn from_core(value: Value) -> Value {
     let mut value = rename(value, |name| {
         NAMES
             .iter()
@@ -48,8 +103,6 @@ fn rename(value: Value, new_name: impl Fn(&str) -> Option<&'static str>) -> Valu
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

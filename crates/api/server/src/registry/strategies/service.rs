@@ -10,11 +10,52 @@ use std::collections::HashSet;
 use pulselet_model::{CauseReason, FieldError};
 use serde_json::{Value, json};
 
-use super::{invalid, required};
+use super::plain::Plain;
+use super::{Admitted, Allocation, Refusal, Rules, Strategy, Update, finish, invalid, required};
 use crate::registry::object::Object;
+use crate::registry::resource::ResourceKind;
 
 const TYPES: [&str; 4] = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
 const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
+
+#[derive(Debug)]
+pub(crate) struct Service(Plain);
+
+pub(crate) static SERVICE: Service = Service(Plain::NEW);
+
+impl Strategy for Service {
+    fn admit_create(&self, kind: ResourceKind, mut object: Object, _: Rules) -> Result<Admitted, Refusal> {
+        self.0.prepare_create(kind, &mut object);
+        let mut errors = self.0.all_errors(kind, &object)?;
+        errors.extend(service_errors(&object));
+        finish(object, errors)
+    }
+
+    fn admit_update(
+        &self,
+        kind: ResourceKind,
+        mut update: Update<'_>,
+        _: Rules,
+    ) -> Result<Admitted, Refusal> {
+        self.0.prepare_update(kind, &mut update);
+        let (object, old) = (&mut update.new, update.old);
+        let is_whole = update.subresource.is_none();
+        if is_whole {
+            drop_fields_of_old_type(object, old);
+        }
+        let mut errors = self.0.all_errors(kind, object)?;
+        // A status can be reported of a Service that an earlier build stored without these checks.
+        if is_whole {
+            errors.extend(service_errors(object));
+        }
+        errors.extend(self.0.all_update_errors(object, old));
+        finish(update.new, errors)
+    }
+
+    fn allocation(&self) -> Allocation {
+        Allocation::ServiceAddresses
+    }
+}
 
 /// Whether Services of this type have ports of the nodes.
 pub(in crate::registry) fn has_node_ports(kind: &str) -> bool {
@@ -22,7 +63,7 @@ pub(in crate::registry) fn has_node_ports(kind: &str) -> bool {
 }
 
 /// What is wrong with a Service.
-pub(super) fn errors(service: &Object) -> Vec<FieldError> {
+fn service_errors(service: &Object) -> Vec<FieldError> {
     let kind = service.text("/spec/type");
     let ports = ports(service);
     let headless = ["/spec/clusterIP", "/spec/clusterIPs/0"]
@@ -129,7 +170,7 @@ fn repeated_ports(ports: &[Value]) -> impl Iterator<Item = FieldError> {
 
 /// Takes out what the server or its defaults set for the type that a Service had, if its new type has no use for it. A value
 /// that was changed together with the type stays, for validation to judge.
-pub(super) fn drop_fields_of_old_type(service: &mut Object, old: &Object) {
+fn drop_fields_of_old_type(service: &mut Object, old: &Object) {
     let (before, after) = (
         old.text("/spec/type").to_owned(),
         service.text("/spec/type").to_owned(),
@@ -229,8 +270,7 @@ fn not_supported(field: &str, value: &str, known: &[&str]) -> FieldError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::kinds::{Refusal, Rules, admit_update};
-    use crate::registry::resource::{ResourceKind, Subresource};
+    use crate::registry::resource::Subresource;
     use pulselet_model::{GateSet, Profile};
 
     const RULES: Rules = Rules {
@@ -250,7 +290,13 @@ mod tests {
     }
 
     fn fields(subresource: Option<Subresource>, new: Object) -> Vec<String> {
-        match admit_update(ResourceKind::SERVICE, subresource, &stored(), new, RULES) {
+        let old = stored();
+        let update = Update {
+            subresource,
+            old: &old,
+            new,
+        };
+        match SERVICE.admit_update(ResourceKind::SERVICE, update, RULES) {
             Ok(_) => Vec::new(),
             Err(Refusal::Invalid(errors)) => errors.into_iter().map(|error| error.field).collect(),
             Err(Refusal::Undecodable(why)) => panic!("{why}"),

@@ -3,11 +3,13 @@
 use pulselet_model::{CauseReason, FieldError};
 use serde_json::{Value, json};
 
-use super::{invalid, required};
+use super::plain::Plain;
+use super::{Admitted, Refusal, Rules, Strategy, Update, finish, invalid, required};
 use crate::access::signing_request_error;
 use crate::registry::object::Object;
-use crate::registry::plain::PlainKind;
-use crate::registry::resource::Subresource;
+use crate::registry::resource::{ResourceKind, Subresource};
+use crate::rest::body::strip_nulls;
+use crate::rest::query::WriteOptions;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 /// The conditions of a signing request that only its approval sets.
@@ -15,13 +17,62 @@ const VERDICTS: [&str; 2] = ["Approved", "Denied"];
 /// The shortest time for which a certificate is asked for, as upstream has it.
 const MIN_CERTIFICATE_SECONDS: i64 = 600;
 
-/// What is wrong with an object of one of these kinds.
-pub(super) fn errors(kind: PlainKind, object: &Object) -> Vec<FieldError> {
-    match kind.info().kind {
-        "Role" | "ClusterRole" => role_errors(object, kind.info().namespaced),
-        "RoleBinding" | "ClusterRoleBinding" => binding_errors(object, kind.info().namespaced),
-        "CertificateSigningRequest" => request_errors(object),
-        _ => Vec::new(),
+pub(crate) static CLUSTER_ROLE: Plain = Plain {
+    errors: |role| role_errors(role, false),
+    ..Plain::NEW
+};
+pub(crate) static NAMESPACED_ROLE: Plain = Plain {
+    errors: |role| role_errors(role, true),
+    ..Plain::NEW
+};
+pub(crate) static CLUSTER_BINDING: Plain = Plain {
+    errors: |binding| binding_errors(binding, false),
+    ..Plain::immutable(&["roleRef"])
+};
+pub(crate) static NAMESPACED_BINDING: Plain = Plain {
+    errors: |binding| binding_errors(binding, true),
+    ..Plain::immutable(&["roleRef"])
+};
+
+/// Certificate signing requests.
+#[derive(Debug)]
+pub(crate) struct SigningRequest(Plain);
+
+pub(crate) static CERTIFICATE_SIGNING_REQUEST: SigningRequest = SigningRequest(Plain {
+    errors: request_errors,
+    ..Plain::immutable(&["spec"])
+});
+
+impl Strategy for SigningRequest {
+    /// The requester is the caller, whatever the request says.
+    fn prepare_create(&self, request: &mut Object, options: &WriteOptions) {
+        let Some(caller) = &options.caller else { return };
+        let spec = &mut request.value_mut()["spec"];
+        spec["username"] = json!(caller.user);
+        spec["groups"] = json!(caller.groups);
+        for (field, value) in [("uid", json!(caller.uid)), ("extra", json!(caller.extra))] {
+            let is_empty =
+                value.as_str() == Some("") || value.as_object().is_some_and(serde_json::Map::is_empty);
+            spec[field] = if is_empty { Value::Null } else { value };
+        }
+        strip_nulls(spec);
+    }
+
+    fn admit_create(&self, kind: ResourceKind, object: Object, rules: Rules) -> Result<Admitted, Refusal> {
+        self.0.admit_create(kind, object, rules)
+    }
+
+    fn admit_update(
+        &self,
+        kind: ResourceKind,
+        mut update: Update<'_>,
+        _: Rules,
+    ) -> Result<Admitted, Refusal> {
+        self.0.prepare_update(kind, &mut update);
+        keep_parts(update.subresource, &mut update.new, update.old);
+        let mut errors = self.0.all_errors(kind, &update.new)?;
+        errors.extend(self.0.all_update_errors(&update.new, update.old));
+        finish(update.new, errors)
     }
 }
 
@@ -160,7 +211,7 @@ fn request_errors(request: &Object) -> Vec<FieldError> {
 
 /// Keeps what a change of one part of a signing request may not touch: its approval gives the verdict and nothing else, its
 /// status everything but the verdict.
-pub(super) fn keep_parts(subresource: Option<Subresource>, object: &mut Object, old: &Object) {
+fn keep_parts(subresource: Option<Subresource>, object: &mut Object, old: &Object) {
     let conditions = |object: &Object| -> Vec<Value> {
         let conditions = object
             .value()
@@ -205,13 +256,9 @@ fn stamp(condition: &mut Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::resource::ResourceKind;
 
-    fn fields(kind: ResourceKind, value: Value) -> Vec<String> {
-        let ResourceKind::Plain(kind) = kind else {
-            panic!("not of the table")
-        };
-        let errors = errors(kind, &Object::new(value).unwrap());
+    fn fields(rules: &Plain, value: Value) -> Vec<String> {
+        let errors = (rules.errors)(&Object::new(value).unwrap());
         errors.into_iter().map(|error| error.field).collect()
     }
 
@@ -220,7 +267,7 @@ mod tests {
         let rules =
             json!([{"verbs": []}, {"verbs": ["get"], "nonResourceURLs": ["/x"], "resources": ["pods"]}]);
         assert_eq!(
-            fields(ResourceKind::CLUSTER_ROLE, json!({"rules": rules})),
+            fields(&CLUSTER_ROLE, json!({"rules": rules})),
             [
                 "rules[0].verbs",
                 "rules[0].apiGroups",
@@ -230,11 +277,11 @@ mod tests {
         );
         let good = json!({"roleRef": {"apiGroup": GROUP, "kind": "ClusterRole", "name": "view"},
             "subjects": [{"kind": "User", "apiGroup": GROUP, "name": "ann"}]});
-        assert!(fields(ResourceKind::ROLE_BINDING, good).is_empty());
+        assert!(fields(&NAMESPACED_BINDING, good).is_empty());
         let bad = json!({"roleRef": {"apiGroup": GROUP, "kind": "Role", "name": ""},
             "subjects": [{"kind": "Robot", "name": "r"}, {"kind": "ServiceAccount", "name": "s"}]});
         assert_eq!(
-            fields(ResourceKind::CLUSTER_ROLE_BINDING, bad),
+            fields(&CLUSTER_BINDING, bad),
             [
                 "roleRef.kind",
                 "roleRef.name",
