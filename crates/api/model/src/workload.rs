@@ -153,7 +153,7 @@ impl WorkloadError {
 ///
 /// let template = json!({"spec": {"containers": [{"name": "app", "image": "app:1"}]}});
 /// let object = json!({"metadata": {"name": "web", "namespace": "default"}, "template": template});
-/// let admitted = admit_workload_create(WorkloadKind::`PodTemplate`, object, Profile::Pulselet, GateSet::ALL).unwrap();
+/// let admitted = admit_workload_create(WorkloadKind::PodTemplate, object, Profile::Pulselet, GateSet::ALL).unwrap();
 /// assert_eq!(admitted.object["template"]["spec"]["restartPolicy"], "Always");
 /// ```
 pub fn admit_workload_create(
@@ -225,13 +225,7 @@ pub fn admit_workload_update(
     }
     if let Some(template) = &workload.template {
         put_template(kind, &mut object, template);
-        let known = stored
-            .template
-            .as_ref()
-            .map(|template| template_warnings(kind, template, profile))
-            .unwrap_or_default();
-        let now = template_warnings(kind, template, profile).into_iter();
-        notes.extend(now.filter(|warning| !known.contains(warning)));
+        notes.extend(new_warnings(kind, template, stored.template.as_ref(), profile));
     }
     fill::count_change(kind, &mut object, old, workload.template != stored.template);
     Ok(WorkloadAdmission {
@@ -282,6 +276,21 @@ fn spec_path(kind: WorkloadKind) -> String {
 fn template_warnings(kind: WorkloadKind, template: &PodTemplateSpec, profile: Profile) -> Vec<Warning> {
     let prefix = format!("{}.", kind.template_path());
     warnings(&template.metadata, &template.spec, &prefix, profile)
+}
+
+/// Warnings that the stored template does not already give.
+fn new_warnings(
+    kind: WorkloadKind,
+    new: &PodTemplateSpec,
+    old: Option<&PodTemplateSpec>,
+    profile: Profile,
+) -> Vec<Warning> {
+    let known = old
+        .map(|old| template_warnings(kind, old, profile))
+        .unwrap_or_default();
+    let mut warnings = template_warnings(kind, new, profile);
+    warnings.retain(|warning| !known.contains(warning));
+    warnings
 }
 
 /// Takes the template out. Only a `ReplicationController` can be without one; elsewhere an absent template is empty.

@@ -14,7 +14,7 @@ use serde_json::{Map, Number, Value, json};
 use crate::path::Trail;
 use crate::quantity::Amount;
 use crate::time::{micro_timestamp, timestamp};
-use crate::{Field, FieldPath, FieldType, MAX_DEPTH, Message, Profile, Shape, Step};
+use crate::{Field, FieldPath, FieldType, MAX_DEPTH, Message, PathStep, Profile, Shape};
 
 /// Problems reported of one object, as many as upstream's decoder reports; more add nothing.
 pub const MAX_PROBLEMS: usize = 100;
@@ -26,11 +26,11 @@ const MAX_QUOTED: usize = 60;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Problem {
     pub path: FieldPath,
-    pub fault: Fault,
+    pub kind: ProblemKind,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Fault {
+pub enum ProblemKind {
     /// The message lacks the field. It was removed from the object.
     UnknownField { message: &'static str },
     /// The key occurred before; the last one counts.
@@ -62,7 +62,7 @@ pub struct GoMismatch {
     wanted: String,
 }
 
-impl Fault {
+impl ProblemKind {
     /// Whether the object can be used if the problem is tolerated.
     pub const fn is_tolerable(&self) -> bool {
         match self {
@@ -75,11 +75,11 @@ impl Fault {
 impl fmt::Display for Problem {
     /// As an API server words it: the kind of problem and the path.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.fault {
-            Fault::UnknownField { .. } => write!(f, "unknown field \"{}\"", self.path),
-            Fault::DuplicateField => write!(f, "duplicate field \"{}\"", self.path),
-            Fault::WrongType { .. } | Fault::Malformed { .. } | Fault::TooDeep => {
-                write!(f, "{}: {}", self.path, self.fault)
+        match &self.kind {
+            ProblemKind::UnknownField { .. } => write!(f, "unknown field \"{}\"", self.path),
+            ProblemKind::DuplicateField => write!(f, "duplicate field \"{}\"", self.path),
+            ProblemKind::WrongType { .. } | ProblemKind::Malformed { .. } | ProblemKind::TooDeep => {
+                write!(f, "{}: {}", self.path, self.kind)
             }
         }
     }
@@ -88,12 +88,12 @@ impl fmt::Display for Problem {
 impl Problem {
     /// The problem in the words of upstream's API server.
     pub fn upstream_text(&self) -> String {
-        match &self.fault {
-            Fault::Malformed { go, .. } if go.wanted == QUANTITY => QUANTITY_RULE.to_owned(),
-            Fault::WrongType { go, .. } | Fault::Malformed { go, .. } => {
+        match &self.kind {
+            ProblemKind::Malformed { go, .. } if go.wanted == QUANTITY => QUANTITY_RULE.to_owned(),
+            ProblemKind::WrongType { go, .. } | ProblemKind::Malformed { go, .. } => {
                 let names = self.path.0.iter().filter_map(|step| match step {
-                    Step::Field(name) => Some(name.as_str()),
-                    Step::Index(_) => None,
+                    PathStep::Field(name) => Some(name.as_str()),
+                    PathStep::Index(_) => None,
                 });
                 let path: Vec<&str> = names.collect();
                 format!(
@@ -104,7 +104,9 @@ impl Problem {
                     go.wanted
                 )
             }
-            Fault::UnknownField { .. } | Fault::DuplicateField | Fault::TooDeep => self.to_string(),
+            ProblemKind::UnknownField { .. } | ProblemKind::DuplicateField | ProblemKind::TooDeep => {
+                self.to_string()
+            }
         }
     }
 }
@@ -115,7 +117,7 @@ const QUANTITY: &str = "resource.Quantity";
 const QUANTITY_RULE: &str = "quantities must match the regular expression \
                              '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
 
-impl fmt::Display for Fault {
+impl fmt::Display for ProblemKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UnknownField { message } => write!(f, "unknown field of {message}"),
@@ -145,22 +147,22 @@ struct Checker {
 }
 
 impl Checker {
-    fn report(&mut self, trail: &Trail<'_>, fault: Fault) {
+    fn report(&mut self, trail: &Trail<'_>, kind: ProblemKind) {
         if self.problems.len() < MAX_PROBLEMS {
             self.problems.push(Problem {
                 path: trail.path(),
-                fault,
+                kind,
             });
         }
     }
 
     fn mismatch(&mut self, trail: &Trail<'_>, value: &Value, expected: &Expected) {
-        let fault = Fault::WrongType {
+        let kind = ProblemKind::WrongType {
             found: describe(value),
             wanted: expected.name,
             go: expected.mismatch(value),
         };
-        self.report(trail, fault);
+        self.report(trail, kind);
     }
 
     /// Checks a message that is a field of `owner`.
@@ -183,7 +185,7 @@ impl Checker {
             return;
         };
         if trail.depth > MAX_DEPTH {
-            self.report(trail, Fault::TooDeep);
+            self.report(trail, ProblemKind::TooDeep);
             return;
         }
         map.retain(|name, value| {
@@ -206,7 +208,7 @@ impl Checker {
                 }
                 None => {
                     let message = short(message.name);
-                    self.report(&trail, Fault::UnknownField { message });
+                    self.report(&trail, ProblemKind::UnknownField { message });
                     false
                 }
             }
@@ -264,12 +266,12 @@ impl Checker {
             Scalar::Becomes(form) => *value = form,
             Scalar::Malformed => {
                 let expected = expected();
-                let fault = Fault::Malformed {
+                let kind = ProblemKind::Malformed {
                     text: quoted(value.as_str().unwrap_or_default()),
                     wanted: expected.name,
                     go: expected.mismatch(value),
                 };
-                self.report(trail, fault);
+                self.report(trail, kind);
             }
             Scalar::OtherType => self.mismatch(trail, value, &expected()),
         }

@@ -19,7 +19,7 @@ use std::fmt;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::check::{Fault, Problem, check};
+use crate::check::{Problem, ProblemKind, check};
 use crate::{FieldPath, Message, Profile};
 pub use duplicates::{Parsed, parse_json, parse_yaml};
 use tree::Node;
@@ -263,9 +263,10 @@ impl Document<'_> {
         }
     }
 
-    /// Adds the place to an error about one field, whose message names the field.
+    /// Adds the place to an error about the value of a field that the message names.
     fn place(&self, error: DecodeError) -> DecodeError {
-        let at = self.tree().map(|node| node.locate(&error.field));
+        let tree = self.tree();
+        let at = tree.map(|node| node.get(&error.field).map_or(node.at, |found| found.at));
         DecodeError {
             at: error.at.or(at),
             field: String::new(),
@@ -335,22 +336,22 @@ fn explain(
     profile: Profile,
 ) -> DecodeError {
     let last = match problem.path.0.last() {
-        Some(crate::Step::Field(name)) => name.as_str(),
-        Some(crate::Step::Index(_)) | None => "",
+        Some(crate::PathStep::Field(name)) => name.as_str(),
+        Some(crate::PathStep::Index(_)) | None => "",
     };
     let mut error = DecodeError {
         field: problem.path.to_string(),
         ..DecodeError::new(
-            problem.fault.to_string(),
+            problem.kind.to_string(),
             node.map(|node| node.locate_path(&problem.path)),
         )
     };
-    match &problem.fault {
-        Fault::UnknownField { .. } => {
+    match &problem.kind {
+        ProblemKind::UnknownField { .. } => {
             error.message = format!("unknown field {last:?}");
             error.hint = hint(&problem.path, last, message, profile);
         }
-        Fault::DuplicateField => {
+        ProblemKind::DuplicateField => {
             let places = node
                 .map(|node| node.locate_keys(&problem.path))
                 .unwrap_or_default();
@@ -360,13 +361,13 @@ fn explain(
                 error.message = format!("{}; it is also on line {}", error.message, first.line);
             }
         }
-        Fault::WrongType { found, wanted, .. } => {
+        ProblemKind::WrongType { found, wanted, .. } => {
             let unquoted = found.starts_with(['i', 'n', 'b']) && found.ends_with('`');
             if *wanted == "a string" && unquoted {
                 error.hint = Some("put the value in quotes".to_owned());
             }
         }
-        Fault::Malformed { .. } | Fault::TooDeep => {}
+        ProblemKind::Malformed { .. } | ProblemKind::TooDeep => {}
     }
     error
 }

@@ -26,7 +26,7 @@ pub mod quantity;
 mod sample;
 mod time;
 
-pub use path::{FieldPath, Step};
+pub use path::{FieldPath, PathStep};
 pub use profile::Profile;
 pub use sample::sample;
 pub use time::timestamp;
@@ -373,14 +373,14 @@ impl Message {
 
 /// What is at a path of names from the root, in which lists have no step and maps one for each of their keys.
 #[derive(Debug, Clone, Copy)]
-pub enum Place {
+pub enum FieldPlace {
     Message(&'static Message),
     Field(&'static Field),
     /// The table does not know it.
     Unknown,
 }
 
-impl Place {
+impl FieldPlace {
     /// What is one step further.
     #[must_use]
     pub fn below(self, step: &str) -> Self {
@@ -415,12 +415,12 @@ mod tests {
     #[test]
     fn paths_lead_through_inline_messages_lists_and_maps() {
         let at = |group: &str, kind: &str, path: &[&str]| {
-            let root = Place::Message(Message::find(group, kind).unwrap());
+            let root = FieldPlace::Message(Message::find(group, kind).unwrap());
             path.iter().fold(root, |place, step| place.below(step))
         };
         let list = |path: &[&str]| match at("", "Pod", path) {
-            Place::Field(field) => field.list,
-            Place::Message(_) | Place::Unknown => panic!("{path:?} leads nowhere"),
+            FieldPlace::Field(field) => field.list,
+            FieldPlace::Message(_) | FieldPlace::Unknown => panic!("{path:?} leads nowhere"),
         };
         assert_eq!(list(&["spec", "containers"]), ListKind::Map(&["name"]));
         assert_eq!(
@@ -434,9 +434,9 @@ mod tests {
         assert_eq!(list(&["metadata", "finalizers"]), ListKind::Set);
         assert!(matches!(
             at("", "Pod", &["metadata", "labels", "x"]),
-            Place::Unknown
+            FieldPlace::Unknown
         ));
         let deep = ["spec", "template", "spec", "volumes", "hostPath"];
-        assert!(matches!(at("apps", "Deployment", &deep), Place::Field(_)));
+        assert!(matches!(at("apps", "Deployment", &deep), FieldPlace::Field(_)));
     }
 }

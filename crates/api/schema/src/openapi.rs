@@ -11,12 +11,12 @@ use crate::{Field, FieldType, ListKind, Message, Profile, Shape};
 
 /// The version of `OpenAPI` that definitions are for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Version {
+pub enum OpenApiVersion {
     V2,
     V3,
 }
 
-impl Version {
+impl OpenApiVersion {
     /// Where a document keeps its definitions.
     pub const fn definitions(self) -> &'static str {
         match self {
@@ -39,7 +39,7 @@ pub fn definition_name(message: &Message) -> String {
 /// which descriptions and required fields are taken.
 pub fn definitions(
     roots: impl IntoIterator<Item = &'static Message>,
-    version: Version,
+    version: OpenApiVersion,
     profile: Profile,
     texts: &Map<String, Value>,
 ) -> Map<String, Value> {
@@ -61,7 +61,7 @@ pub fn definitions(
 }
 
 struct Writer<'a> {
-    version: Version,
+    version: OpenApiVersion,
     profile: Profile,
     texts: &'a Map<String, Value>,
     open: Vec<&'static Message>,
@@ -111,7 +111,7 @@ impl Writer<'_> {
             Shape::Map => json!({"type": "object", "additionalProperties": self.value(field)}),
             Shape::One | Shape::Optional | Shape::Inline => match field.message() {
                 // Beside a reference, version 3 allows nothing else.
-                Some(_) if self.version == Version::V3 => json!({"allOf": [self.value(field)]}),
+                Some(_) if self.version == OpenApiVersion::V3 => json!({"allOf": [self.value(field)]}),
                 _ => self.value(field),
             },
         };
@@ -130,10 +130,10 @@ impl Writer<'_> {
             return json!({"$ref": format!("#{place}/{name}")});
         }
         let either = |one: &str, other: &str, format: Option<&str>| match (self.version, format) {
-            (Version::V2, None) => json!({"type": one}),
-            (Version::V2, Some(format)) => json!({"type": one, "format": format}),
-            (Version::V3, None) => json!({"oneOf": [{"type": one}, {"type": other}]}),
-            (Version::V3, Some(format)) => {
+            (OpenApiVersion::V2, None) => json!({"type": one}),
+            (OpenApiVersion::V2, Some(format)) => json!({"type": one, "format": format}),
+            (OpenApiVersion::V3, None) => json!({"oneOf": [{"type": one}, {"type": other}]}),
+            (OpenApiVersion::V3, Some(format)) => {
                 json!({"oneOf": [{"type": one}, {"type": other}], "format": format})
             }
         };
@@ -184,14 +184,14 @@ fn merge_rules(property: &mut Value, field: &Field) {
 mod tests {
     use super::*;
 
-    fn definitions_of(name: &str, version: Version, profile: Profile) -> Map<String, Value> {
+    fn definitions_of(name: &str, version: OpenApiVersion, profile: Profile) -> Map<String, Value> {
         definitions(Message::named(name), version, profile, &Map::new())
     }
 
     #[test]
     fn own_fields_are_described_in_one_profile() {
         let probe = |profile| {
-            let mut all = definitions_of("apps.Deployment", Version::V3, profile);
+            let mut all = definitions_of("apps.Deployment", OpenApiVersion::V3, profile);
             all.remove("io.k8s.api.core.v1.Probe")
                 .expect("a Deployment has probes")
         };
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn lists_say_how_they_are_merged() {
-        let all = definitions_of("core.Pod", Version::V2, Profile::Kubernetes);
+        let all = definitions_of("core.Pod", OpenApiVersion::V2, Profile::Kubernetes);
         let containers = &all["io.k8s.api.core.v1.PodSpec"]["properties"]["containers"];
         assert_eq!(containers["x-kubernetes-list-map-keys"], json!(["name"]));
         assert_eq!(containers["x-kubernetes-patch-merge-key"], "name");

@@ -6,14 +6,14 @@ use crate::{Message, Shape};
 
 /// A step on the way to a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum PathStep {
     Field(String),
     Index(usize),
 }
 
 /// The place of a field in an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct FieldPath(pub Vec<Step>);
+pub struct FieldPath(pub Vec<PathStep>);
 
 impl FieldPath {
     /// The message that the last step of the path is a field of; `None` if the table does not know the way.
@@ -22,7 +22,7 @@ impl FieldPath {
         let mut message = root;
         let mut map = None;
         for step in parents {
-            let Step::Field(name) = step else { continue };
+            let PathStep::Field(name) = step else { continue };
             // The key of a map leads to the same kind of value as any other key.
             if let Some(inner) = map.take() {
                 message = inner;
@@ -44,9 +44,9 @@ impl fmt::Display for FieldPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (position, step) in self.0.iter().enumerate() {
             match step {
-                Step::Field(name) if position == 0 => f.write_str(name)?,
-                Step::Field(name) => write!(f, ".{name}")?,
-                Step::Index(index) => write!(f, "[{index}]")?,
+                PathStep::Field(name) if position == 0 => f.write_str(name)?,
+                PathStep::Field(name) => write!(f, ".{name}")?,
+                PathStep::Index(index) => write!(f, "[{index}]")?,
             }
         }
         Ok(())
@@ -97,8 +97,8 @@ impl<'a> Trail<'a> {
         while let Some(trail) = frame {
             match trail.step {
                 TrailStep::Root => {}
-                TrailStep::Field(name) => steps.push(Step::Field(name.to_owned())),
-                TrailStep::Index(index) => steps.push(Step::Index(index)),
+                TrailStep::Field(name) => steps.push(PathStep::Field(name.to_owned())),
+                TrailStep::Index(index) => steps.push(PathStep::Index(index)),
             }
             frame = trail.parent;
         }

@@ -8,9 +8,9 @@ use serde_json::{Map, Number, Value};
 
 use super::tree::{self, Node};
 use super::{DecodeError, yaml};
-use crate::check::{Fault, MAX_PROBLEMS, Problem};
+use crate::check::{MAX_PROBLEMS, Problem, ProblemKind};
 use crate::path::Trail;
-use crate::{FieldPath, Step};
+use crate::{FieldPath, PathStep};
 
 /// A value, before anything is known of its fields.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ fn convert(node: &Node, trail: &Trail<'_>, problems: &mut Vec<Problem>) -> Resul
                 if map.insert(key.text.clone(), value).is_some() && problems.len() < MAX_PROBLEMS {
                     problems.push(Problem {
                         path: trail.path(),
-                        fault: Fault::DuplicateField,
+                        kind: ProblemKind::DuplicateField,
                     });
                 }
             }
@@ -100,7 +100,7 @@ fn number(text: &str) -> Option<Number> {
 /// Where the JSON parser is, and which keys it saw twice.
 #[derive(Default)]
 struct Walk {
-    path: RefCell<Vec<Step>>,
+    path: RefCell<Vec<PathStep>>,
     problems: RefCell<Vec<Problem>>,
 }
 
@@ -152,7 +152,7 @@ impl<'de> Visitor<'de> for ValueSeed<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
         let mut items = Vec::new();
         loop {
-            self.0.path.borrow_mut().push(Step::Index(items.len()));
+            self.0.path.borrow_mut().push(PathStep::Index(items.len()));
             let item = access.next_element_seed(ValueSeed(self.0))?;
             self.0.path.borrow_mut().pop();
             match item {
@@ -166,19 +166,19 @@ impl<'de> Visitor<'de> for ValueSeed<'_> {
         let mut map = Map::new();
         while let Some(key) = access.next_key::<String>()? {
             let mut path = self.0.path.borrow_mut();
-            path.push(Step::Field(key));
+            path.push(PathStep::Field(key));
             drop(path);
             let value = access.next_value_seed(ValueSeed(self.0))?;
             let mut path = self.0.path.borrow_mut();
-            let Some(Step::Field(key)) = path.pop() else {
+            let Some(PathStep::Field(key)) = path.pop() else {
                 unreachable!("the key was pushed before its value was read");
             };
             if map.contains_key(&key) && self.0.problems.borrow().len() < MAX_PROBLEMS {
                 let mut steps = path.clone();
-                steps.push(Step::Field(key.clone()));
+                steps.push(PathStep::Field(key.clone()));
                 self.0.problems.borrow_mut().push(Problem {
                     path: FieldPath(steps),
-                    fault: Fault::DuplicateField,
+                    kind: ProblemKind::DuplicateField,
                 });
             }
             drop(path);

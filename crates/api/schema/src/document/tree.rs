@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::{FieldPath, Step};
+use crate::{FieldPath, PathStep};
 
 /// A place in the input, counted from one. Columns count characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -112,13 +112,13 @@ impl Node {
         found.into_iter().map(|(at, _)| at).collect()
     }
 
-    fn children(&self, step: &Step) -> Vec<(Position, &Self)> {
+    fn children(&self, step: &PathStep) -> Vec<(Position, &Self)> {
         match (&self.value, step) {
-            (Value::Mapping(entries), Step::Field(name)) => {
+            (Value::Mapping(entries), PathStep::Field(name)) => {
                 let same = entries.iter().filter(|(key, _)| key.text == *name);
                 same.map(|(key, node)| (key.at, node)).collect()
             }
-            (Value::Sequence(items), Step::Index(index)) => items
+            (Value::Sequence(items), PathStep::Index(index)) => items
                 .get(*index)
                 .map(|node| (node.at, node))
                 .into_iter()

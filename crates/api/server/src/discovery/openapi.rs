@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use pulselet_model::Profile;
-use pulselet_schema::openapi::{Version, definition_name, definitions};
+use pulselet_schema::openapi::{OpenApiVersion, definition_name, definitions};
 use pulselet_vocabulary::KUBERNETES_VERSION;
 use serde_json::{Map, Value, json};
 
@@ -35,8 +35,8 @@ pub(crate) fn v3(group_version: GroupVersion, profile: Profile) -> Value {
     json!({
         "openapi": "3.0.0",
         "info": {"title": "Kubernetes", "version": KUBERNETES_VERSION},
-        "paths": paths([group_version], Version::V3),
-        "components": {"schemas": schemas(&[group_version], Version::V3, profile)},
+        "paths": paths([group_version], OpenApiVersion::V3),
+        "components": {"schemas": schemas(&[group_version], OpenApiVersion::V3, profile)},
     })
 }
 
@@ -45,8 +45,8 @@ pub(crate) fn v2(profile: Profile) -> Value {
     json!({
         "swagger": "2.0",
         "info": {"title": "Kubernetes", "version": KUBERNETES_VERSION},
-        "paths": paths(GroupVersion::ALL, Version::V2),
-        "definitions": schemas(&GroupVersion::ALL, Version::V2, profile),
+        "paths": paths(GroupVersion::ALL, OpenApiVersion::V2),
+        "definitions": schemas(&GroupVersion::ALL, OpenApiVersion::V2, profile),
     })
 }
 
@@ -72,7 +72,7 @@ fn base_path(group_version: GroupVersion) -> String {
     format!("{prefix}/{}", group_version.api_version())
 }
 
-fn schemas(groups: &[GroupVersion], version: Version, profile: Profile) -> Map<String, Value> {
+fn schemas(groups: &[GroupVersion], version: OpenApiVersion, profile: Profile) -> Map<String, Value> {
     let endpoints = || groups.iter().flat_map(|group| group.endpoints());
     let texts = documentation::upstream();
     let mut schemas = definitions(endpoints().map(Endpoint::message), version, profile, &texts);
@@ -92,7 +92,7 @@ fn group_version_kind(endpoint: Endpoint) -> Value {
     })
 }
 
-fn paths(groups: impl IntoIterator<Item = GroupVersion>, version: Version) -> Map<String, Value> {
+fn paths(groups: impl IntoIterator<Item = GroupVersion>, version: OpenApiVersion) -> Map<String, Value> {
     let mut paths = Map::new();
     for endpoint in groups.into_iter().flat_map(GroupVersion::endpoints) {
         let (base, info) = (base_path(endpoint.group_version), endpoint.info());
@@ -124,7 +124,7 @@ fn paths(groups: impl IntoIterator<Item = GroupVersion>, version: Version) -> Ma
     paths
 }
 
-fn path_item(endpoint: Endpoint, version: Version, verbs: &[(&str, &str)]) -> Value {
+fn path_item(endpoint: Endpoint, version: OpenApiVersion, verbs: &[(&str, &str)]) -> Value {
     let operations = verbs.iter().map(|(method, action)| {
         let operation = operation(endpoint, action, version);
         ((*method).to_owned(), operation)
@@ -132,8 +132,8 @@ fn path_item(endpoint: Endpoint, version: Version, verbs: &[(&str, &str)]) -> Va
     Value::Object(operations.collect())
 }
 
-fn operation(endpoint: Endpoint, action: &str, version: Version) -> Value {
-    let v2 = version == Version::V2;
+fn operation(endpoint: Endpoint, action: &str, version: OpenApiVersion) -> Value {
+    let v2 = version == OpenApiVersion::V2;
     let parameter = |name: &str| {
         if v2 {
             json!({"name": name, "in": "query", "type": "string", "uniqueItems": true})

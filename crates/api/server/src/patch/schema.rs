@@ -4,28 +4,28 @@
 //! the table of fields. What it does not know is replaced as a whole.
 
 use crate::registry::resource::ResourceKind;
-use pulselet_schema::{Field, ListKind, Message, Place};
+use pulselet_schema::{Field, FieldPlace, ListKind, Message};
 
 /// The field that a place is; `None` if it is none.
-const fn field(place: Place) -> Option<&'static Field> {
+const fn field(place: FieldPlace) -> Option<&'static Field> {
     match place {
-        Place::Field(field) => Some(field),
-        Place::Message(_) | Place::Unknown => None,
+        FieldPlace::Field(field) => Some(field),
+        FieldPlace::Message(_) | FieldPlace::Unknown => None,
     }
 }
 
 /// Objects of a kind as a whole.
-pub(crate) fn root(kind: ResourceKind) -> Place {
+pub(crate) fn root(kind: ResourceKind) -> FieldPlace {
     let group = kind.storage().group_version.group();
-    Message::find(group, kind.info().kind).map_or(Place::Unknown, Place::Message)
+    Message::find(group, kind.info().kind).map_or(FieldPlace::Unknown, FieldPlace::Message)
 }
 
-fn place(kind: ResourceKind, path: &[String]) -> Place {
+fn place(kind: ResourceKind, path: &[String]) -> FieldPlace {
     path.iter().fold(root(kind), |place, step| place.below(step))
 }
 
 /// The kind of the list at a place, to server-side apply.
-pub(crate) fn list_kind(place: Place) -> ListKind {
+pub(crate) fn list_kind(place: FieldPlace) -> ListKind {
     field(place).map_or(ListKind::Atomic, |field| field.list)
 }
 
@@ -35,11 +35,11 @@ pub(crate) fn patch_list_kind(kind: ResourceKind, path: &[String]) -> ListKind {
 }
 
 /// Whether the object at a place is owned as a whole, not field by field.
-pub(crate) fn is_atomic_map(place: Place) -> bool {
+pub(crate) fn is_atomic_map(place: FieldPlace) -> bool {
     match place {
-        Place::Field(field) => field.atomic || field.message().is_some_and(|message| message.atomic),
-        Place::Message(message) => message.atomic,
-        Place::Unknown => false,
+        FieldPlace::Field(field) => field.atomic || field.message().is_some_and(|message| message.atomic),
+        FieldPlace::Message(message) => message.atomic,
+        FieldPlace::Unknown => false,
     }
 }
 

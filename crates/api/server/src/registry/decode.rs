@@ -41,7 +41,7 @@ pub(crate) fn decode(
     problems.extend(duplicates);
     let (tolerable, errors): (Vec<Problem>, Vec<Problem>) = problems
         .into_iter()
-        .partition(|problem| problem.fault.is_tolerable());
+        .partition(|problem| problem.kind.is_tolerable());
     if !errors.is_empty() {
         return Err(cannot_handle(endpoint, &list_problems(&errors)));
     }

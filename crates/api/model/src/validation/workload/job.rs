@@ -62,6 +62,10 @@ pub(super) fn validate_update(
     validate_completions_change(errors, spec, old, path.child("completions"));
     selector::validate_unchanged(errors, spec.selector.as_ref(), old.selector.as_ref(), path);
     validate_template_change(errors, old, path, check);
+    validate_immutable(errors, spec, old, path);
+}
+
+fn validate_immutable(errors: &mut Errors, spec: &JobSpec, old: &JobSpec, path: Path<'_>) {
     unchanged(
         errors,
         path.child("completionMode"),

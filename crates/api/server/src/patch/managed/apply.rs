@@ -12,7 +12,7 @@ use crate::registry::resource::Endpoint;
 use crate::rest::body::strip_nulls;
 use crate::rest::query::WriteOptions;
 use crate::rest::status::{ApiError, StatusReason};
-use pulselet_schema::{ListKind, Place};
+use pulselet_schema::{FieldPlace, ListKind};
 
 /// The object with a configuration applied, or the conflicts that stand against it.
 pub(crate) fn apply(
@@ -105,7 +105,7 @@ fn conflict(conflicts: &[(&ManagedEntry, FieldSet)]) -> ApiError {
     error
 }
 
-fn merge(place: Place, value: &mut Value, config: &Value) {
+fn merge(place: FieldPlace, value: &mut Value, config: &Value) {
     match (value, config) {
         (Value::Object(map), Value::Object(config)) if !is_atomic_map(place) => {
             for (key, wanted) in config {
@@ -131,7 +131,7 @@ fn merge(place: Place, value: &mut Value, config: &Value) {
 }
 
 /// Applied items come in their own order, at the place of the first of them; the others keep theirs.
-fn merge_items(place: Place, items: &mut Vec<Value>, config: &[Value], keys: &[&str]) {
+fn merge_items(place: FieldPlace, items: &mut Vec<Value>, config: &[Value], keys: &[&str]) {
     let step = |item: &Value| item_step(keys, item);
     for wanted in config {
         match items.iter_mut().find(|item| step(item) == step(wanted)) {
@@ -141,7 +141,7 @@ fn merge_items(place: Place, items: &mut Vec<Value>, config: &[Value], keys: &[&
     }
 }
 
-fn prune(place: Place, value: &mut Value, gone: &FieldSet) {
+fn prune(place: FieldPlace, value: &mut Value, gone: &FieldSet) {
     match value {
         Value::Object(map) => prune_map(place, map, gone),
         Value::Array(items) => match list_kind(place) {
@@ -161,7 +161,7 @@ fn prune(place: Place, value: &mut Value, gone: &FieldSet) {
     }
 }
 
-fn prune_map(place: Place, map: &mut Map<String, Value>, gone: &FieldSet) {
+fn prune_map(place: FieldPlace, map: &mut Map<String, Value>, gone: &FieldSet) {
     for (step, below) in &gone.children {
         let Some(key) = step.strip_prefix("f:") else {
             continue;

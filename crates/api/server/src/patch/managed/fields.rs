@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::patch::schema::{is_atomic_map, key_default, list_kind, root};
 use crate::registry::resource::ResourceKind;
-use pulselet_schema::{ListKind, Place};
+use pulselet_schema::{FieldPlace, ListKind};
 
 /// Which members of a set stay when it is compared with another one.
 #[derive(Debug, Clone, Copy)]
@@ -175,7 +175,7 @@ pub(super) fn value_step(value: &Value) -> String {
 }
 
 /// The fields of the metadata that are not the server's own.
-fn changed_metadata(place: Place, old: Option<&Value>, new: &Map<String, Value>) -> FieldSet {
+fn changed_metadata(place: FieldPlace, old: Option<&Value>, new: &Map<String, Value>) -> FieldSet {
     const SYSTEM: [&str; 9] = [
         "name",
         "namespace",
@@ -192,7 +192,7 @@ fn changed_metadata(place: Place, old: Option<&Value>, new: &Map<String, Value>)
 }
 
 /// What of a value is not the same in `old`.
-fn changed(place: Place, old: Option<&Value>, new: &Value) -> FieldSet {
+fn changed(place: FieldPlace, old: Option<&Value>, new: &Value) -> FieldSet {
     if old == Some(new) {
         return FieldSet::default();
     }
@@ -224,7 +224,7 @@ fn changed(place: Place, old: Option<&Value>, new: &Value) -> FieldSet {
 }
 
 fn changed_fields<'a>(
-    place: Place,
+    place: FieldPlace,
     old: Option<&Map<String, Value>>,
     new: impl IntoIterator<Item = (&'a String, &'a Value)>,
 ) -> FieldSet {
@@ -239,7 +239,7 @@ fn changed_fields<'a>(
 }
 
 /// Items are at the place of their list.
-fn changed_items(place: Place, keys: &[&str], old: Option<&Vec<Value>>, new: &[Value]) -> FieldSet {
+fn changed_items(place: FieldPlace, keys: &[&str], old: Option<&Vec<Value>>, new: &[Value]) -> FieldSet {
     let mut set = FieldSet::default();
     for item in new {
         let Some(step) = item_step(keys, item) else {
