@@ -9,6 +9,7 @@ mod answer;
 pub(crate) mod body;
 pub(crate) mod handler;
 mod health;
+mod large_bodies;
 pub(crate) mod query;
 pub(crate) mod render;
 pub(crate) mod room;

@@ -30,6 +30,7 @@ use crate::registry::Registry;
 use crate::rest::accept;
 use crate::rest::answer::{failure, json_answer};
 use crate::rest::body::{self, Encoding, MAX_BODY_BYTES};
+use crate::rest::large_bodies::LargeBodies;
 use crate::rest::query::Query;
 use crate::rest::room::{Load, Room};
 use crate::rest::route::{self, Route, Verb};
@@ -49,6 +50,7 @@ pub(crate) struct Handler {
     url: String,
     nodes: Nodes,
     room: Room,
+    large_bodies: LargeBodies,
     metrics: Arc<ApiMetrics>,
     /// `None` if nobody wants to know.
     audit: Option<Arc<AuditLog>>,
@@ -72,6 +74,7 @@ impl Handler {
             authenticator,
             nodes,
             room: Room::new(),
+            large_bodies: LargeBodies::new(),
             metrics: ApiMetrics::new(gates),
             audit,
         }
@@ -130,7 +133,7 @@ impl Handler {
     }
 
     async fn answer(
-        &self,
+        self: &Arc<Self>,
         identity: Identity,
         route: Result<Route, ApiError>,
         request: Request<Body>,

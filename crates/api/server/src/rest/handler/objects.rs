@@ -1,5 +1,7 @@
 //! Requests about objects: reads, watches, writes, and what a Pod's node answers itself.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use futures_util::stream;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue, USER_AGENT};
@@ -7,6 +9,7 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use serde_json::json;
+use tokio::time::{Instant, timeout_at};
 
 use super::{Handler, REQUEST_TIMEOUT, header, late, read_body};
 use crate::access::{Access, GrantLimit, Identity};
@@ -47,9 +50,50 @@ struct Call<'a> {
     body: Bytes,
 }
 
+/// A request with its body, and everything that its answer needs.
+struct ObjectWork {
+    handler: Arc<Handler>,
+    identity: Identity,
+    verb: Verb,
+    path: ObjectPath,
+    query: Query,
+    list: Option<ListOptions>,
+    headers: HeaderMap,
+    body: Bytes,
+    permit: Permit,
+}
+
+impl ObjectWork {
+    async fn answer(self) -> Result<Response<Body>, ApiError> {
+        let Self {
+            handler,
+            identity,
+            verb,
+            path,
+            query,
+            list,
+            headers,
+            body,
+            permit,
+        } = self;
+        let call = Call {
+            identity: &identity,
+            path: &path,
+            query: &query,
+            list: list.as_ref(),
+            headers: &headers,
+            grants: handler.grants(&identity, verb, &path).await?,
+            body,
+        };
+        let answer = handler.serve(verb, call, permit).await?;
+        handler.follow_up(verb, &path, &query, answer.status()).await;
+        Ok(answer)
+    }
+}
+
 impl Handler {
     pub(super) async fn objects(
-        &self,
+        self: &Arc<Self>,
         identity: Identity,
         path: ObjectPath,
         request: Request<Body>,
@@ -70,23 +114,26 @@ impl Handler {
         self.authorizer.authorize_caller(&identity, access).await?;
         let permit = self.room.take(&identity, load(verb))?;
         let (parts, incoming) = request.into_parts();
-        let work = async {
+        let deadline = Instant::now() + REQUEST_TIMEOUT;
+        let admitting = async {
             self.authorizer.authorize(&identity, access).await?;
-            let body = read_body(incoming).await?;
-            let call = Call {
-                identity: &identity,
-                path: &path,
-                query: &query,
-                list: list.as_ref(),
-                headers: &parts.headers,
-                grants: self.grants(&identity, verb, &path).await?,
-                body,
-            };
-            let answer = self.serve(verb, call, permit).await?;
-            self.follow_up(verb, &path, &query, answer.status()).await;
-            Ok(answer)
+            read_body(incoming).await
         };
-        tokio::time::timeout(REQUEST_TIMEOUT, work)
+        let body = timeout_at(deadline, admitting).await.map_err(|_| late())??;
+        let size = body.len();
+        let work = ObjectWork {
+            handler: Arc::clone(self),
+            identity,
+            verb,
+            path,
+            query,
+            list,
+            headers: parts.headers,
+            body,
+            permit,
+        };
+        let answering = self.large_bodies.run(size, work.answer());
+        timeout_at(deadline, answering)
             .await
             .unwrap_or_else(|_| Err(late()))
     }
