@@ -123,11 +123,10 @@ impl Errors {
         reason = "callers pass literals and freshly rendered values"
     )]
     pub(crate) fn invalid(&mut self, path: Path<'_>, value: impl BadValue, detail: impl fmt::Display) {
-        let mut message = format!("Invalid value: {}: {detail}", Shown(&value));
         // Upstream has an error or two that does not say why.
-        if message.ends_with(": ") {
-            message.truncate(message.len() - 2);
-        }
+        let detail = detail.to_string();
+        let separator = if detail.is_empty() { "" } else { ": " };
+        let message = format!("Invalid value: {}{separator}{detail}", Shown(&value));
         self.push(path, CauseReason::Invalid, message);
     }
 

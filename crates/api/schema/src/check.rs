@@ -39,6 +39,8 @@ pub enum ProblemKind {
     WrongType {
         found: String,
         wanted: &'static str,
+        /// The value is right if it is written as a string.
+        wants_quotes: bool,
         go: GoMismatch,
     },
     /// The text does not have the form of the field's type.
@@ -160,6 +162,7 @@ impl Checker {
         let kind = ProblemKind::WrongType {
             found: describe(value),
             wanted: expected.name,
+            wants_quotes: expected.go == "string" && (value.is_number() || value.is_boolean()),
             go: expected.mismatch(value),
         };
         self.report(trail, kind);

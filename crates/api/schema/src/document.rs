@@ -361,13 +361,12 @@ fn explain(
                 error.message = format!("{}; it is also on line {}", error.message, first.line);
             }
         }
-        ProblemKind::WrongType { found, wanted, .. } => {
-            let unquoted = found.starts_with(['i', 'n', 'b']) && found.ends_with('`');
-            if *wanted == "a string" && unquoted {
-                error.hint = Some("put the value in quotes".to_owned());
-            }
+        ProblemKind::WrongType {
+            wants_quotes: true, ..
+        } => {
+            error.hint = Some("put the value in quotes".to_owned());
         }
-        ProblemKind::Malformed { .. } | ProblemKind::TooDeep => {}
+        ProblemKind::WrongType { .. } | ProblemKind::Malformed { .. } | ProblemKind::TooDeep => {}
     }
     error
 }

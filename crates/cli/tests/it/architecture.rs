@@ -112,6 +112,90 @@ fn no_public_type_name_stands_twice_in_the_workspace() {
     );
 }
 
+/// Sources that may read the words of an error, because another program gives no code that says the same.
+const READ_WORDS_OF_OTHERS: [(&str, &str); 6] = [
+    (
+        "crates/api/server/src/store/etcd/",
+        "etcd has one status code for several failures",
+    ),
+    (
+        "crates/api/store/src/etcd/",
+        "etcd has one status code for several failures",
+    ),
+    (
+        "crates/node/dashboard/src/api_lines.rs",
+        "events of other nodes have their cause in words",
+    ),
+    (
+        "crates/node/probe/src/dial.rs",
+        "the resolver of the C library gives words",
+    ),
+    (
+        "crates/runtime/cri-client/src/",
+        "CRI servers have one status code for several failures",
+    ),
+    (
+        "crates/runtime/cri-server/src/server.rs",
+        "the gRPC library has one status code for several failures",
+    ),
+];
+
+/// Whether a line of a source looks for words in an error.
+fn reads_words_of_an_error(line: &str) -> bool {
+    let searches = [".contains(", ".starts_with(", ".ends_with("];
+    let subjects = [
+        "message",
+        "message()",
+        "error.to_string()",
+        "why",
+        "reason.to_string()",
+    ];
+    searches.iter().any(|search| {
+        line.match_indices(search).any(|(at, _)| {
+            let before = line[..at].trim_end();
+            subjects.iter().any(|subject| before.ends_with(subject))
+        })
+    })
+}
+
+#[test]
+fn no_decision_follows_the_words_of_an_error() {
+    let mut found = Vec::new();
+    for path in sources() {
+        let shown = path.strip_prefix(repository()).expect("a file of the repository");
+        let shown = shown.display().to_string();
+        if READ_WORDS_OF_OTHERS
+            .iter()
+            .any(|(allowed, _)| shown.starts_with(allowed))
+        {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("a source can be read");
+        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+        let lines = code
+            .lines()
+            .enumerate()
+            .filter(|(_, line)| reads_words_of_an_error(line));
+        found.extend(lines.map(|(index, line)| format!("{shown}:{}: {}", index + 1, line.trim())));
+    }
+    assert!(
+        found.is_empty(),
+        "give the error a variant and match that: {found:#?}"
+    );
+}
+
+#[test]
+fn a_search_in_the_words_of_an_error_is_recognized() {
+    for line in [
+        "if error.message.starts_with(\"unknown field \") {",
+        "let full = status.message().contains(\"space\");",
+        "if error.to_string().contains(\"x\") {",
+    ] {
+        assert!(reads_words_of_an_error(line), "{line}");
+    }
+    assert!(!reads_words_of_an_error("if text.starts_with('{') {"));
+}
+
 fn document(name: &str) -> String {
     std::fs::read_to_string(Path::new(repository()).join(name)).expect("the document can be read")
 }
