@@ -50,7 +50,9 @@ fn compare(dir: &Path, name: &str) -> Result<bool, String> {
     let read = |ending: &str| {
         std::fs::read(dir.join(format!("{name}.{ending}"))).map_err(|error| format!("{ending}: {error}"))
     };
-    let json = parse_json(&read("json")?).map_err(|error| format!("json: {error}"))?.value;
+    let json = parse_json(&read("json")?)
+        .map_err(|error| format!("json: {error}"))?
+        .value;
     let text = |field: &str| json[field].as_str().unwrap_or_default().to_owned();
     let object_type = ObjectType {
         api_version: text("apiVersion"),
@@ -95,7 +97,9 @@ fn same(form: &str, json: &Value, other: &Value) -> Result<(), String> {
 fn difference(path: &str, left: &Value, right: &Value) -> Option<String> {
     match (left, right) {
         (Value::Object(left), Value::Object(right)) => {
-            let names = left.keys().chain(right.keys().filter(|name| !left.contains_key(*name)));
+            let names = left
+                .keys()
+                .chain(right.keys().filter(|name| !left.contains_key(*name)));
             names.into_iter().find_map(|name| {
                 let at = |map: &serde_json::Map<String, Value>| map.get(name).cloned().unwrap_or_default();
                 difference(&format!("{path}.{name}"), &at(left), &at(right))

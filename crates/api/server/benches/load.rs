@@ -1,4 +1,5 @@
-//! A server under load: creates, gets and lists of 5,000 Pods, and the time from a write to its event at 500 watches.
+//! A server under load: creates, gets, status writes and lists of 5,000 Pods, large and misspelled Pods, and the time from a
+//! write to its event at 500 watches.
 //!
 //! Server and clients share the machine, over TLS on the loopback interface. Memory is that of the process before any
 //! client connects, and after.
@@ -27,6 +28,15 @@ const CLIENTS: usize = 16;
 const WATCHES: usize = 500;
 /// Changes whose way to every watch is timed.
 const CHANGES: usize = 40;
+
+/// Bytes of the Pod whose unknown fields are timed, and how many it has.
+const LARGE_POD: usize = 256 * 1024;
+const UNKNOWN_FIELDS: usize = 60;
+const DRY_RUNS: usize = 20;
+/// Clients that send large Pods at the same time, the bytes of one, and for how long.
+const CROWD: usize = 8;
+const CROWD_POD: usize = 2 * 1024 * 1024;
+const CROWD_TIME: Duration = Duration::from_secs(10);
 
 #[derive(Clone)]
 struct Target {
@@ -203,6 +213,73 @@ async fn watch_latency(target: &Target) -> Vec<Duration> {
     times
 }
 
+/// A Pod of about this many bytes.
+fn large_pod(name: &str, bytes: usize) -> Value {
+    let mut pod = pod(0);
+    pod["metadata"]["name"] = json!(name);
+    let variable = json!({"name": "V", "value": "x".repeat(64)});
+    let count = bytes / variable.to_string().len();
+    pod["spec"]["containers"][0]["env"] = vec![variable; count].into();
+    pod
+}
+
+/// The median time of dry runs that create a Pod.
+async fn dry_run_time(client: &mut Client, pod: &Value) -> Duration {
+    let path = format!("{PODS}?dryRun=All&fieldValidation=Warn");
+    let mut times = Vec::new();
+    for _ in 0..DRY_RUNS {
+        let sent = Instant::now();
+        client.read(Method::POST, &path, pod.to_string()).await;
+        times.push(sent.elapsed());
+    }
+    times.sort();
+    percentile(&times, 50)
+}
+
+/// How much longer a large Pod takes with unknown fields than without.
+async fn unknown_fields(target: &Target) {
+    let mut client = target.connect().await;
+    let known = large_pod("known", LARGE_POD);
+    let mut unknown = known.clone();
+    let container = unknown["spec"]["containers"][0]
+        .as_object_mut()
+        .expect("a container");
+    container.extend((0..UNKNOWN_FIELDS).map(|index| (format!("unknown{index}"), json!(index))));
+    let without = dry_run_time(&mut client, &known).await;
+    let with = dry_run_time(&mut client, &unknown).await;
+    let ratio = with.as_secs_f64() / without.as_secs_f64();
+    println!("{UNKNOWN_FIELDS} unknown fields: {with:?} and {without:?} without, {ratio:.2} times");
+}
+
+/// The times of `GET /version` while other clients send large Pods.
+async fn version_in_a_crowd(target: &Target) -> Vec<Duration> {
+    let senders: Vec<_> = (0..CROWD)
+        .map(|index| {
+            let target = target.clone();
+            tokio::spawn(async move {
+                let body = large_pod(&format!("crowd-{index}"), CROWD_POD).to_string();
+                let mut client = target.connect().await;
+                loop {
+                    let path = format!("{PODS}?dryRun=All");
+                    client.read(Method::POST, &path, body.clone()).await;
+                }
+            })
+        })
+        .collect();
+    let mut client = target.connect().await;
+    let mut times = Vec::new();
+    let started = Instant::now();
+    while started.elapsed() < CROWD_TIME {
+        let sent = Instant::now();
+        client.read(Method::GET, "/version", String::new()).await;
+        times.push(sent.elapsed());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    senders.iter().for_each(tokio::task::JoinHandle::abort);
+    times.sort();
+    times
+}
+
 #[tokio::main]
 async fn main() {
     let directory = tempfile::TempDir::new().expect("a directory");
@@ -240,6 +317,22 @@ async fn main() {
     })
     .await;
     report("get", rate, &times);
+    let (rate, times) = storm(&target, |index| {
+        let path = format!("{PODS}/web-{index:05}/status");
+        let mut whole = pod(index);
+        whole["status"] = json!({"phase": "Running"});
+        (Method::PUT, path, whole.to_string())
+    })
+    .await;
+    report("status write", rate, &times);
+    unknown_fields(&target).await;
+    let times = version_in_a_crowd(&target).await;
+    println!(
+        "GET /version while {CROWD} clients send Pods of 2 MB: p50 {:?}, p99 {:?}, longest {:?}",
+        percentile(&times, 50),
+        percentile(&times, 99),
+        percentile(&times, 100)
+    );
     let mut client = target.connect().await;
     for round in 0..3 {
         let sent = Instant::now();
