@@ -71,6 +71,10 @@ pub enum LineBody {
         #[serde(serialize_with = "span_seconds")]
         seconds: Span,
     },
+    /// All containers of the pod restart because this container exited with this code.
+    RestartAllContainers {
+        exit_code: i32,
+    },
     Phase {
         phase: Phase,
     },
@@ -146,6 +150,8 @@ pub enum KillReason {
     ImageChanged,
     /// Somebody asked for another life.
     Restarted,
+    /// Another container of the pod exited with a code that restarts all of them.
+    AllContainersRestarting,
     PostStartHook,
     /// All main containers have finished for good, so the sidecars may go.
     Completed,
@@ -165,6 +171,7 @@ impl KillReason {
             | Self::SandboxChanged
             | Self::ImageChanged
             | Self::Restarted
+            | Self::AllContainersRestarting
             | Self::PostStartHook
             | Self::Completed => None,
         }
@@ -200,6 +207,8 @@ pub enum ExitReason {
     OOMKilled,
     /// It never ran: the runtime could not start it.
     StartError,
+    /// It was stopped because all containers of its pod restart.
+    RestartingAllContainers,
 }
 
 impl ExitReason {
@@ -209,6 +218,7 @@ impl ExitReason {
             Self::Error => "Error",
             Self::OOMKilled => "OOMKilled",
             Self::StartError => "StartError",
+            Self::RestartingAllContainers => "RestartingAllContainers",
         }
     }
 }

@@ -27,7 +27,7 @@ pub struct ContainerPlan {
     pub role: Role,
     /// The container's own policy if it has one, else the pod's; always `Always` for a sidecar.
     pub restart: RestartPolicy,
-    /// Exit codes that restart the container whatever `restart` says; the first rule that matches decides.
+    /// What exit codes lead to, whatever `restart` says; the first rule that matches decides.
     pub restart_rules: Vec<RestartRule>,
     pub startup: Option<Arc<ProbePlan>>,
     pub liveness: Option<Arc<ProbePlan>>,
@@ -49,6 +49,18 @@ impl ContainerPlan {
 }
 
 impl ContainerPlan {
+    /// What its rules say about this exit code; none if `restart` decides.
+    pub fn action_after(&self, code: i32) -> Option<RestartAction> {
+        let rule = self.restart_rules.iter().find(|rule| rule.applies_to(code));
+        rule.map(|rule| rule.action)
+    }
+
+    /// Whether an exit of this container can restart all containers of its pod.
+    pub fn may_restart_all(&self) -> bool {
+        let restarts_all = |rule: &RestartRule| rule.action == RestartAction::RestartAllContainers;
+        self.restart_rules.iter().any(restarts_all)
+    }
+
     /// This plan with the times of the other one's probes, as far as both have them.
     pub(crate) fn with_times_of(&self, other: &Self) -> Self {
         let timed = |kind| {
@@ -83,11 +95,23 @@ pub enum RestartPolicy {
     Never,
 }
 
-/// Restart when the exit code is (or is not) one of these.
+/// What happens when the exit code is (or is not) one of these.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestartRule {
+    /// A plan of an agent that knew one action names none.
+    #[serde(default)]
+    pub action: RestartAction,
     pub matches: ExitCodeMatch,
     pub codes: Vec<i32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum RestartAction {
+    /// The container restarts.
+    #[default]
+    Restart,
+    /// The init containers, sidecars and main containers end, and the pod begins with its first init container again.
+    RestartAllContainers,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

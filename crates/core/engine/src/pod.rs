@@ -3,6 +3,7 @@
 //! It always holds:
 //! - init containers run one by one; a sidecar lets the next one begin once it is started; main containers begin last;
 //! - once the end has begun nothing is started any more, and it can only come sooner;
+//! - all containers restart by a rule only after all of them have ended;
 //! - at the end a sidecar gets its stop signal when all main containers and all later sidecars are gone, or when the
 //!   grace period is over;
 //! - started, ready and phase are reported when they change, in [`PodMachine::refresh`] and nowhere else.
@@ -10,6 +11,7 @@
 mod ending;
 mod inputs;
 mod moving;
+mod restarting;
 mod shutdown;
 
 use std::collections::BTreeSet;
@@ -67,6 +69,9 @@ pub struct PodMachine {
     /// It was stopped because the machine goes down, and begins anew when an agent comes after that.
     #[serde(default)]
     awaits_boot: bool,
+    /// The container whose exit restarts all containers, as long as one of them has not ended.
+    #[serde(default)]
+    pub(crate) restarting_after: Option<ContainerIx>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -184,6 +189,7 @@ impl PodMachine {
             reported_ready: false,
             over: false,
             awaits_boot: false,
+            restarting_after: None,
         }
     }
 

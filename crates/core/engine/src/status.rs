@@ -49,6 +49,8 @@ pub enum ConditionKind {
     PodScheduled,
     /// The pod ends because of its node, not of itself.
     DisruptionTarget,
+    /// Only in pods with a rule that restarts all containers.
+    AllContainersRestarting,
 }
 
 impl ConditionKind {
@@ -60,6 +62,7 @@ impl ConditionKind {
             Self::ContainersReady => "ContainersReady",
             Self::PodScheduled => "PodScheduled",
             Self::DisruptionTarget => "DisruptionTarget",
+            Self::AllContainersRestarting => "AllContainersRestarting",
         }
     }
 }

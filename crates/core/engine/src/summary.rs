@@ -83,7 +83,11 @@ pub(crate) fn update_conditions(pod: &mut PodMachine, now: Time) {
             list(pod, "unready", |it| !it.counts_for_readiness() || it.is_ready()),
         ),
     };
-    let initialized = pod.phase == Phase::Succeeded || pod.containers.iter().all(is_initialized);
+    // A pod that was initialized stays so when its init containers run again.
+    let was_initialized = |it: &PodCondition| it.kind == ConditionKind::Initialized && it.status;
+    let initialized = pod.phase == Phase::Succeeded
+        || pod.conditions.iter().any(was_initialized)
+        || pod.containers.iter().all(is_initialized);
     let incomplete = || list(pod, "incomplete", is_initialized);
     let ready = is_ready(pod);
     let updates = [
@@ -111,6 +115,25 @@ pub(crate) fn update_conditions(pod: &mut PodMachine, now: Time) {
     ];
     for (kind, status, why) in updates {
         set_condition(&mut pod.conditions, kind, status, why, now);
+    }
+    if pod.containers.iter().any(|it| it.plan().may_restart_all()) {
+        let kind = ConditionKind::AllContainersRestarting;
+        let (status, why) = restarting(pod);
+        let why = why.map(|(reason, message)| (reason, message.to_owned()));
+        set_condition(&mut pod.conditions, kind, status, why, now);
+    }
+}
+
+/// Whether all containers restart, and why.
+fn restarting(pod: &PodMachine) -> (bool, Option<(&'static str, &'static str)>) {
+    match pod.phase {
+        Phase::Succeeded => (false, Some(("PodCompleted", ""))),
+        Phase::Failed => (false, Some(("PodFailed", ""))),
+        Phase::Pending | Phase::Running if pod.restarting_after.is_some() => {
+            let message = "container exited with restart policy rule";
+            (true, Some(("RestartAllContainersStarted", message)))
+        }
+        Phase::Pending | Phase::Running => (false, None),
     }
 }
 
@@ -193,14 +216,24 @@ pub(crate) fn status(pod: &PodMachine) -> PodReport {
         containers: pod
             .containers
             .iter()
-            .map(|it| container_status(it, has_init && it.role() != Role::Ephemeral))
+            .map(|it| {
+                let creating = if pod.restarting_after.is_some() && it.newest().is_some() {
+                    "RestartingAllContainers"
+                } else if has_init && it.role() != Role::Ephemeral {
+                    "PodInitializing"
+                } else {
+                    "ContainerCreating"
+                };
+                container_status(it, creating)
+            })
             .collect(),
     }
 }
 
-fn container_status(container: &Container, has_init: bool) -> ContainerReport {
+/// `creating` is why a container waits whose next life is neither there nor delayed.
+fn container_status(container: &Container, creating: &'static str) -> ContainerReport {
     let newest = container.newest();
-    let state = state(container, has_init);
+    let state = state(container, creating);
     let last = match state {
         ReportedState::Terminated(_) => container.earlier(),
         ReportedState::Waiting { .. } | ReportedState::Running { .. } => newest,
@@ -234,12 +267,7 @@ fn container_status(container: &Container, has_init: bool) -> ContainerReport {
     }
 }
 
-fn state(container: &Container, has_init: bool) -> ReportedState {
-    let creating = if has_init {
-        "PodInitializing"
-    } else {
-        "ContainerCreating"
-    };
+fn state(container: &Container, creating: &'static str) -> ReportedState {
     let waiting = |reason, message: Option<&String>| ReportedState::Waiting {
         reason,
         message: message.cloned(),

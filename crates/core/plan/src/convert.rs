@@ -8,8 +8,8 @@
 use std::sync::Arc;
 
 use pulselet_engine::plan::{
-    ContainerPlan, ExitCodeMatch, Handler, Hook, PodPlan, ProbeKind, ProbePlan, RestartPolicy, RestartRule,
-    Role,
+    ContainerPlan, ExitCodeMatch, Handler, Hook, PodPlan, ProbeKind, ProbePlan, RestartAction, RestartPolicy,
+    RestartRule, Role,
 };
 use pulselet_engine::time::Span;
 use pulselet_model::openapi::api::core::v1::ContainerRestartRule;
@@ -310,15 +310,20 @@ fn restart_rules(container: &Container) -> Result<Vec<RestartRule>, PlanError> {
 }
 
 fn restart_rule(container: &str, rule: &ContainerRestartRule) -> Result<RestartRule, PlanError> {
-    if rule.action != "Restart" {
-        return Err(PlanError::ReadRestartAction {
-            container: container.to_owned(),
-            action: rule.action.clone(),
-        });
-    }
+    let action = match rule.action.as_str() {
+        "Restart" => RestartAction::Restart,
+        "RestartAllContainers" => RestartAction::RestartAllContainers,
+        action => {
+            return Err(PlanError::ReadRestartAction {
+                container: container.to_owned(),
+                action: action.to_owned(),
+            });
+        }
+    };
     // A rule without exit codes matches none.
     let Some(exit_codes) = &rule.exit_codes else {
         return Ok(RestartRule {
+            action,
             matches: ExitCodeMatch::In,
             codes: Vec::new(),
         });
@@ -335,6 +340,7 @@ fn restart_rule(container: &str, rule: &ContainerRestartRule) -> Result<RestartR
         }
     };
     Ok(RestartRule {
+        action,
         matches,
         codes: exit_codes.values.clone().unwrap_or_default(),
     })

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use pulselet_engine::io::{Action, Input, LifeKey};
 use pulselet_engine::line::{KillReason, Line, LineBody, LineOutcome, Phase};
-use pulselet_engine::plan::{PodPlan, ProbeKind, Role, Settings};
+use pulselet_engine::plan::{PodPlan, ProbeKind, RestartAction, Role, Settings};
 use pulselet_engine::status::PodReport;
 use pulselet_engine::time::{Span, Time};
 use pulselet_plan::timing::{self, ProbeTiming};
@@ -48,6 +48,10 @@ pub enum Punctuality {
 
 /// Watches one simulation.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "separate facts that were seen, not a state"
+)]
 pub struct Oracles {
     plan: Arc<PodPlan>,
     punctuality: Punctuality,
@@ -58,6 +62,8 @@ pub struct Oracles {
     ending: Option<Time>,
     /// It began because the machine goes down: an agent that comes after that takes it back.
     awaits_boot: bool,
+    /// All containers restart, and no init container has begun since.
+    restarting: bool,
     phase: Phase,
     now: Time,
     steps_at_once: u32,
@@ -89,6 +95,7 @@ impl Oracles {
             timings,
             ending: None,
             awaits_boot: false,
+            restarting: false,
             phase: Phase::Pending,
             now: Time::ZERO,
             steps_at_once: 0,
@@ -252,6 +259,14 @@ impl Oracles {
         }
     }
 
+    /// All containers begin again, without a wait, so the pod may be pending again.
+    fn all_restart(&mut self) {
+        self.restarting = true;
+        for record in &mut self.containers {
+            record.not_before = None;
+        }
+    }
+
     fn check_line(&mut self, line: &Line) -> Verdict {
         self.ensure(line.at == self.now, "lines come in order of time", || {
             format!("{:?} is told at {:?}", line.body, line.at)
@@ -272,12 +287,13 @@ impl Oracles {
             let (from, to) = (self.phase, *phase);
             let forward = match from {
                 Phase::Pending => true,
-                Phase::Running => to != Phase::Pending,
+                Phase::Running => to != Phase::Pending || self.restarting,
                 Phase::Succeeded | Phase::Failed => false,
             };
             self.ensure(forward, "phases only go forward", || {
                 format!("{from:?} became {to:?}")
             })?;
+            self.restarting &= to != Phase::Pending;
             self.phase = to;
         }
         Ok(())
@@ -326,6 +342,15 @@ impl Oracles {
             LineBody::Exited { .. } => self.ensure(record.exists, "only what is there exits", || {
                 format!("{name} exits without a life")
             }),
+            LineBody::RestartAllContainers { exit_code } => {
+                let allowed =
+                    record.plan.action_after(*exit_code) == Some(RestartAction::RestartAllContainers);
+                self.ensure(allowed, "all containers restart only by a rule", || {
+                    format!("{name} restarts all of them after {exit_code}")
+                })?;
+                self.all_restart();
+                Ok(())
+            }
             LineBody::Running { .. }
             | LineBody::Probe { .. }
             | LineBody::Unready
@@ -595,6 +620,7 @@ const fn pod_wide(reason: KillReason) -> bool {
         | KillReason::SandboxChanged
         | KillReason::ImageChanged
         | KillReason::Restarted
+        | KillReason::AllContainersRestarting
         | KillReason::PostStartHook => false,
     }
 }

@@ -295,6 +295,7 @@ impl Lane {
             | LineBody::Hook { .. }
             | LineBody::Signal { .. }
             | LineBody::GraceExceeded { .. }
+            | LineBody::RestartAllContainers { .. }
             | LineBody::Phase { .. }
             | LineBody::Deleted
             | LineBody::AgentRestarted
@@ -347,6 +348,7 @@ impl Lane {
             LineBody::Exited { exit_code, .. } => Some((MarkSort::Exit, format!("exit {exit_code}"))),
             LineBody::Hook { .. } => Some((MarkSort::Hook, wording::describe(&line.body))),
             LineBody::Warning { message } => Some((MarkSort::Note, message.clone())),
+            LineBody::RestartAllContainers { .. } => Some((MarkSort::Note, wording::describe(&line.body))),
             LineBody::Running { .. }
             | LineBody::Created { .. }
             | LineBody::Probe { .. }

@@ -105,7 +105,7 @@ class Lane {
 function killed(reason) {
   const words = {
     startupProbe: "killed by startup", livenessProbe: "killed by liveness", deleted: "deleted", stopped: "stopped", evicted: "evicted", nodeShutdown: "node shut down",
-    restarted: "restart asked", imageChanged: "image changed", sandboxChanged: "sandbox changed", deadline: "past its deadline",
+    restarted: "restart asked", allContainersRestarting: "all containers restart", imageChanged: "image changed", sandboxChanged: "sandbox changed", deadline: "past its deadline",
     postStartHook: "postStart failed", completed: "completed", nodeShutdown: "shutdown",
   };
   return words[reason] ?? reason;

@@ -259,6 +259,7 @@ fn exit_reason(ended: &ContainerStateTerminated) -> ExitReason {
         ExitReason::Completed,
         ExitReason::OOMKilled,
         ExitReason::StartError,
+        ExitReason::RestartingAllContainers,
     ];
     let told = ended.reason.as_deref().unwrap_or_default();
     let known = reasons.into_iter().find(|reason| reason.as_str() == told);

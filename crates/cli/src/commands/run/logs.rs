@@ -82,6 +82,7 @@ impl ContainerLogs {
             | LineBody::Signal { .. }
             | LineBody::GraceExceeded { .. }
             | LineBody::Backoff { .. }
+            | LineBody::RestartAllContainers { .. }
             | LineBody::Phase { .. }
             | LineBody::Deleted
             | LineBody::AgentRestarted

@@ -144,6 +144,7 @@ impl PodState {
             | LineBody::GraceExceeded { .. }
             | LineBody::Exited { .. }
             | LineBody::Backoff { .. }
+            | LineBody::RestartAllContainers { .. }
             | LineBody::AgentRestarted => {}
         }
     }
@@ -235,6 +236,7 @@ impl ContainerState {
             LineBody::Hook { .. }
             | LineBody::Signal { .. }
             | LineBody::GraceExceeded { .. }
+            | LineBody::RestartAllContainers { .. }
             | LineBody::Phase { .. }
             | LineBody::Deleted
             | LineBody::AgentRestarted => {}

@@ -94,6 +94,7 @@ impl TextFormatter {
             | LineBody::GraceExceeded { .. }
             | LineBody::Exited { .. }
             | LineBody::Backoff { .. }
+            | LineBody::RestartAllContainers { .. }
             | LineBody::Phase { .. }
             | LineBody::Deleted
             | LineBody::AgentRestarted

@@ -8,7 +8,7 @@ use super::{Container, Running, Stage};
 use crate::backoff::{Decided, Ends};
 use crate::io::{Action, Exit};
 use crate::line::{ExitReason, KillReason, LineBody};
-use crate::plan::{ProbeKind, RestartPolicy, Role};
+use crate::plan::{ProbeKind, RestartAction, RestartPolicy, Role};
 use crate::scope::Scope;
 use crate::status::Terminated;
 use crate::termination::{KillOrder, MINIMUM_GRACE, Termination};
@@ -25,7 +25,8 @@ impl Container {
         if let Some(termination) = &mut running.termination {
             termination.join(scope, &order);
         } else {
-            let pre_stop = running.life.plan.pre_stop;
+            let has_time = order.reason != KillReason::AllContainersRestarting;
+            let pre_stop = running.life.plan.pre_stop.filter(|_| has_time);
             let mut termination = Termination::begin(scope, order, pre_stop);
             if running.signal_unhandled {
                 termination.expect_nothing_of_signal();
@@ -98,6 +99,7 @@ impl Container {
         let stopped = termination.map(|termination| termination.exited(scope, exit));
         let reason = match exit.code {
             _ if exit.oom_killed => ExitReason::OOMKilled,
+            _ if cause == Some(KillReason::AllContainersRestarting) => ExitReason::RestartingAllContainers,
             0 => ExitReason::Completed,
             _ => ExitReason::Error,
         };
@@ -156,6 +158,7 @@ impl Container {
                 | KillReason::Deadline
                 | KillReason::SandboxChanged
                 | KillReason::Restarted
+                | KillReason::AllContainersRestarting
                 | KillReason::PostStartHook
                 | KillReason::Completed,
             )
@@ -182,6 +185,11 @@ impl Container {
         }
     }
 
+    /// Whether this end of a life restarts all containers of the pod.
+    pub(crate) fn restarts_all_after(&self, ended: EndedBy) -> bool {
+        self.plan.action_after(ended.code) == Some(RestartAction::RestartAllContainers)
+    }
+
     pub(super) fn restarts_after(&self, ended: EndedBy) -> bool {
         // Whoever changes an image or asks for a restart wants it to run, whatever the policy says about exits; and so does
         // who started a pod whose machine went down under it.
@@ -191,12 +199,8 @@ impl Container {
         ) {
             return true;
         }
-        if self
-            .plan
-            .restart_rules
-            .iter()
-            .any(|rule| rule.applies_to(ended.code))
-        {
+        // Either action restarts this container.
+        if self.plan.action_after(ended.code).is_some() {
             return true;
         }
         let condemned = matches!(
@@ -243,8 +247,8 @@ impl Container {
         }
     }
 
-    /// Ends the wait for whatever it waits for, until a new sandbox is there.
-    pub(crate) fn wait_for_sandbox(&mut self) {
+    /// Ends the wait for whatever it waits for, until its turn in the pod comes again.
+    pub(crate) fn wait_for_turn(&mut self) {
         if !self.is_alive() && !self.is_finished() {
             self.stage = Stage::Pending;
         }
@@ -257,14 +261,14 @@ impl Container {
         self.stage = Stage::Finished;
     }
 
-    /// Takes a life that was created but must not start before there is a new sandbox.
+    /// Takes a life that was created but must not start before its turn comes again.
     pub(crate) fn put_off(&mut self, scope: &mut Scope<'_>) {
         let life = scope.life;
         scope.act(Action::Remove { life });
         self.stage = Stage::Pending;
     }
 
-    /// Back to its first turn, for a new sandbox.
+    /// Back to its first turn.
     pub(crate) fn reset(&mut self) {
         self.stage = Stage::Pending;
         self.was_started = false;

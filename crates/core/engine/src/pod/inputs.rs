@@ -189,7 +189,8 @@ impl PodMachine {
     ) {
         // An agent that stood still learns of the container before it sees to the deadline that has passed.
         let is_late = self.active_until().is_some_and(|deadline| deadline <= now);
-        let (ending, awaits_boot) = (self.end.is_some() || is_late, self.awaits_boot);
+        let ending = self.end.is_some() || is_late;
+        let put_off = self.awaits_boot || self.is_restarting(life.container);
         let older = self.containers.get(life.container);
         if let Some(older) = older.and_then(|it| it.outdated_by(life)) {
             let exit = Exit {
@@ -204,7 +205,7 @@ impl PodMachine {
         self.with_life(now, life, out, |it, scope| {
             it.created(scope, Arc::clone(id), stop_signal);
             if matches!(it.stage(), Stage::Starting(created) if created.attempt == scope.life.attempt) {
-                if awaits_boot {
+                if put_off {
                     it.put_off(scope);
                 } else if ending {
                     it.abandon(scope);
@@ -239,8 +240,14 @@ impl PodMachine {
             self.containers[life.container].give_up();
             return;
         }
+        if self.containers[life.container].restarts_all_after(ended) {
+            self.restart_all(now, life.container, ended.code, out);
+        }
         if self.sandbox == Sandbox::Lost || self.awaits_boot {
             self.containers[life.container].after_end_without_sandbox(ended);
+            return;
+        }
+        if self.is_restarting(life.container) {
             return;
         }
         let Identity { namespace, name, uid } = &self.identity;

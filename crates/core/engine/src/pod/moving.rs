@@ -44,6 +44,7 @@ impl PodMachine {
             Sandbox::Absent => self.run_sandbox(out),
             // One that was stopped although the pod stays was stopped for a shutdown that is over.
             Sandbox::Lost | Sandbox::Stopped => self.recover_sandbox(out),
+            Sandbox::Ready if self.restarting_after.is_some() => self.step_restart(now, out),
             Sandbox::Ready => self.replace_image(now, out) || self.step_containers(now, out),
             Sandbox::Starting | Sandbox::Failed { .. } | Sandbox::Stopping => false,
         }
@@ -66,6 +67,7 @@ impl PodMachine {
             .containers
             .iter()
             .any(|it| it.role() == Role::Main && !it.is_finished());
+        self.reset_for_restart();
         for container in &mut self.containers {
             if !container.is_finished() || (redo && container.role() == Role::Init) {
                 container.reset();

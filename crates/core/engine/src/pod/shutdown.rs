@@ -51,7 +51,7 @@ impl PodMachine {
         };
         self.with(now, ix, out, |it, scope| {
             if !it.kill(scope, order) {
-                it.wait_for_sandbox();
+                it.wait_for_turn();
             }
         });
     }
@@ -67,7 +67,7 @@ impl PodMachine {
                 self.stop_for_shutdown(now, ix, grace, out);
                 return true;
             }
-            self.containers[ix].wait_for_sandbox();
+            self.containers[ix].wait_for_turn();
             if self.containers[ix].role() == Role::Sidecar && self.is_turn_of(ix) {
                 advanced |= self.with(now, ix, out, Container::take_turn).unwrap_or(false);
             }

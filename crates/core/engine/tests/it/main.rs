@@ -3,6 +3,7 @@
 mod driven;
 mod image_change;
 mod pod;
+mod restart_all;
 mod shutdown;
 mod transitions;
 mod worker_vectors;

@@ -2,8 +2,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use pulselet_engine::plan::{
-    ContainerPlan, ExitCodeMatch, Handler, HookPlan, PodPlan, ProbeKind, ProbePlan, RestartPolicy, Role,
-    Settings,
+    ContainerPlan, ExitCodeMatch, Handler, HookPlan, PodPlan, ProbeKind, ProbePlan, RestartAction,
+    RestartPolicy, Role, Settings,
 };
 use pulselet_engine::time::Span;
 use pulselet_model::{Gate, GateSet};
@@ -192,7 +192,10 @@ fn init_containers_come_first_and_only_sidecars_among_them_are_probed() {
 fn hooks_rules_and_limits_are_carried_over() {
     let mut spec = one_container(&json!({
         "restartPolicy": "Never",
-        "restartPolicyRules": [{"action": "Restart", "exitCodes": {"operator": "NotIn", "values": [0, 3]}}],
+        "restartPolicyRules": [
+            {"action": "Restart", "exitCodes": {"operator": "In", "values": [5]}},
+            {"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0, 3]}},
+        ],
         "lifecycle": {"postStart": {"exec": {"command": ["true"]}}, "preStop": {"sleep": {"seconds": 5}}},
     }));
     spec["terminationGracePeriodSeconds"] = 45.into();
@@ -205,8 +208,17 @@ fn hooks_rules_and_limits_are_carried_over() {
     let container = &plan.containers[0];
     assert_eq!(container.post_start, Some(HookPlan::Run));
     assert_eq!(container.pre_stop, Some(HookPlan::Sleep(Span::from_secs(5))));
-    assert_eq!(container.restart_rules[0].matches, ExitCodeMatch::NotIn);
-    assert!(container.restart_rules[0].applies_to(1) && !container.restart_rules[0].applies_to(3));
+    assert_eq!(container.restart_rules[1].matches, ExitCodeMatch::NotIn);
+    assert_eq!(
+        [0, 1, 3, 5].map(|code| container.action_after(code)),
+        [
+            None,
+            Some(RestartAction::RestartAllContainers),
+            None,
+            Some(RestartAction::Restart)
+        ],
+        "the first rule that matches decides"
+    );
 }
 
 #[test]

@@ -147,6 +147,7 @@ impl Record {
             }
             // The agent that waited for these is gone.
             LineBody::AgentRestarted
+            | LineBody::RestartAllContainers { .. }
             | LineBody::GraceExceeded { .. }
             | LineBody::Hook { .. }
             | LineBody::Phase { .. }

@@ -30,6 +30,7 @@ pub mod style {
             LineBody::Unready
             | LineBody::Signal { .. }
             | LineBody::Backoff { .. }
+            | LineBody::RestartAllContainers { .. }
             | LineBody::Warning { .. }
             | LineBody::AgentRestarted => YELLOW,
             LineBody::Phase { .. } | LineBody::Deleted => BOLD,
@@ -132,6 +133,9 @@ pub fn describe(body: &LineBody) -> String {
             text
         }
         LineBody::Backoff { seconds } => format!("back-off: restarts in {}", measured(*seconds)),
+        LineBody::RestartAllContainers { exit_code } => {
+            format!("all containers restart: exit code {exit_code}")
+        }
         LineBody::Phase { phase } => phase.as_str().to_owned(),
         LineBody::Deleted => "deleted".to_owned(),
         LineBody::AgentRestarted => "agent restarted".to_owned(),
@@ -181,6 +185,7 @@ pub const fn reason(reason: KillReason) -> &'static str {
         KillReason::SandboxChanged => "sandbox changed",
         KillReason::ImageChanged => "image changed",
         KillReason::Restarted => "restart asked for",
+        KillReason::AllContainersRestarting => "all containers restart",
         KillReason::PostStartHook => "postStart hook failed",
         KillReason::Completed => "pod completed",
     }

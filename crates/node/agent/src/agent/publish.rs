@@ -212,6 +212,9 @@ fn log(entry: &PodEntry, line: &Line) {
         LineBody::Backoff { seconds } => {
             span().in_scope(|| tracing::info!(%seconds, "the container waits before its next start"));
         }
+        LineBody::RestartAllContainers { exit_code } => {
+            span().in_scope(|| tracing::info!(exit_code, "all containers restart"));
+        }
         LineBody::Created { .. }
         | LineBody::Probe { .. }
         | LineBody::Started

@@ -149,6 +149,7 @@ const fn ends_pod(reason: KillReason) -> bool {
         | KillReason::SandboxChanged
         | KillReason::ImageChanged
         | KillReason::Restarted
+        | KillReason::AllContainersRestarting
         | KillReason::PostStartHook => false,
     }
 }

@@ -410,6 +410,7 @@ const fn reason_label(reason: KillReason) -> &'static str {
         KillReason::SandboxChanged => "sandboxChanged",
         KillReason::ImageChanged => "imageChanged",
         KillReason::Restarted => "restarted",
+        KillReason::AllContainersRestarting => "allContainersRestarting",
         KillReason::PostStartHook => "postStartHook",
         KillReason::Completed => "completed",
     }

@@ -165,6 +165,7 @@ impl History {
             LineBody::Hook { .. }
             | LineBody::Signal { .. }
             | LineBody::GraceExceeded { .. }
+            | LineBody::RestartAllContainers { .. }
             | LineBody::Backoff { .. } => self.go_on(container, line, to_json, false),
             LineBody::Probe {
                 kind: ProbeKind::Readiness,
