@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::ResourceRequirements;
+use k8s_openapi::api::core::v1::{ContainerRestartRule, ResourceRequirements};
 
 use super::probe::{validate_lifecycle, validate_liveness, validate_readiness, validate_startup};
 use super::volume::VolumeNames;
@@ -61,7 +61,7 @@ pub(super) fn validate_init_containers(
         let list = path;
         let path = path.index(index);
         validate_common(errors, container, volumes, path, context);
-        validate_restart_policy(errors, container, path);
+        validate_init_restart_policy(errors, container, path);
         if names.contains(container.name.as_str()) {
             errors.duplicate(path.child("name"), &container.name);
         } else if !container.name.is_empty() {
@@ -268,16 +268,22 @@ fn forbid_health(errors: &mut Errors, container: &Container, path: Path<'_>, det
     }
 }
 
+const RULES_NEED_A_POLICY: &str = "must specify restartPolicy when restart rules are used";
+
+/// Without a restart policy the rules of an init container are not read, unlike those of a regular container.
+fn validate_init_restart_policy(errors: &mut Errors, container: &Container, path: Path<'_>) {
+    if container.restart_policy.is_some() {
+        validate_restart_policy(errors, container, path);
+    } else if !container.restart_policy_rules.is_empty() {
+        errors.required(path.child("restartPolicy"), RULES_NEED_A_POLICY);
+    }
+}
+
 fn validate_restart_policy(errors: &mut Errors, container: &Container, path: Path<'_>) {
     let rules = &container.restart_policy_rules;
     match container.restart_policy.as_deref() {
         None if rules.is_empty() => return,
-        None => {
-            errors.required(
-                path.child("restartPolicy"),
-                "must specify restartPolicy when restart rules are used",
-            );
-        }
+        None => errors.required(path.child("restartPolicy"), RULES_NEED_A_POLICY),
         Some("Always" | "Never" | "OnFailure") => {}
         Some(policy) => errors.not_supported(
             path.child("restartPolicy"),
@@ -290,24 +296,28 @@ fn validate_restart_policy(errors: &mut Errors, container: &Container, path: Pat
         errors.too_many(path, rules.len(), MAX_RESTART_RULES);
     }
     for (index, rule) in rules.iter().enumerate() {
-        let path = path.index(index);
-        one_of(errors, path.child("action"), &rule.action, &["Restart"]);
-        let Some(exit_codes) = &rule.exit_codes else {
-            errors.required(path.child("exitCodes"), "must be specified");
-            continue;
-        };
-        let path = path.child("exitCodes");
-        one_of(
-            errors,
-            path.child("operator"),
-            &exit_codes.operator,
-            &["In", "NotIn"],
-        );
-        match exit_codes.values.as_deref().unwrap_or_default().len() {
-            0 => errors.required(path.child("values"), "must have at least one value"),
-            count if count > MAX_EXIT_CODES => errors.too_many(path.child("values"), count, MAX_EXIT_CODES),
-            _ => {}
-        }
+        validate_restart_rule(errors, rule, path.index(index));
+    }
+}
+
+/// Empty values are "not supported" here, and a list of exit codes may be empty.
+fn validate_restart_rule(errors: &mut Errors, rule: &ContainerRestartRule, path: Path<'_>) {
+    const ACTIONS: [&str; 2] = ["Restart", "RestartAllContainers"];
+    const OPERATORS: [&str; 2] = ["In", "NotIn"];
+    if !ACTIONS.contains(&rule.action.as_str()) {
+        errors.not_supported(path.child("action"), &rule.action, &ACTIONS);
+    }
+    let path = path.child("exitCodes");
+    let Some(exit_codes) = &rule.exit_codes else {
+        errors.required(path, "must be specified");
+        return;
+    };
+    if !OPERATORS.contains(&exit_codes.operator.as_str()) {
+        errors.not_supported(path.child("operator"), &exit_codes.operator, &OPERATORS);
+    }
+    let count = exit_codes.values.as_deref().unwrap_or_default().len();
+    if count > MAX_EXIT_CODES {
+        errors.too_many(path.child("values"), count, MAX_EXIT_CODES);
     }
 }
 

@@ -272,11 +272,74 @@ fn restart_rules_of_a_container() {
         "restartPolicyRules: [{action: Stop}, {action: Restart, exitCodes: {operator: Is, values: []}}]",
         &[
             "spec.containers[0].restartPolicy: Required value: must specify restartPolicy when restart rules are used",
-            "spec.containers[0].restartPolicyRules[0].action: Unsupported value: \"Stop\": supported values: \"Restart\"",
+            "spec.containers[0].restartPolicyRules[0].action: Unsupported value: \"Stop\": supported values: \"Restart\", \
+             \"RestartAllContainers\"",
             "spec.containers[0].restartPolicyRules[0].exitCodes: Required value: must be specified",
             "spec.containers[0].restartPolicyRules[1].exitCodes.operator: Unsupported value: \"Is\": supported values: \
              \"In\", \"NotIn\"",
-            "spec.containers[0].restartPolicyRules[1].exitCodes.values: Required value: must have at least one value",
+        ],
+    );
+    check(
+        "",
+        "restartPolicy: Never, restartPolicyRules: [{exitCodes: {values: [1]}}]",
+        &[
+            "spec.containers[0].restartPolicyRules[0].action: Unsupported value: \"\": supported values: \"Restart\", \
+             \"RestartAllContainers\"",
+            "spec.containers[0].restartPolicyRules[0].exitCodes.operator: Unsupported value: \"\": supported values: \
+             \"In\", \"NotIn\"",
+        ],
+    );
+    let many = vec!["{action: Restart, exitCodes: {operator: In, values: [1]}}"; 21].join(", ");
+    check(
+        "",
+        &format!("restartPolicy: Never, restartPolicyRules: [{many}]"),
+        &["spec.containers[0].restartPolicyRules: Too many: 21: must have at most 20 items"],
+    );
+    let codes = vec!["1"; 256].join(", ");
+    check(
+        "",
+        &format!(
+            "restartPolicy: Never, restartPolicyRules: [{{action: RestartAllContainers, exitCodes: {{operator: In, \
+             values: [{codes}]}}}}]"
+        ),
+        &[
+            "spec.containers[0].restartPolicyRules[0].exitCodes.values: Too many: 256: must have at most 255 items",
+        ],
+    );
+}
+
+#[test]
+fn all_containers_restart_by_a_rule_of_any_container() {
+    let rules =
+        "restartPolicyRules: [{action: RestartAllContainers, exitCodes: {operator: NotIn, values: []}}]";
+    for policy in ["Always", "OnFailure", "Never"] {
+        let rules = format!("restartPolicy: {policy}, {rules}");
+        check("", &rules, &[]);
+        check(
+            &format!("initContainers: [{{name: i, image: i, {rules}}}]"),
+            "",
+            &[],
+        );
+    }
+}
+
+#[test]
+fn rules_of_an_init_container_need_its_restart_policy() {
+    // The rules of a regular container are judged without it too.
+    check(
+        "initContainers: [{name: i, image: i, restartPolicyRules: [{action: Stop}]}]",
+        "",
+        &[
+            "spec.initContainers[0].restartPolicy: Required value: must specify restartPolicy when restart rules are used",
+        ],
+    );
+    check(
+        "initContainers: [{name: i, image: i, restartPolicy: Always, restartPolicyRules: [{action: Stop}]}]",
+        "",
+        &[
+            "spec.initContainers[0].restartPolicyRules[0].action: Unsupported value: \"Stop\": supported values: \
+             \"Restart\", \"RestartAllContainers\"",
+            "spec.initContainers[0].restartPolicyRules[0].exitCodes: Required value: must be specified",
         ],
     );
 }

@@ -602,3 +602,98 @@ containers:
 - {name: other, image: x, readinessProbe: {httpGet: {port: 80}, periodSeconds: 10}}",
     "containers: {app: {lives: [{failsAt: 15s, stopsIn: 4s}, {}]}}"
 );
+
+// rules that restart all containers
+
+/// A pod of every role, whose main container restarts all of them by exit code 42.
+const ALL_ROLES: &str = "
+restartPolicy: Never
+terminationGracePeriodSeconds: 30
+initContainers:
+- {name: setup, image: x}
+- {name: proxy, image: x, restartPolicy: Always, lifecycle: {preStop: {sleep: {seconds: 5}}}}
+containers:
+- name: app
+  image: x
+  restartPolicy: Never
+  restartPolicyRules:
+  - {action: Restart, exitCodes: {operator: In, values: [7]}}
+  - {action: RestartAllContainers, exitCodes: {operator: NotIn, values: [0, 3]}}
+- {name: other, image: x, lifecycle: {preStop: {sleep: {seconds: 5}}}}";
+
+scenario!(
+    /// No hook runs, the sidecar stops last, and the pod begins with its init container.
+    all_containers_restart_by_a_rule, "40s", ALL_ROLES,
+    "containers: {setup: {lives: [{exitsAt: 1s}]}, app: {lives: [{exitsAt: 10s, exitCode: 42}, {}]},
+      other: {lives: [{stopsIn: 1s}, {}]}}"
+);
+scenario!(
+    /// A container that does not end has two seconds.
+    all_containers_restart_after_the_least_grace, "40s", ALL_ROLES,
+    "containers: {setup: {lives: [{exitsAt: 1s}]}, app: {lives: [{exitsAt: 10s, exitCode: 42}, {}]},
+      other: {lives: [{stopsIn: 1h}, {}]}}"
+);
+scenario!(
+    /// The first rule that matches decides, and without one the restart policy does.
+    a_rule_for_one_container_comes_first, "60s", ALL_ROLES,
+    "containers: {setup: {lives: [{exitsAt: 1s}]}, app: {lives: [{exitsAt: 5s, exitCode: 7}, {exitsAt: 5s, exitCode: 3}]}}"
+);
+scenario!(
+    /// A container that waits for its back-off, and another that has finished, begin again.
+    waiting_and_finished_containers_restart_too, "60s",
+    "
+restartPolicy: OnFailure
+containers:
+- {name: done, image: x}
+- {name: failing, image: x}
+- name: app
+  image: x
+  restartPolicy: Never
+  restartPolicyRules: [{action: RestartAllContainers, exitCodes: {operator: In, values: [42]}}]",
+    "containers: {done: {lives: [{exitsAt: 1s}, {}]}, failing: {lives: [{exitsAt: 1s, exitCode: 1}, {exitsAt: 1s, exitCode: 1}, {}]},
+      app: {lives: [{exitsAt: 5s, exitCode: 42}, {}]}}"
+);
+scenario!(
+    /// The sidecar that was up ends with it, and there is no back-off.
+    an_init_container_restarts_all, "30s",
+    "
+initContainers:
+- {name: proxy, image: x, restartPolicy: Always}
+- name: setup
+  image: x
+  restartPolicy: OnFailure
+  restartPolicyRules: [{action: RestartAllContainers, exitCodes: {operator: In, values: [42]}}]
+containers: [{name: app, image: x}]",
+    "containers: {setup: {lives: [{exitsAt: 2s, exitCode: 42}, {exitsAt: 2s, exitCode: 42}, {exitsAt: 2s}]}}"
+);
+scenario!(
+    a_sidecar_restarts_all,
+    "30s",
+    "
+initContainers:
+- name: proxy
+  image: x
+  restartPolicy: Always
+  restartPolicyRules: [{action: RestartAllContainers, exitCodes: {operator: In, values: [42]}}]
+containers: [{name: app, image: x}]",
+    "containers: {proxy: {lives: [{exitsAt: 10s, exitCode: 42}, {}]}}"
+);
+scenario!(
+    /// A container that its probe condemned counts by its exit code.
+    a_condemned_container_restarts_all, "60s",
+    "
+containers:
+- name: app
+  image: x
+  restartPolicy: Always
+  restartPolicyRules: [{action: RestartAllContainers, exitCodes: {operator: NotIn, values: [1]}}]
+  livenessProbe: {httpGet: {port: 80}, periodSeconds: 10, failureThreshold: 1}
+- {name: other, image: x}",
+    "containers: {app: {lives: [{failsAt: 15s}, {}]}}"
+);
+scenario!(
+    /// A pod that is deleted while its containers end does not begin again.
+    a_deleted_pod_does_not_restart, "60s", ALL_ROLES,
+    "{containers: {setup: {lives: [{exitsAt: 1s}]}, app: {lives: [{exitsAt: 10s, exitCode: 42}, {}]},
+      other: {lives: [{stopsIn: 1h}, {}]}}, deleteAt: 12s}"
+);

@@ -11,6 +11,8 @@ use pulselet_sim::oracle::{Oracles, Punctuality, Violation};
 use pulselet_sim::trial::{self, Broken, event_lines, shrink, try_case};
 use pulselet_sim::{Scenario, Simulation};
 
+use pulselet_model::openapi::api::core::v1::{ContainerRestartRule, ContainerRestartRuleOnExitCodes};
+
 use crate::stage::Stage;
 
 const THREADS: NonZero<usize> = NonZero::new(2).expect("not zero");
@@ -182,4 +184,29 @@ fn a_failing_case_is_cut_down_to_its_core() {
     assert!(small.pod.spec.init_containers.is_empty() && small.pod.spec.containers[0].lifecycle.is_none());
     assert_eq!((small.scenario.deletes.len(), &small.scenario.evict), (1, &None));
     assert_eq!(small.faults, FaultPlan::default());
+}
+
+/// Random pods, each with a container that restarts all of them when it fails.
+#[test]
+fn seeds_hold_with_a_rule_that_restarts_all() {
+    let rule = ContainerRestartRule {
+        action: "RestartAllContainers".to_owned(),
+        exit_codes: Some(ContainerRestartRuleOnExitCodes {
+            operator: "NotIn".to_owned(),
+            values: Some(vec![0]),
+        }),
+    };
+    for seed in 0..1_500 {
+        let mut case = Case::random(seed);
+        let spec = &mut case.pod.spec;
+        let count = spec.init_containers.len() + spec.containers.len();
+        let place = usize::try_from(seed).expect("it fits") % count;
+        let mut containers = spec.init_containers.iter_mut().chain(&mut spec.containers);
+        let container = containers.nth(place).expect("it is one of them");
+        container.restart_policy.get_or_insert_with(|| "Never".to_owned());
+        container.restart_policy_rules = vec![rule.clone()];
+        if let Err(broken) = try_case(&case) {
+            panic!("seed {seed}: {}\n{case}", broken.violation);
+        }
+    }
 }
