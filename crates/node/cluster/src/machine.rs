@@ -14,6 +14,14 @@ use serde_json::{Value, json};
 
 /// How long the runtime may take to say that it is well.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
+/// The features that a kubelet declares and this node has, in the order of their names. Not here are the resize of init
+/// containers that are no sidecars and that of a pod's own resources, which the API forbids, and user namespaces on the
+/// host's network.
+const DECLARED_FEATURES: [&str; 2] = [
+    "ExtendWebSocketsToKubelet",
+    "RestartAllContainersOnContainerExits",
+];
+
 /// The machine and what watches over it.
 #[derive(Clone, Debug)]
 pub struct Machine {
@@ -55,6 +63,7 @@ impl Machine {
             "conditions": self.conditions(pressure, goes_down).await,
             "nodeInfo": node_info(&runtime),
             "daemonEndpoints": {"kubeletEndpoint": {"Port": self.endpoint.port()}},
+            "declaredFeatures": DECLARED_FEATURES,
         })
     }
 

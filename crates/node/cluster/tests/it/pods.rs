@@ -60,6 +60,13 @@ async fn a_node_registers_and_renews_its_lease() {
         node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"],
         10250
     );
+    assert_eq!(
+        node["status"]["declaredFeatures"],
+        json!([
+            "ExtendWebSocketsToKubelet",
+            "RestartAllContainersOnContainerExits"
+        ])
+    );
     assert_eq!(condition(&node, "MemoryPressure"), "False");
     let info = &node["status"]["nodeInfo"];
     assert!(
