@@ -95,7 +95,7 @@ fn fill_number(field: &mut i32, default: i32) {
     }
 }
 
-fn set_container_defaults(container: &mut Container) {
+pub(crate) fn set_container_defaults(container: &mut Container) {
     let pull_policy = default_pull_policy(&container.image);
     fill(&mut container.image_pull_policy, pull_policy);
     fill(&mut container.termination_message_path, "/dev/termination-log");

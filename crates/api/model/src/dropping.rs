@@ -11,7 +11,9 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::Value;
 
+use crate::defaults::set_container_defaults;
 use crate::gates::{Gate, GateSet};
 use crate::pod::{Container, Pod, PodSpec};
 use crate::probe::{Lifecycle, Probe};
@@ -196,21 +198,37 @@ pub fn gates_in_use(pod: &Pod) -> GateSet {
 
 /// Puts back into an update what the gates hide from its author, and says what the author set in vain.
 pub(crate) fn keep_hidden(new: &mut PodSpec, old: &PodSpec, at: &str, gates: GateSet) -> Vec<Warning> {
+    let mut dropped = Vec::new();
     if gates == GateSet::ALL {
-        return Vec::new();
+        return dropped;
     }
-    let sent = new.clone();
-    let dropped = drop_disabled(new, at, gates);
     let stored = containers_by_name(old);
-    for_each_container(new, |_, _, container| {
+    for_each_container(new, |list, index, container| {
+        let sent = container.clone();
+        let mut stripped = strip_container(container, gates);
         if let Some(old) = stored.get(container.name.as_str()) {
             for gate in Gate::ALL.into_iter().filter(|gate| !gates.enabled(*gate)) {
                 restore(container, old, gate);
             }
+            // A value that is stored as it was sent is not lost.
+            let is_lost = |field: &str| field_of(&sent, field) != field_of(container, field);
+            stripped.retain(|(field, _)| is_lost(field));
         }
+        let lost = stripped.into_iter().map(|(field, gate)| Warning::Dropped {
+            field: format!("{at}.{list}[{index}].{field}"),
+            gate,
+        });
+        dropped.extend(lost);
     });
-    // Nobody needs to know that something was dropped which is stored just as it was sent.
-    if *new == sent { Vec::new() } else { dropped }
+    dropped
+}
+
+/// The value of a field that a gate governs, with its defaults.
+fn field_of(container: &Container, field: &str) -> Option<Value> {
+    let mut container = container.clone();
+    set_container_defaults(&mut container);
+    let value = serde_json::to_value(&container).expect("a container has string keys only");
+    value.pointer(&format!("/{}", field.replace('.', "/"))).cloned()
 }
 
 fn for_each_container(spec: &mut PodSpec, mut visit: impl FnMut(&str, usize, &mut Container)) {

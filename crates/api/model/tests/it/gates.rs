@@ -165,6 +165,51 @@ fn a_stop_signal_is_refused_while_its_gate_is_off() {
     );
 }
 
+/// Each field by itself: of those that are sent while their gates are off, the stored values draw no warning.
+#[test]
+fn a_hidden_value_sent_as_it_is_stored_draws_no_warning() {
+    let (stored, _) = create(EVERYTHING, GateSet::ALL);
+    let warned = |container: &str| -> Vec<String> {
+        let admission = admit_update(&stored, pod(container), Profile::Pulselet, GateSet::NONE);
+        let admission = admission.expect("the update is accepted");
+        assert_eq!(admission.pod.spec, stored.spec, "the store keeps its values");
+        let fields = admission
+            .warnings
+            .iter()
+            .map(|warning| warning.field().to_owned());
+        fields.collect()
+    };
+    let probes =
+        "livenessProbe: {tcpSocket: {port: 80}LIVENESS}, readinessProbe: {tcpSocket: {port: 80}READINESS}";
+    let sent = |signal: &str, liveness: &str, readiness: &str| {
+        let probes = probes
+            .replace("LIVENESS", liveness)
+            .replace("READINESS", readiness);
+        warned(&format!("{signal}{probes}"))
+    };
+    assert_eq!(sent("lifecycle: {stopSignal: SIGUSR1}, ", "", ""), [""; 0]);
+    assert_eq!(
+        sent(
+            "",
+            ", terminationGracePeriodSeconds: 7",
+            ", periodMilliseconds: 250"
+        ),
+        [""; 0]
+    );
+    // Defaults that were left out make no other startup probe.
+    let startup = "startupProbe: {tcpSocket: {port: 80}, terminationGracePeriodSeconds: 5, periodSeconds: 1, \
+                   periodMilliseconds: -500}, ";
+    assert_eq!(sent(startup, "", ""), [""; 0]);
+    assert_eq!(
+        sent(
+            "",
+            ", terminationGracePeriodSeconds: 7",
+            ", periodMilliseconds: 300"
+        ),
+        ["spec.containers[0].readinessProbe.periodMilliseconds"]
+    );
+}
+
 #[test]
 fn a_pod_without_an_api_is_kept_as_it_is() {
     let (whole, _) = create(EVERYTHING, GateSet::ALL);
