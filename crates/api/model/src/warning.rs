@@ -9,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use crate::annotation::{PROBES_ANNOTATION, apply_probes_annotation};
 use crate::gates::Gate;
 use crate::pod::{Container, Pod, PodSpec};
+use crate::probe::Probe;
 use pulselet_schema::Profile;
 use pulselet_vocabulary::Signal;
 
@@ -26,6 +27,14 @@ pub enum Warning {
     },
     /// Two ways of waiting for a slow start, of which only one is in effect.
     StartupWithInitialization { field: String },
+    /// Readiness begins as failed, so no number of failures before the first success changes anything.
+    InitializationOnReadiness { field: String },
+    /// The greater of both thresholds is used until the first success.
+    InitializationRaised {
+        field: String,
+        threshold: i32,
+        failure_threshold: i32,
+    },
     /// Upstream API servers would refuse this.
     SignalWithoutOs { field: String },
     /// The annotation about probes has no effect.
@@ -42,6 +51,8 @@ impl Warning {
             | Self::Ignored { field, .. }
             | Self::GraceAbovePod { field, .. }
             | Self::StartupWithInitialization { field }
+            | Self::InitializationOnReadiness { field }
+            | Self::InitializationRaised { field, .. }
             | Self::SignalWithoutOs { field }
             | Self::BadProbesAnnotation { field, .. }
             | Self::SignalEndsNothing { field, .. } => field,
@@ -71,6 +82,24 @@ impl fmt::Display for Warning {
                 f,
                 "{field}: is set together with a startupProbe; liveness is not probed before the startup probe has \
                  succeeded"
+            ),
+            Self::InitializationOnReadiness { field } => write!(
+                f,
+                "{field}: has no effect; a container is not ready before its first success, whatever the number of \
+                 failures"
+            ),
+            Self::InitializationRaised {
+                field,
+                threshold,
+                failure_threshold,
+            } => write!(
+                f,
+                "{field}: {threshold} is raised to the failureThreshold ({failure_threshold})"
+            ),
+            Self::SignalEndsNothing { field, signal } if !signal.can_be_caught() => write!(
+                f,
+                "{field}: {signal} ends no process and cannot be handled; every stop takes the whole grace period and \
+                 ends with SIGKILL"
             ),
             Self::SignalEndsNothing { field, signal } => write!(
                 f,
@@ -158,16 +187,41 @@ fn container_warnings(
             });
         }
     }
-    let initialization = container
-        .liveness_probe
-        .as_ref()
-        .map_or(0, |probe| probe.initialization_failure_threshold);
-    if container.startup_probe.is_some() && initialization != 0 {
-        let field = path("livenessProbe.initializationFailureThreshold");
-        warnings.push(Warning::StartupWithInitialization { field });
-    }
+    initialization_warnings(warnings, container, path);
     if profile == Profile::Pulselet {
         signal_warnings(warnings, spec, container, path);
+    }
+}
+
+fn initialization_warnings(
+    warnings: &mut Vec<Warning>,
+    container: &Container,
+    path: &dyn Fn(&str) -> String,
+) {
+    let sets = |probe: &&Probe| probe.initialization_failure_threshold != 0;
+    if let Some(probe) = container.liveness_probe.as_ref().filter(sets) {
+        let field = path("livenessProbe.initializationFailureThreshold");
+        let (threshold, failure_threshold) =
+            (probe.initialization_failure_threshold, probe.failure_threshold);
+        if container.startup_probe.is_some() {
+            let field = field.clone();
+            warnings.push(Warning::StartupWithInitialization { field });
+        }
+        if threshold < failure_threshold {
+            warnings.push(Warning::InitializationRaised {
+                field,
+                threshold,
+                failure_threshold,
+            });
+        }
+    }
+    if container
+        .readiness_probe
+        .as_ref()
+        .is_some_and(|probe| sets(&probe))
+    {
+        let field = path("readinessProbe.initializationFailureThreshold");
+        warnings.push(Warning::InitializationOnReadiness { field });
     }
 }
 

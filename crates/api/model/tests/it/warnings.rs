@@ -30,6 +30,13 @@ fn signals_that_end_no_process_are_warned_of() {
           does, every stop takes the whole grace period and ends with SIGKILL"
         ]
     );
+    assert_eq!(
+        warned("SIGSTOP", Profile::Pulselet),
+        [
+            "spec.containers[0].lifecycle.stopSignal: SIGSTOP ends no process and cannot be handled; every stop takes the \
+          whole grace period and ends with SIGKILL"
+        ]
+    );
     for signal in ["SIGSTOP", "SIGCHLD", "SIGCONT", "SIGTSTP", "SIGURG"] {
         assert_eq!(warned(signal, Profile::Pulselet).len(), 1, "{signal}");
         assert_eq!(
@@ -70,6 +77,42 @@ fn two_ways_of_waiting_for_a_slow_start() {
 }
 
 #[test]
+fn an_initial_threshold_of_readiness_has_no_effect() {
+    let probe = |threshold| {
+        format!("readinessProbe: {{tcpSocket: {{port: 80}}, initializationFailureThreshold: {threshold}}}")
+    };
+    for threshold in [2, 20] {
+        assert_eq!(
+            warnings("", &probe(threshold)),
+            [
+                "spec.containers[0].readinessProbe.initializationFailureThreshold: has no effect; a container is not \
+                 ready before its first success, whatever the number of failures"
+            ]
+        );
+    }
+    assert_eq!(warnings("", &probe(0)), [""; 0]);
+}
+
+#[test]
+fn an_initial_threshold_below_the_other_is_raised() {
+    let probe = |threshold| {
+        format!(
+            "livenessProbe: {{tcpSocket: {{port: 80}}, failureThreshold: 5, \
+             initializationFailureThreshold: {threshold}}}"
+        )
+    };
+    assert_eq!(
+        warnings("", &probe(2)),
+        [
+            "spec.containers[0].livenessProbe.initializationFailureThreshold: 2 is raised to the failureThreshold (5)"
+        ]
+    );
+    for threshold in [0, 5, 6] {
+        assert_eq!(warnings("", &probe(threshold)), [""; 0], "{threshold}");
+    }
+}
+
+#[test]
 fn a_stop_signal_without_os() {
     let signal = "lifecycle: {stopSignal: SIGUSR1}";
     let found = warnings("", signal);
@@ -87,6 +130,14 @@ fn situations_of_the_proposals_draw_no_other_warnings() {
         (
             "terminationGracePeriodSeconds: 3600",
             format!("livenessProbe: {{{port}, terminationGracePeriodSeconds: 60}}"),
+        ),
+        // The same as the proposal writes it: the port has a name, and a port of the host.
+        (
+            "terminationGracePeriodSeconds: 3600",
+            "ports: [{name: liveness-port, containerPort: 8080, hostPort: 8080}], livenessProbe: {httpGet: {path: \
+             /healthz, port: liveness-port}, failureThreshold: 1, periodSeconds: 60, \
+             terminationGracePeriodSeconds: 60}"
+                .to_owned(),
         ),
         // A start-up budget of five minutes.
         (

@@ -133,6 +133,10 @@ impl fmt::Display for Advice {
                 "preStop sleeps {sleep}, but a kill by this probe allows {grace} in all: the hook is cut off and \
                  {minimum} are left for the stop signal"
             ),
+            Self::SignalEndsNothing { signal, grace } if !signal.can_be_caught() => write!(
+                f,
+                "{signal} ends no process and cannot be handled: every stop takes {grace} and ends with SIGKILL"
+            ),
             Self::SignalEndsNothing { signal, grace } => write!(
                 f,
                 "{signal} ends no process that does not handle it: unless the program does, every stop takes {grace} \

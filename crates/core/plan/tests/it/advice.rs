@@ -80,6 +80,7 @@ fn a_fast_probe_is_slow_against_a_server_that_hangs() {
 #[test]
 fn a_signal_that_ends_nothing_is_named() {
     insta::assert_snapshot!(advice(&json!({"lifecycle": {"stopSignal": "SIGWINCH"}})), @"container: SIGWINCH ends no process that does not handle it: unless the program does, every stop takes 30 s and ends with SIGKILL");
+    insta::assert_snapshot!(advice(&json!({"lifecycle": {"stopSignal": "SIGSTOP"}})), @"container: SIGSTOP ends no process and cannot be handled: every stop takes 30 s and ends with SIGKILL");
     for signal in ["SIGTERM", "SIGKILL", "SIGUSR1", "SIGRTMIN+3"] {
         assert_eq!(
             advice(&json!({"lifecycle": {"stopSignal": signal}})),

@@ -165,6 +165,7 @@ fn the_grace_comes_from_the_probe_then_the_pod() {
         (stop.grace.as_secs_f64(), stop.from)
     };
     assert_eq!(stop(json!(3600), json!(60)), (60.0, GraceFrom::Probe));
+    assert_eq!(stop(json!(3), json!(8)), (8.0, GraceFrom::Probe));
     assert_eq!(stop(json!(3600), json!(null)), (3600.0, GraceFrom::Pod));
     assert_eq!(stop(json!(null), json!(null)), (2.0, GraceFrom::Minimum));
 }
