@@ -22,4 +22,5 @@ mod revocation;
 mod service_ports;
 mod signing;
 mod store;
+mod templates;
 mod wire;
