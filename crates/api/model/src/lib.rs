@@ -15,6 +15,7 @@ mod dropping;
 mod field;
 pub mod gates;
 pub mod image;
+mod manifest;
 mod object_defaults;
 mod objects;
 pub mod pod;
@@ -40,10 +41,14 @@ pub use admission::{
     Admission, admit_create, admit_ephemeral_containers, admit_local, admit_resize, admit_update,
 };
 pub use annotation::{PROBES_ANNOTATION, ProbesAnnotationError, apply_probes_annotation, probes_annotation};
-pub use decode::{DecodedObject, DecodedPod, ManifestObject, decode_object, decode_pod};
+pub use decode::{
+    DecodedFileObject, DecodedObject, DecodedPod, FileObject, FileReader, ManifestObject, decode_file_object,
+    decode_object, decode_pod,
+};
 pub use dropping::{gates_in_use, hide_disabled, keep_accepted};
 pub use field::{CauseReason, FieldError};
 pub use gates::{Gate, GateError, GateSet};
+pub use manifest::{CompanionKind, admit_companion, admit_file_workload};
 pub use object_defaults::fill as fill_defaults;
 pub use objects::{
     MAX_DATA_BYTES, NODE_PORTS, admit_config_map, admit_secret, data_key_error, data_size_error,
@@ -62,5 +67,5 @@ pub use warning::Warning;
 pub use workload::{
     WorkloadAdmission, WorkloadError, WorkloadKind, admit_workload_create, admit_workload_status,
     admit_workload_update, hide_revision_data, hide_workload, keep_hidden_revision_data,
-    revision_gates_in_use, workload_gates_in_use,
+    revision_gates_in_use, workload_gates_in_use, workload_pod,
 };

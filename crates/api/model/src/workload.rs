@@ -18,6 +18,9 @@ use crate::defaults::set_spec_defaults;
 use crate::dropping::{keep_hidden, new_signals, refuses_signals};
 use crate::field::FieldError;
 use crate::gates::{Gate, GateSet};
+use crate::pod::Pod;
+use crate::qos;
+use crate::status::PodStatus;
 use crate::template::PodTemplateSpec;
 use crate::validation::workload::{self as rules, Workload};
 use crate::validation::{self, SignalRule, SpecRules};
@@ -78,6 +81,15 @@ impl WorkloadKind {
     /// ```
     pub fn from_kind(kind: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|known| known.name() == kind)
+    }
+
+    /// The version in which the kind is served.
+    pub const fn api_version(self) -> &'static str {
+        match self {
+            Self::Deployment | Self::ReplicaSet | Self::StatefulSet | Self::DaemonSet => "apps/v1",
+            Self::Job | Self::CronJob => "batch/v1",
+            Self::ReplicationController | Self::PodTemplate => "v1",
+        }
     }
 
     /// Where the template is, as a JSON pointer.
@@ -245,6 +257,39 @@ pub fn admit_workload_status(kind: WorkloadKind, old: &Value, new: Value) -> Res
     } else {
         Err(WorkloadError::Invalid(errors))
     }
+}
+
+/// A Pod that an admitted object makes: its template, with the name and the namespace of the object.
+///
+/// ```
+/// use pulselet_model::{WorkloadKind, workload_pod};
+/// use serde_json::json;
+///
+/// let template = json!({"metadata": {"labels": {"app": "web"}}, "spec": {"restartPolicy": "Always"}});
+/// let object = json!({"metadata": {"name": "web", "namespace": "shop"}, "spec": {"template": template}});
+/// let pod = workload_pod(WorkloadKind::Deployment, &object).unwrap();
+/// assert_eq!((pod.namespace(), pod.name()), ("shop", "web"));
+/// ```
+pub fn workload_pod(kind: WorkloadKind, object: &Value) -> Result<Pod, WorkloadError> {
+    let found = object.pointer(kind.template_pointer()).cloned();
+    let template = PodTemplateSpec::from_value(found.unwrap_or_else(|| json!({})));
+    let PodTemplateSpec { mut metadata, spec } = template.map_err(WorkloadError::decode(kind))?;
+    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
+    let name = text("/metadata/name").filter(|name| !name.is_empty());
+    metadata.name = name.or_else(|| text("/metadata/generateName")).map(str::to_owned);
+    metadata.namespace = text("/metadata/namespace").map(str::to_owned);
+    metadata.generation = Some(1);
+    let status = PodStatus {
+        phase: "Pending".to_owned(),
+        qos_class: qos::class(&spec).to_owned(),
+        ..PodStatus::default()
+    };
+    Ok(Pod {
+        metadata,
+        spec,
+        status,
+        ..Pod::default()
+    })
 }
 
 /// The gates as a profile has them: fields that upstream lacks do not exist in its profile.

@@ -1,6 +1,9 @@
 //! Strict decoding: what is refused, where it says so, and what bounds hold.
 
-use pulselet_model::{DecodeError, MAX_DOCUMENT_BYTES, Position, Profile, decode_documents, decode_pod};
+use pulselet_model::{
+    DecodeError, FileObject, FileReader, MAX_DOCUMENT_BYTES, Position, Profile, decode_documents,
+    decode_file_object, decode_pod,
+};
 
 use crate::{decode, manifest};
 
@@ -275,4 +278,25 @@ fn octal_modes_mean_what_they_mean_on_kubernetes() {
         pod.spec.volumes[0].secret.as_ref().unwrap().default_mode,
         Some(0o400)
     );
+}
+
+#[test]
+fn kinds_of_other_groups_are_skipped_even_if_they_share_a_name() {
+    for (manifest, skipped) in [
+        ("apiVersion: apps.example.com/v1\nkind: Deployment", true),
+        ("apiVersion: v1\nkind: Deployment", true),
+        ("apiVersion: serving.example.com/v1\nkind: Service", true),
+        ("apiVersion: apps/v1\nkind: Deployment", false),
+        ("apiVersion: v1\nkind: Service", false),
+    ] {
+        let document = decode_documents(manifest.as_bytes()).next();
+        let document = document.expect("a document").expect("it is YAML");
+        let decoded = decode_file_object(&document, Profile::Pulselet, FileReader::Inspector);
+        let object = decoded.object.expect("it is read or skipped");
+        assert_eq!(
+            matches!(object, FileObject::Skipped(_)),
+            skipped,
+            "{manifest}: {object:?}"
+        );
+    }
 }
