@@ -81,7 +81,11 @@ pub(crate) enum Command {
     Api(ApiArgs),
     /// Say whether manifests would be admitted, and what is wrong with those that would not
     #[command(
-        after_help = "Examples:\n  pulselet check pod.yaml\n  pulselet check --profile kubernetes -o json - < pods.json"
+        after_help = "Examples:\n  pulselet check pod.yaml\n  pulselet check --strict deployment.yaml\n  pulselet check \
+                            --profile kubernetes -o json - < pods.json\n\nIt reads Pods, the kinds with a pod template \
+                            (Deployment, ReplicaSet, StatefulSet, DaemonSet, Job, CronJob, ReplicationController, \
+                            PodTemplate), Service, PersistentVolumeClaim, ConfigMap, Secret, ServiceAccount and \
+                            Namespace. Other kinds are skipped with a warning."
     )]
     Check(CheckArgs),
     /// Print a completion script for a shell
@@ -114,7 +118,8 @@ pub(crate) enum Command {
     Exec(ExecArgs),
     /// Say what timing a manifest implies: start-up budget, detection, time to kill, and what to improve
     #[command(
-        after_help = "Examples:\n  pulselet explain pod.yaml\n  pulselet explain pod.yaml --config node.yaml -o json"
+        after_help = "Examples:\n  pulselet explain pod.yaml\n  pulselet explain deployment.yaml --config node.yaml -o \
+                            json\n\nOf a workload such as a Deployment or a Job it explains the pod template."
     )]
     Explain(ExplainArgs),
     /// Show how containers ended: exits and waits, and for a kill the probes that led to it, the grace period, the signal
@@ -182,7 +187,8 @@ pub(crate) enum Command {
     /// Run a manifest on a virtual clock and print what happens
     #[command(
         after_help = "Examples:\n  pulselet simulate pod.yaml --scenario deadlock.yaml --for 1h\n  \
-                            pulselet simulate pod.yaml --scenario deadlock.yaml -o html > timeline.html"
+                            pulselet simulate deployment.yaml --scenario deadlock.yaml -o html > timeline.html\n\nOf a workload \
+                            such as a Deployment or a Job it runs one pod of the template."
     )]
     Simulate(SimulateArgs),
     /// Run pods again that were stopped

@@ -15,12 +15,11 @@ pub(crate) fn complain(source: &Source, verdict: &Verdict) {
     let mut stderr = anstream::stderr().lock();
     // When stderr is gone there is nowhere left to complain to; the exit code still says it.
     let _ = match &verdict.outcome {
-        Outcome::Accepted(admission, places) => admission
-            .warnings
-            .iter()
-            .zip(places)
-            .try_for_each(|(text, at)| warning(&mut stderr, source, text, *at)),
-        Outcome::Object(_) => Ok(()),
+        outcome @ (Outcome::Accepted(..) | Outcome::Workload(..)) => outcome
+            .warnings()
+            .try_for_each(|(text, at)| warning(&mut stderr, source, text, at)),
+        Outcome::Object(_) | Outcome::Companion(_) => Ok(()),
+        Outcome::Skipped(reason) => skipped(&mut stderr, source, reason),
         Outcome::Invalid(errors) => errors
             .iter()
             .try_for_each(|(error, at)| invalid(&mut stderr, source, error, *at)),
@@ -28,6 +27,12 @@ pub(crate) fn complain(source: &Source, verdict: &Verdict) {
             .iter()
             .try_for_each(|error| undecodable(&mut stderr, source, error)),
     };
+}
+
+/// A kind that is not read. The message names it, so that its line adds nothing.
+pub(crate) fn skipped(out: &mut dyn Write, source: &Source, reason: &DecodeError) -> io::Result<()> {
+    place(out, &source.name, reason.at)?;
+    writeln!(out, "{YELLOW}warning{RESET}: {}", reason.message)
 }
 
 pub(crate) fn invalid(

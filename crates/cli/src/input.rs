@@ -1,26 +1,23 @@
-//! Reading manifests: files and stdin, and what admission makes of each object in them.
+//! Reading manifests: files and stdin.
 //!
-//! Reading is bounded and says what it expected. Judging is the same for every command that takes manifests.
+//! Reading is bounded and says what it expected. Judging, in `verdict`, is the same for every command that takes manifests.
+
+mod verdict;
 
 use std::cell::OnceCell;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use pulselet_agent::LocalObject;
-use pulselet_model::{
-    Admission, DecodeErrors, Document, FieldError, GateSet, ManifestObject, Pod, Position, Profile, Warning,
-};
-use pulselet_model::{
-    admit_config_map, admit_create, admit_local, admit_secret, apply_probes_annotation, decode_documents,
-    decode_object, probes_annotation,
-};
+use pulselet_model::{Profile, decode_documents};
 
 use crate::exit::Failure;
+use verdict::judge;
+pub(crate) use verdict::{Gatekeeper, Outcome, Subject, Verdict};
 
 /// Bytes of one file or of stdin. A single document has its own, smaller bound.
 const MAX_INPUT_BYTES: u64 = 512 * 1024 * 1024;
-const EXPECTED: &str = "expected Pod manifests as YAML or JSON";
+const EXPECTED: &str = "expected Kubernetes manifests as YAML or JSON";
 
 /// The bytes of one argument.
 #[derive(Debug)]
@@ -123,94 +120,4 @@ impl Source {
             .ok()
             .map(|line| line.trim_end_matches('\r'))
     }
-}
-
-/// What admission says about one object.
-#[derive(Debug)]
-pub(crate) struct Verdict {
-    pub(crate) document: usize,
-    pub(crate) item: Option<usize>,
-    pub(crate) kind: String,
-    pub(crate) name: String,
-    pub(crate) outcome: Outcome,
-}
-
-#[derive(Debug)]
-pub(crate) enum Outcome {
-    /// The Pod, and the place of the field of each warning.
-    Accepted(Box<Admission>, Vec<Option<Position>>),
-    /// A config map or a secret, for the pods beside it.
-    Object(LocalObject),
-    /// Every error, with the place of the field it is about.
-    Invalid(Vec<(FieldError, Option<Position>)>),
-    Undecodable(DecodeErrors),
-}
-
-/// Who admits a Pod, with its gates.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Gatekeeper {
-    /// An API, which removes or refuses what a closed gate hides.
-    Api(GateSet),
-    /// A node that runs the Pod without an API.
-    Node(GateSet),
-}
-
-fn judge(document: &Document<'_>, profile: Profile, gatekeeper: Gatekeeper) -> Verdict {
-    let decoded = decode_object(document, profile);
-    let outcome = match decoded.object {
-        Ok(ManifestObject::Pod(pod)) => judge_pod(document, *pod, profile, gatekeeper),
-        Ok(ManifestObject::ConfigMap(map)) => object_outcome(document, admit_config_map(*map), |map| {
-            LocalObject::ConfigMap(Box::new(map))
-        }),
-        Ok(ManifestObject::Secret(secret)) => object_outcome(document, admit_secret(*secret), |secret| {
-            LocalObject::Secret(Box::new(secret))
-        }),
-        Err(errors) => Outcome::Undecodable(errors),
-    };
-    Verdict {
-        document: document.index,
-        item: document.item,
-        kind: decoded.kind,
-        name: decoded.name,
-        outcome,
-    }
-}
-
-/// A pod as a node will run it: with the probe fields of its annotation. A bad one is among the warnings.
-fn with_annotation(mut admission: Admission) -> Admission {
-    if let Some(text) = probes_annotation(&admission.pod).map(str::to_owned) {
-        let _ = apply_probes_annotation(&mut admission.pod, &text);
-    }
-    admission
-}
-
-fn judge_pod(document: &Document<'_>, pod: Pod, profile: Profile, gatekeeper: Gatekeeper) -> Outcome {
-    let admitted = match gatekeeper {
-        Gatekeeper::Api(gates) => admit_create(pod, profile, gates),
-        Gatekeeper::Node(gates) => admit_local(pod, profile, gates),
-    };
-    match admitted.map(with_annotation) {
-        Ok(admission) if admission.warnings.is_empty() => Outcome::Accepted(Box::new(admission), Vec::new()),
-        Ok(admission) => {
-            let places = document.locate_all(admission.warnings.iter().map(Warning::field));
-            Outcome::Accepted(Box::new(admission), places)
-        }
-        Err(errors) => invalid(document, errors),
-    }
-}
-
-fn object_outcome<T>(
-    document: &Document<'_>,
-    admitted: Result<T, Vec<FieldError>>,
-    object: impl FnOnce(T) -> LocalObject,
-) -> Outcome {
-    match admitted {
-        Ok(admitted) => Outcome::Object(object(admitted)),
-        Err(errors) => invalid(document, errors),
-    }
-}
-
-fn invalid(document: &Document<'_>, errors: Vec<FieldError>) -> Outcome {
-    let places = document.locate_all(errors.iter().map(|error| error.field.as_str()));
-    Outcome::Invalid(errors.into_iter().zip(places).collect())
 }

@@ -95,7 +95,10 @@ pub fn decode_pod(document: &Document<'_>, profile: Profile) -> DecodedPod {
 
 /// Decodes a document that must be of a kind that a node can use.
 pub fn decode_object(document: &Document<'_>, profile: Profile) -> DecodedObject {
-    let accept = |found: &ObjectType| supports(found, &NODE_KINDS);
+    let accept = |found: &ObjectType| match workload_kind(found) {
+        Some(_) => Err(not_supported("kind", &found.kind, RUN_WORKLOADS)),
+        None => supports(found, &NODE_KINDS),
+    };
     let Decoded {
         object_type,
         name,

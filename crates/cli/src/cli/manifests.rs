@@ -13,6 +13,9 @@ pub(crate) struct CheckArgs {
     /// Whose rules apply
     #[arg(long, value_name = "PROFILE", default_value = "pulselet")]
     pub(crate) profile: ProfileArg,
+    /// Reject kinds that are otherwise skipped with a warning
+    #[arg(long)]
+    pub(crate) strict: bool,
     #[command(flatten)]
     pub(crate) gates: GateArgs,
     #[command(flatten)]
@@ -32,7 +35,7 @@ pub(crate) struct ExplainArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct SimulateArgs {
-    /// A manifest with exactly one Pod: YAML or JSON; `-` is stdin
+    /// A manifest with exactly one Pod or workload: YAML or JSON; `-` is stdin
     #[arg(value_name = "FILE")]
     pub(crate) file: String,
     /// How the containers behave, as YAML; without it all are healthy from their start

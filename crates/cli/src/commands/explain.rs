@@ -2,59 +2,69 @@
 
 use std::io::{self, Write};
 
+use pulselet_agent::pod_name_of;
 use pulselet_engine::line::GraceFrom;
 use pulselet_engine::plan::{Handler, ProbeKind, ProbePlan, Role};
 use pulselet_engine::time::Span;
-use pulselet_model::{Pod, Profile};
+use pulselet_model::Profile;
 use pulselet_plan::advice::{Advice, Seconds};
 use pulselet_plan::explain::{ContainerExplanation, ProbeExplanation};
 use pulselet_plan::timing::StopTiming;
 use pulselet_plan::{Explanation, NodeConfig, explain};
-use pulselet_vocabulary::Signal;
+use pulselet_vocabulary::{PodName, Signal};
 use serde::Serialize;
 
 use crate::cli::ExplainArgs;
 use crate::diagnostics;
 use crate::exit::{Exit, Failure};
-use crate::input::{Gatekeeper, Outcome, Source};
+use crate::input::{Gatekeeper, Source, Subject};
 use crate::output::{self, BOLD, CYAN, Format, RESET};
+
+/// The next step for a file without a Pod.
+const NOTHING_HINT: &str =
+    "give it a Pod or a workload such as a Deployment; `pulselet check` lists what a file has";
 
 pub(crate) fn run(args: &ExplainArgs) -> Result<Exit, Failure> {
     let config = args.node.resolve()?;
     let source = Source::read(&args.file)?;
     let mut out = output::stdout();
     let mut worst = Exit::Done;
+    let mut explained = false;
     source.judge(Profile::Pulselet, Gatekeeper::Api(config.gates), |verdict| {
         diagnostics::complain(&source, &verdict);
-        match verdict.outcome {
-            Outcome::Accepted(admission, _) => {
-                output::written(explain_pod(&mut out, args, &config, &source, &admission.pod)?)
+        if verdict.outcome.is_rejected() {
+            worst = worst.max(Exit::No);
+        }
+        // Other objects have no timing.
+        match verdict.outcome.into_subject() {
+            Some(subject) => {
+                explained = true;
+                output::written(explain_subject(&mut out, args, &config, &source, &subject)?)
             }
-            // It has no timing.
-            Outcome::Object(_) => Ok(()),
-            Outcome::Invalid(_) | Outcome::Undecodable(_) => {
-                worst = worst.max(Exit::No);
-                Ok(())
-            }
+            None => Ok(()),
         }
     })?;
     output::written(out.flush())?;
+    if !explained && worst == Exit::Done {
+        let message = format!("cannot explain {}: it has nothing to run", source.name);
+        return Err(Failure::usage(message).with_hint(NOTHING_HINT));
+    }
     Ok(worst)
 }
 
 /// The outer failure is about the manifest, the inner one about stdout.
-fn explain_pod(
+fn explain_subject(
     out: &mut dyn Write,
     args: &ExplainArgs,
     config: &NodeConfig,
     source: &Source,
-    pod: &Pod,
+    subject: &Subject,
 ) -> Result<io::Result<()>, Failure> {
-    let explanation = explain(pod, config.gates, &config.settings)
+    let explanation = explain(&subject.pod, config.gates, &config.settings)
         .map_err(|error| Failure::usage(format_args!("{}: {error}", source.name)))?;
     Ok(match args.output.output {
-        Format::Text => print_text(out, pod, &explanation),
-        Format::Json => print_json(out, &explanation),
+        Format::Text => print_text(out, subject, &explanation),
+        Format::Json => print_json(out, subject, &explanation),
     })
 }
 
@@ -62,6 +72,8 @@ fn explain_pod(
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Line<'a> {
+    #[serde(flatten)]
+    owner: Owner,
     container: &'a str,
     kind: ProbeKind,
     period_ms: u64,
@@ -76,13 +88,37 @@ struct Line<'a> {
     advice: Vec<String>,
 }
 
-fn print_json(out: &mut dyn Write, explanation: &Explanation) -> io::Result<()> {
+/// The object that a line is about. Pods have the form of event lines, workloads that of `kubectl`.
+#[derive(Clone, Serialize)]
+#[serde(rename_all = "camelCase", untagged)]
+enum Owner {
+    Pod { pod: PodName },
+    Workload { workload: String, namespace: String },
+}
+
+impl Owner {
+    fn of(subject: &Subject) -> Self {
+        match subject.short_name() {
+            Some(workload) => Self::Workload {
+                workload,
+                namespace: subject.pod.namespace().to_owned(),
+            },
+            None => Self::Pod {
+                pod: pod_name_of(&subject.pod),
+            },
+        }
+    }
+}
+
+fn print_json(out: &mut dyn Write, subject: &Subject, explanation: &Explanation) -> io::Result<()> {
+    let owner = Owner::of(subject);
     for container in &explanation.containers {
         for (place, probe) in container.probes.iter().enumerate() {
             // What concerns the whole container is said once, with its first probe.
             let shared = if place == 0 { &container.advice[..] } else { &[] };
             let timing = &probe.timing;
             let line = Line {
+                owner: owner.clone(),
                 container: &container.plan.name,
                 kind: timing.kind,
                 period_ms: millis(timing.period),
@@ -110,10 +146,18 @@ const fn millis(span: Span) -> u64 {
     span.as_micros() / 1_000
 }
 
-fn print_text(out: &mut dyn Write, pod: &Pod, explanation: &Explanation) -> io::Result<()> {
-    writeln!(out, "{BOLD}pod {}/{}{RESET}", pod.namespace(), pod.name())?;
+fn print_text(out: &mut dyn Write, subject: &Subject, explanation: &Explanation) -> io::Result<()> {
+    match Owner::of(subject) {
+        Owner::Pod { pod } => writeln!(out, "{BOLD}pod {pod}{RESET}")?,
+        Owner::Workload { workload, namespace } => {
+            writeln!(out, "{BOLD}{workload}{RESET} in namespace {namespace}")?;
+        }
+    }
     if let Some(refusal) = &explanation.refusal {
-        writeln!(out, "  no node runs it: {}: {}", refusal.field, refusal.message)?;
+        let template = subject.workload.map(|kind| format!("{}.", kind.template_path()));
+        let prefix = template.unwrap_or_default();
+        let (field, message) = (&refusal.field, &refusal.message);
+        writeln!(out, "  no node runs it: {prefix}{field}: {message}")?;
     }
     for container in &explanation.containers {
         print_container(out, container)?;

@@ -134,7 +134,12 @@ fn read(files: &[String], config: &NodeConfig) -> Result<Option<Contents>, Failu
             match verdict.outcome {
                 Outcome::Accepted(admission, _) => pods.push(admission.pod),
                 Outcome::Object(object) => objects.push(object),
-                Outcome::Invalid(_) | Outcome::Undecodable(_) => rejected = true,
+                Outcome::Skipped(_) => {}
+                // Decoding for a node rejects workloads, and skips what they and Pods refer to.
+                Outcome::Workload(..)
+                | Outcome::Companion(_)
+                | Outcome::Invalid(_)
+                | Outcome::Undecodable(_) => rejected = true,
             }
             Ok(())
         })?;
@@ -159,7 +164,8 @@ fn read(files: &[String], config: &NodeConfig) -> Result<Option<Contents>, Failu
         }
     }
     if pods.is_empty() && !rejected {
-        return Err(Failure::usage("there is no Pod to run in these files"));
+        let failure = Failure::usage("cannot run these files: they hold no Pod");
+        return Err(failure.with_hint("`pulselet check` lists what a file has"));
     }
     Ok((!rejected).then_some((pods, objects)))
 }

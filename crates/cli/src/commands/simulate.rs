@@ -18,7 +18,7 @@ use pulselet_vocabulary::PodName;
 use crate::cli::{SimulateArgs, SimulateFormat};
 use crate::diagnostics;
 use crate::exit::{Exit, Failure};
-use crate::input::{Gatekeeper, Outcome, Source};
+use crate::input::{Gatekeeper, Source};
 use crate::output;
 
 pub(crate) fn run(args: &SimulateArgs) -> Result<Exit, Failure> {
@@ -62,32 +62,31 @@ fn gates(args: &SimulateArgs, config: &NodeConfig) -> Result<GateSkew, Failure> 
     Ok(GateSkew { api, node })
 }
 
-/// The one Pod of the file; none if it is rejected, which has been said then.
+/// The next step for a file that has another number of Pods.
+const ONE_POD: &str = "give it exactly one Pod, or one workload such as a Deployment";
+
+/// The one Pod of the file, or one of its one workload; none if it is rejected, which has been said then.
 fn single_pod(source: &Source, gates: GateSet) -> Result<Option<Pod>, Failure> {
-    let mut verdicts = Vec::new();
-    // Two are enough to know that there is more than one.
+    let mut pods: Vec<Pod> = Vec::new();
+    let mut rejected = false;
     source.judge(Profile::Pulselet, Gatekeeper::Api(gates), |verdict| {
-        // What configures a pod does not matter on a virtual clock.
-        if verdicts.len() < 2 && !matches!(verdict.outcome, Outcome::Object(_)) {
-            verdicts.push(verdict);
-        }
+        diagnostics::complain(source, &verdict);
+        rejected |= verdict.outcome.is_rejected();
+        // Other objects do not matter on a virtual clock. Two Pods are enough to know that there is more than one.
+        let subject = verdict.outcome.into_subject().filter(|_| pods.len() < 2);
+        pods.extend(subject.map(|subject| subject.pod));
         Ok(())
     })?;
-    if verdicts.len() > 1 {
-        let failure = Failure::usage(format_args!("{} holds more than one Pod", source.name));
-        return Err(failure.with_hint("a simulation takes exactly one Pod; split the file"));
+    let one_pod = |cause: &str| {
+        let message = format!("cannot simulate {}: it {cause}", source.name);
+        Failure::usage(message).with_hint(ONE_POD)
+    };
+    match pods.len() {
+        _ if rejected => Ok(None),
+        0 => Err(one_pod("has nothing to run")),
+        1 => Ok(pods.pop()),
+        _ => Err(one_pod("has more than one Pod or workload")),
     }
-    if verdicts.is_empty() {
-        let failure = Failure::usage(format_args!("{} holds no Pod", source.name));
-        return Err(failure.with_hint("a simulation takes exactly one Pod"));
-    }
-    for verdict in verdicts {
-        diagnostics::complain(source, &verdict);
-        if let Outcome::Accepted(admission, _) = verdict.outcome {
-            return Ok(Some(admission.pod));
-        }
-    }
-    Ok(None)
 }
 
 fn read_scenario(file: &str, plan: &PodPlan) -> Result<Scenario, Failure> {

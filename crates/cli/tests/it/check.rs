@@ -146,27 +146,11 @@ fn unusable_input_is_one_line_and_exits_with_two() {
         assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""), "{file}");
         assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
         assert!(
-            run.stderr.contains(says) && run.stderr.contains("expected Pod manifests"),
+            run.stderr.contains(says) && run.stderr.contains("expected Kubernetes manifests"),
             "{}",
             run.stderr
         );
     }
-}
-
-#[test]
-fn another_kind_is_refused_with_what_is_supported() {
-    let run = check(
-        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\n",
-        &[],
-    );
-    assert_eq!(run.code, Some(1));
-    let first = run.stdout.lines().next().unwrap();
-    assert_eq!(
-        first,
-        "FILE:2:7: error: kind \"Deployment\" is not supported; supported are kind Pod, ConfigMap, \
-         Secret and List of apiVersion v1; other kinds need an API server with their controllers, which `pulselet node \
-         --kubeconfig` can join"
-    );
 }
 
 #[test]

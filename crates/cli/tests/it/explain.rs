@@ -135,7 +135,7 @@ fn json_has_a_line_per_container_and_probe() {
     assert_eq!(
         worker,
         json!({
-            "container": "worker", "kind": "liveness", "periodMs": 2000, "periodAfterMs": 2000, "timeoutMs": 5000,
+            "pod": "store/shop", "container": "worker", "kind": "liveness", "periodMs": 2000, "periodAfterMs": 2000, "timeoutMs": 5000,
             "stopSignal": "SIGTERM", "startupBudgetSeconds": 120.0, "detectMinSeconds": 4.0, "detectMaxSeconds": 20.0,
             "goneBySeconds": 3620.0,
         })

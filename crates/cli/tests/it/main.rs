@@ -16,3 +16,4 @@ mod recorded;
 mod registry_mirrors;
 mod serve;
 mod simulate;
+mod workloads;

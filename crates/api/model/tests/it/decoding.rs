@@ -2,7 +2,7 @@
 
 use pulselet_model::{
     DecodeError, FileObject, FileReader, MAX_DOCUMENT_BYTES, Position, Profile, decode_documents,
-    decode_file_object, decode_pod,
+    decode_file_object, decode_object, decode_pod,
 };
 
 use crate::{decode, manifest};
@@ -278,6 +278,27 @@ fn octal_modes_mean_what_they_mean_on_kubernetes() {
         pod.spec.volumes[0].secret.as_ref().unwrap().default_mode,
         Some(0o400)
     );
+}
+
+#[test]
+fn a_node_rejects_workloads_and_names_the_way() {
+    for (manifest, hint) in [
+        (
+            "apiVersion: apps/v1\nkind: Deployment\nspec: 5",
+            "`pulselet serve`",
+        ),
+        ("apiVersion: v1\nkind: Service", "`pulselet node --kubeconfig`"),
+    ] {
+        let document = decode_documents(manifest.as_bytes()).next();
+        let document = document.expect("a document").expect("it is YAML");
+        let errors = decode_object(&document, Profile::Pulselet).object.unwrap_err();
+        let error = errors.first();
+        assert!(error.message.contains("is not supported"), "{error}");
+        assert!(
+            error.hint.as_ref().is_some_and(|text| text.contains(hint)),
+            "{error}"
+        );
+    }
 }
 
 #[test]
