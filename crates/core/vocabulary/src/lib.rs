@@ -4,6 +4,7 @@
 //! - [`PodName`]: namespace and name of a pod, written `namespace/name`;
 //! - [`Severity`]: whether a Kubernetes event is normal or a warning;
 //! - [`KUBERNETES_VERSION`]: the Kubernetes release that all parts are like;
+//! - [`uid`]: the form of a uid;
 //! - [`exit_code`]: the exit codes that are made up rather than chosen by a program.
 //!
 //! A type belongs here if the API, the engine and a runtime all have to agree on it. There is no behaviour here: what
@@ -14,8 +15,10 @@ mod pod_name;
 mod release;
 mod severity;
 mod signal;
+mod uid;
 
 pub use pod_name::{DEFAULT_NAMESPACE, ParsePodNameError, PodName};
 pub use release::{KUBERNETES_MINOR, KUBERNETES_VERSION};
 pub use severity::Severity;
 pub use signal::{DefaultAction, ParseSignalError, Signal};
+pub use uid::uid;

@@ -242,20 +242,9 @@ pub(crate) fn now() -> Value {
     json!(timestamp(Timestamp::now()))
 }
 
-/// A random uid (version 4).
+/// A random uid.
 pub(crate) fn new_uid() -> String {
-    let mut bits: u128 = rand::random();
-    bits = (bits & !(0xf << 76)) | (0x4 << 76);
-    bits = (bits & !(0x3 << 62)) | (0x2 << 62);
-    let text = format!("{bits:032x}");
-    format!(
-        "{}-{}-{}-{}-{}",
-        &text[..8],
-        &text[8..12],
-        &text[12..16],
-        &text[16..20],
-        &text[20..]
-    )
+    pulselet_vocabulary::uid(rand::random())
 }
 
 /// The characters of generated names: no vowels, so that no words arise, and none that look alike.
