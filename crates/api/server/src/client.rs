@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::sync::Arc;
 
+use pulselet_store::{Revision, Watch};
 use serde_json::json;
 
 use crate::registry::Registry;
@@ -15,7 +16,6 @@ use crate::registry::resource::{ObjectPath, ResourceKind};
 use crate::rest::body::Parsed;
 use crate::rest::query::{DeleteOptions, WriteOptions};
 use crate::rest::status::{ApiError, StatusReason};
-use crate::store::{Revision, Watch};
 
 /// A client of the server in whose process it is. Clones share one store.
 #[derive(Debug, Clone)]
@@ -53,7 +53,7 @@ impl ObjectWatch {
     /// Waits for the next changes, of which there is at least one. Dropping the future loses none.
     pub async fn next(&mut self) -> Result<Vec<ObjectChange>, ApiError> {
         let changes = self.0.next().await?;
-        let decode = |change: &Arc<crate::store::Change>| {
+        let decode = |change: &Arc<pulselet_store::Change>| {
             let value = change.value.as_ref();
             let object = value.map(|value| Object::decode(&change.key, value, change.revision));
             Ok(ObjectChange {

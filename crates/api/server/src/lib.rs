@@ -10,7 +10,6 @@
 //! - `registry` holds the catalogue of kinds and the rules for reading and changing objects.
 //! - `schema` is the table of the fields that the kinds have.
 //! - `patch` computes what a patch or an apply makes of an object, and who owns which field.
-//! - `store` keeps versioned values and passes changes to watchers.
 //! - `watch` turns the changes of the store into the stream that a client reads.
 //! - `discovery` says which kinds there are and what their fields are.
 //! - `metrics` is what monitoring sees of the server.
@@ -21,8 +20,9 @@
 //! stored; revisions never go back; a watch neither misses nor repeats a change, or says that it no longer can (410);
 //! a request that fails changes nothing.
 //!
-//! What it leaves to others: the rules for Pods (`pulselet-model`), running them (a node, which is a client like any
-//! other), and everything that happens without a request (`pulselet-controllers`).
+//! What it leaves to others: keeping values and their changes (`pulselet-store`), the rules for Pods (`pulselet-model`),
+//! running them (a node, which is a client like any other), and everything that happens without a request
+//! (`pulselet-controllers`).
 
 mod access;
 mod audit;
@@ -36,7 +36,6 @@ mod patch;
 mod registry;
 mod rest;
 mod server;
-pub mod store;
 mod watch;
 
 pub use access::pki::{PkiError, bootstrap_kubeconfig, node_kubeconfig};

@@ -31,12 +31,12 @@ use std::vec;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::{BufMut, Bytes, BytesMut};
+use pulselet_store::{Range, Revision, Store, StoredObject, Watch};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::rest::query::{ListOptions, VersionMatch};
 use crate::rest::status::ApiError;
-use crate::store::{Range, Revision, Store, StoredObject, Watch};
 use attendance::Attendance;
 pub(crate) use deletion::Deleted;
 use namespaces::OpenNamespaces;
@@ -280,7 +280,7 @@ impl Registry {
                 // A future version is an error, an old one is as good as the newest.
                 let newest = self.revision().await?;
                 if asked > newest {
-                    return Err(crate::store::StoreError::Future { asked, newest }.into());
+                    return Err(pulselet_store::StoreError::Future { asked, newest }.into());
                 }
                 Ok(None)
             }

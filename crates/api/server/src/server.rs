@@ -18,6 +18,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use pulselet_model::{GateSet, Profile};
+use pulselet_store::{CheckReport, EtcdConfig, EtcdStore, HistoryLimits, SqliteStore, Store, StoreError};
 use sha2::Digest as _;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -37,7 +38,6 @@ use crate::registry::strategies::Rules;
 use crate::registry::{Registry, ServiceRange};
 use crate::rest::handler::Handler;
 use crate::rest::status::ApiError;
-use crate::store::{self, CheckReport, EtcdConfig, EtcdStore, HistoryLimits, SqliteStore, Store, StoreError};
 pub(crate) use connection::keep_alive;
 use connections::{ConnectionLimits, Connections};
 
@@ -459,24 +459,24 @@ fn unless_usable(written: Result<(), PkiError>, path: &Path, server: &str) -> Re
 
 /// Copies the store of a data directory into a new file, also while a server uses it. Blocks.
 pub fn backup_store(data_dir: &Path, to: &Path) -> Result<(), ServeError> {
-    Ok(store::backup(&data_dir.join(STORE), to)?)
+    Ok(pulselet_store::backup(&data_dir.join(STORE), to)?)
 }
 
 /// Puts a backup in the place of the store of a data directory that no server uses. Returns where the old one was put.
 /// Blocks.
 pub fn restore_store(data_dir: &Path, backup: &Path) -> Result<Option<PathBuf>, ServeError> {
     let _lock = data_dir::claim(data_dir)?;
-    Ok(store::restore(backup, &data_dir.join(STORE))?)
+    Ok(pulselet_store::restore(backup, &data_dir.join(STORE))?)
 }
 
 /// Looks at every page and every object of the store of a data directory, also while a server uses it. Blocks.
 pub fn check_store(data_dir: &Path) -> Result<CheckReport, ServeError> {
-    Ok(store::check(&data_dir.join(STORE), is_whole)?)
+    Ok(pulselet_store::check(&data_dir.join(STORE), is_whole)?)
 }
 
 /// Says at the start what is damaged; everything else is served.
 fn warn_of_damage(path: &Path) {
-    match store::check(path, is_whole) {
+    match pulselet_store::check(path, is_whole) {
         Ok(report) if report.is_whole() => {}
         Ok(report) => {
             let (pages, objects) = (report.file.len(), report.damaged.join(", "));

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use pulselet_store::{Change, Revision, StoredObject, Watch};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -22,7 +23,6 @@ use crate::rest::accept::{Form, View, WireFormat};
 use crate::rest::query::{ListOptions, VersionMatch};
 use crate::rest::render::{object_view, render_json};
 use crate::rest::status::{ApiError, StatusReason};
-use crate::store::{Change, Revision, StoredObject, Watch};
 use pulselet_schema::protobuf;
 
 /// The time between bookmarks, as upstream has it.

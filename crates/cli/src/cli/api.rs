@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use pulselet_apiserver::store::EtcdConfig;
+use pulselet_store::EtcdConfig;
 
 use super::node::parse_node_name;
 use super::shared::{DataDirArgs, GateArgs, ProfileArg};

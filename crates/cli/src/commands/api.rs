@@ -3,11 +3,11 @@
 use std::io::Write;
 use std::path::Path;
 
-use pulselet_apiserver::store::{EtcdConfig, EtcdTls, StoreError};
 use pulselet_apiserver::{
     Config, PkiError, ServeError, Server, backup_store, check_store, node_kubeconfig, restore_store,
 };
 use pulselet_controllers::{ControllerOptions, Controllers};
+use pulselet_store::{EtcdConfig, EtcdTls, StoreError};
 
 use crate::agent;
 use crate::cli::{

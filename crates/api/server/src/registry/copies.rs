@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use jiff::Timestamp;
+use pulselet_store::{Expect, Swap};
 use serde_json::{Value, json};
 
 use super::attendance::Watched;
@@ -22,7 +23,6 @@ use super::writes::ChangedObject;
 use super::{Registry, Written};
 use crate::rest::query::DeleteOptions;
 use crate::rest::status::{ApiError, StatusReason};
-use crate::store::{Expect, Swap};
 
 /// What the copies agree on.
 const AGREED: &str = "/agreed";

@@ -4,6 +4,7 @@
 //! may shorten the grace, never lengthen it. An object with finalizers is marked and goes when the last one is gone.
 
 use jiff::{SignedDuration, Timestamp};
+use pulselet_store::{Expect, StoredObject, Swap, Swapped};
 use serde_json::{Value, json};
 
 use super::{Listed, Registry, restriction};
@@ -11,7 +12,6 @@ use crate::registry::object::{Object, timestamp};
 use crate::registry::resource::{Endpoint, ObjectPath, ResourceKind};
 use crate::rest::query::{DeleteOptions, ListOptions, Propagation};
 use crate::rest::status::ApiError;
-use crate::store::{Expect, StoredObject, Swap, Swapped};
 
 /// How often a deletion is computed anew because someone else changed the object.
 const MAX_ATTEMPTS: usize = 16;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
+use pulselet_store::{Expect, Revision};
 use serde_json::json;
 
 use super::Registry;
@@ -10,7 +11,6 @@ use super::object::Object;
 use super::resource::{Endpoint, ObjectPath, ResourceKind};
 use super::writes::ChangedObject;
 use crate::rest::status::ApiError;
-use crate::store::{Expect, Revision};
 
 /// Namespaces the server cannot be without.
 pub(crate) const SYSTEM_NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];

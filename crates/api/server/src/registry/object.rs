@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use bytes::{BufMut, Bytes, BytesMut};
 use jiff::Timestamp;
 pub use pulselet_schema::timestamp;
+use pulselet_store::{Integrity, Revision, StoredObject};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::registry::resource::Endpoint;
-use crate::store::{Integrity, Revision, StoredObject};
 
 /// How every stored value begins.
 const HEAD: &[u8] = b"{\"metadata\":{";

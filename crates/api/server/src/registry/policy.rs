@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use pulselet_store::{StoreError, Swap, Swapped};
 use serde_json::{Value, json};
 
 use super::Registry;
@@ -11,7 +12,6 @@ use super::resource::{ObjectPath, ResourceKind};
 use super::writes::ChangedObject;
 use crate::access::{DefaultObjects, gathered_rules};
 use crate::rest::status::ApiError;
-use crate::store::{StoreError, Swap, Swapped};
 
 /// The kinds that say who may do what.
 const POLICY_KINDS: [ResourceKind; 4] = [

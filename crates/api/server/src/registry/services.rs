@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use pulselet_model::{FieldError, NODE_PORTS};
+use pulselet_store::{Expect, Revision, Swap, Swapped};
 use serde_json::{Value, json};
 use tokio::sync::MutexGuard;
 
@@ -18,7 +19,6 @@ use super::strategies::{Allocation, has_node_ports, invalid};
 use super::writes::ChangedObject;
 use super::{Registry, Written};
 use crate::rest::status::{ApiError, StatusReason};
-use crate::store::{Expect, Revision, Swap, Swapped};
 
 /// A Service without an address of its own.
 const HEADLESS: &str = "None";

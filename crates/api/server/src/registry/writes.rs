@@ -1,5 +1,6 @@
 //! Creating and changing objects.
 
+use pulselet_store::{Expect, StoredObject, Swap, Swapped};
 use serde_json::{Value, json};
 
 use super::services::{self, Taken};
@@ -13,7 +14,6 @@ use crate::registry::strategies::{Admitted, AfterCreate, Update};
 use crate::rest::body::Parsed;
 use crate::rest::query::WriteOptions;
 use crate::rest::status::{ApiError, StatusReason};
-use crate::store::{Expect, StoredObject, Swap, Swapped};
 
 /// How many names are tried for one `generateName`.
 const MAX_NAME_ATTEMPTS: usize = 8;

@@ -1,6 +1,7 @@
 //! What a request asks for beyond its path: the options of reads and writes, from the query and the body.
 
 use percent_encoding::percent_decode_str;
+use pulselet_store::Revision;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -8,7 +9,6 @@ use crate::access::{GrantLimit, Identity};
 use crate::registry::resource::ResourceKind;
 use crate::registry::selector::Selector;
 use crate::rest::status::ApiError;
-use crate::store::Revision;
 
 /// The parameters of a query string, in order. The first of a name counts, as upstream has it.
 #[derive(Debug, Clone, Default)]

@@ -6,6 +6,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::stream;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
+use pulselet_store::StoredObject;
 use serde_json::{Value, json};
 
 use crate::registry::object::Object;
@@ -16,7 +17,6 @@ use crate::rest::answer::full;
 use crate::rest::status::ApiError;
 use crate::rest::table;
 use crate::rest::{Body, BodyError};
-use crate::store::StoredObject;
 use pulselet_schema::protobuf;
 
 /// Appends one stored object as JSON.

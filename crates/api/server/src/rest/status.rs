@@ -6,10 +6,10 @@ use std::fmt;
 
 use http::StatusCode;
 use pulselet_model::FieldError;
+use pulselet_store::{Revision, StoreError};
 use serde_json::{Value, json};
 
 use crate::registry::resource::Endpoint;
-use crate::store::{Revision, StoreError};
 
 /// Why a request failed, as `Status.reason` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,10 +5,10 @@ use std::io::Write as _;
 use std::path::Path;
 
 use bytes::Bytes;
-use pulselet_apiserver::store::{
+use pulselet_apiserver::{Config, PkiError, ServeError, Server, backup_store, check_store, restore_store};
+use pulselet_store::{
     Expect, HistoryLimits, Integrity, Revision, SqliteStore, Store, StoreError, Swap, check,
 };
-use pulselet_apiserver::{Config, PkiError, ServeError, Server, backup_store, check_store, restore_store};
 use rusqlite::Connection;
 use tempfile::TempDir;
 

@@ -1,12 +1,12 @@
-//! What the server promises, from its store up to real clients.
+//! What the server promises, up to real clients.
 
 mod access;
 mod audit;
 mod client;
 mod copies;
 mod crowding;
-mod etcd;
 mod faults;
+mod first_format;
 mod harness;
 mod hostile_node;
 mod kinds;
@@ -14,13 +14,11 @@ mod kube_rs;
 mod kubectl;
 mod modes;
 mod nodes;
-mod power_cut;
 mod proxy;
 mod rbac;
 mod restriction;
 mod revocation;
 mod service_ports;
 mod signing;
-mod store;
 mod templates;
 mod wire;

@@ -5,9 +5,9 @@
 
 use http::Method;
 use pulselet_apiserver::Config;
-use pulselet_apiserver::store::EtcdConfig;
 use pulselet_model::{Gate, GateSet, Profile};
 use pulselet_schema::protobuf;
+use pulselet_store::EtcdConfig;
 use pulselet_testing::etcd::EtcdCluster;
 use serde_json::{Value, json};
 use tempfile::TempDir;

@@ -1,8 +1,8 @@
 //! What goes over the wire: codes, bodies, watches, and what is refused.
 
 use http::Method;
-use pulselet_apiserver::store::HistoryLimits;
 use pulselet_model::{Gate, GateSet, Profile};
+use pulselet_store::HistoryLimits;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};

@@ -21,8 +21,8 @@ use pulselet_durable::Reserve;
 use rusqlite::Connection;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
-use super::window::{Lookup, Window};
-use super::{
+use crate::window::{Lookup, Window};
+use crate::{
     Change, ListPage, Range, Revision, Store, StoreError, StoreIdentity, StoredObject, Swap, Swapped, Watch,
 };
 pub use copies::{CheckReport, backup, check, restore};
@@ -320,8 +320,8 @@ impl Watch for Cursor {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Expect;
     use super::*;
+    use crate::Expect;
 
     const CHANGES: usize = 100;
 

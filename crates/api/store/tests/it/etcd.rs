@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use pulselet_apiserver::store::{
+use pulselet_store::{
     EtcdConfig, EtcdStore, EtcdTls, Expect, Range, Revision, Store, StoreError, Swap, Swapped,
 };
 use pulselet_testing::etcd::{EtcdCluster, EtcdFiles};

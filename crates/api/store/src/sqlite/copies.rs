@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 
-use super::super::{Integrity, StoreError, StoreIdentity};
 use super::{reader, schema};
+use crate::{Integrity, StoreError, StoreIdentity};
 
 /// Added to the revision of a store that is restored, so that no revision ever means two states: clients that have seen
 /// what the backup does not have begin anew.

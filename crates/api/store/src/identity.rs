@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::StoreError;
+use crate::StoreError;
 
 /// What is known beside a store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

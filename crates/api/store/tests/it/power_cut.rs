@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use bytes::Bytes;
-use pulselet_apiserver::store::{Expect, HistoryLimits, SqliteStore, Store, StoreError, Swap};
+use pulselet_store::{Expect, HistoryLimits, SqliteStore, Store, StoreError, Swap};
 use pulselet_testing::file_trace;
 
 /// Set for the process that is recorded: the directory it works in.

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{Change, Revision};
+use crate::{Change, Revision};
 
 /// Changes kept: what a watch may lag before it costs a query.
 const MAX_CHANGES: usize = 4096;
@@ -144,8 +144,8 @@ impl Window {
 mod tests {
     use bytes::Bytes;
 
-    use super::super::{Integrity, StoredObject};
     use super::*;
+    use crate::{Integrity, StoredObject};
 
     fn change(revision: u64, key: &str, bytes: usize) -> Change {
         Change {

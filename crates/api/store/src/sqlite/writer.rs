@@ -9,9 +9,9 @@ use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
-use super::super::{Change, Integrity, Revision, StoreError, StoreIdentity, Swap, Swapped};
 use super::reader::{self, to_sql};
 use super::{Shared, schema};
+use crate::{Change, Integrity, Revision, StoreError, StoreIdentity, Swap, Swapped};
 
 /// Swaps in one transaction. Enough to share an `fsync`, few enough to answer soon.
 const MAX_BATCH: usize = 256;

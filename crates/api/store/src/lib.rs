@@ -44,7 +44,7 @@ pub struct StoredObject {
 
 impl StoredObject {
     /// What has just been written.
-    pub(crate) const fn written(key: String, value: Bytes, revision: Revision) -> Self {
+    pub const fn written(key: String, value: Bytes, revision: Revision) -> Self {
         Self {
             key,
             value,
@@ -146,7 +146,7 @@ pub struct Change {
 
 impl Change {
     /// Bytes of its values, and of its key.
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         let previous = self.previous.as_ref().map_or(0, |entry| entry.value.len());
         self.key.len() + self.value.as_ref().map_or(0, Bytes::len) + previous
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _};
 
-use crate::store::StoreError;
+use crate::StoreError;
 
 /// Kept in the file's `user_version`. A change of the tables that earlier builds cannot work with gets the next number and a
 /// step in [`prepare`] that leads to it.

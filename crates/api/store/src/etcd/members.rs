@@ -19,8 +19,8 @@ use tonic::metadata::MetadataValue;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Code, ConnectError, Request, Response, Status, Streaming};
 
-use super::super::StoreError;
 use super::EtcdConfig;
+use crate::StoreError;
 
 /// How long a connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);

@@ -29,12 +29,11 @@ use pulselet_etcd_wire::{
 use tokio::sync::{Semaphore, watch};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::window::Window;
-use super::{
+use crate::window::Window;
+use crate::{
     Expect, Integrity, ListPage, Range, Revision, Store, StoreError, StoreIdentity, StoredObject, Swap,
     Swapped, Watch,
 };
-use crate::registry::object::new_uid;
 use members::Members;
 
 /// Which store this is.
@@ -200,7 +199,7 @@ impl Cluster {
         let swap = Swap {
             key: IDENTITY.to_owned(),
             expect: Expect::Absent,
-            value: Some(new_uid().into()),
+            value: Some(pulselet_vocabulary::uid(rand::random()).into()),
             guards: Vec::new(),
         };
         self.swap(swap).await?;

@@ -5,15 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pulselet_apiserver::store::{
+use pulselet_store::{
     EtcdConfig, EtcdStore, Expect, HistoryLimits, Range, Revision, SqliteStore, Store, StoreError, Swap,
     Swapped, Watch,
 };
 use pulselet_testing::etcd::EtcdCluster;
 use tempfile::TempDir;
-
-use crate::client::Client;
-use crate::harness::TestServer;
 
 fn open(directory: &Path) -> SqliteStore {
     SqliteStore::open(&directory.join("store.db"), HistoryLimits::default()).expect("the store opens")
@@ -344,26 +341,6 @@ fn first_format() -> TempDir {
     );
     std::fs::copy(from, directory.path().join("api.db")).expect("a copy");
     directory
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_store_of_the_first_format_is_gone_on_with() {
-    let server = TestServer::start_in(first_format(), |_| {});
-    let mut client = Client::admin(&server).await;
-    let (code, map) = client.get("/api/v1/namespaces/default/configmaps/kept").await;
-    assert_eq!((code, &map["data"]["a"]), (200, &serde_json::json!("b")));
-    let (code, pod) = client.get("/api/v1/namespaces/default/pods/asked").await;
-    assert_eq!(code, 200);
-    let app = &pod["spec"]["containers"][0];
-    assert_eq!(app["lifecycle"]["stopSignal"], "SIGUSR1");
-    assert_eq!(app["livenessProbe"]["terminationGracePeriodSeconds"], 3);
-    let labels = serde_json::json!({"metadata": {"labels": {"read": "again"}}});
-    let asked = "/api/v1/namespaces/default/pods/asked";
-    let content_type = "application/merge-patch+json";
-    let answer = client
-        .send(http::Method::PATCH, asked, content_type, labels.to_string())
-        .await;
-    assert_eq!(answer.status(), 200);
 }
 
 #[test]

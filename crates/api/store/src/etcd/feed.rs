@@ -18,9 +18,9 @@ use pulselet_etcd_wire::{
 use tokio::sync::watch::Receiver;
 use tokio::time::{sleep, timeout};
 
-use super::super::window::{Lookup, Window};
-use super::super::{Change, Integrity, Revision, StoreError, Watch, prefix_end};
 use super::{Cluster, from_wire, lock, operation, revision, to_wire};
+use crate::window::{Lookup, Window};
+use crate::{Change, Integrity, Revision, StoreError, Watch, prefix_end};
 
 /// Written when a window begins; its revision is where.
 const MARK: &str = "/feed";

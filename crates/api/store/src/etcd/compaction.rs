@@ -9,8 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use pulselet_etcd_wire::{Compare, PutRequest, TxnRequest, compare, request_op};
 
-use super::super::{Revision, StoreError};
 use super::{Cluster, operation, ranged, revision, to_wire};
+use crate::{Revision, StoreError};
 
 /// Counts the looks; its value is the revision up to which the past was forgotten.
 pub(super) const KEY: &str = "/compaction";

@@ -7,7 +7,7 @@ use flate2::Crc;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
-use super::super::{Change, Integrity, ListPage, Range, Revision, StoreError, StoredObject, prefix_end};
+use crate::{Change, Integrity, ListPage, Range, Revision, StoreError, StoredObject, prefix_end};
 
 fn failed(source: rusqlite::Error) -> StoreError {
     StoreError::Read { source }

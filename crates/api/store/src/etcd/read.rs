@@ -6,8 +6,8 @@
 use pulselet_etcd_wire::RangeRequest;
 use tonic::{Code, Status};
 
-use super::super::{ListPage, Range, Revision, StoreError, StoredObject, prefix_end};
 use super::{Cluster, compaction, revision, to_wire};
+use crate::{ListPage, Range, Revision, StoreError, StoredObject, prefix_end};
 
 /// Keys of the first page: little even if all of them are as large as etcd allows.
 const FIRST_PAGE: usize = 16;
