@@ -233,9 +233,9 @@ fn other_kinds_are_skipped_with_one_warning_each() {
     assert_eq!((run.code, run.stderr.as_str()), (Some(0), ""));
     assert_eq!(
         run.stdout,
-        "FILE:2:1: warning: kind \"Ingress\" of apiVersion \"networking.k8s.io/v1\" is skipped: Pulselet does not read it\n\
+        "FILE:2:7: warning: kind \"Ingress\" of apiVersion \"networking.k8s.io/v1\" is skipped: Pulselet does not read it\n\
          FILE: Ingress web: skipped\n\
-         FILE:6:1: warning: Deployment of apiVersion \"apps/v1beta1\" is skipped: the served version is apps/v1\n\
+         FILE:6:13: warning: Deployment of apiVersion \"apps/v1beta1\" is skipped: the served version is apps/v1\n\
          FILE: Deployment old: skipped\n\
          FILE: Deployment web: accepted\n\
          3 objects: 1 accepted, 0 rejected, 2 skipped\n"
@@ -255,7 +255,7 @@ fn strict_makes_skipping_an_error() {
     let run = on_file("check", &manifest, &["--strict"]);
     assert_eq!(run.code, Some(1));
     assert!(
-        run.stdout.starts_with("FILE:2:1: error: kind \"Ingress\""),
+        run.stdout.starts_with("FILE:2:7: error: kind \"Ingress\""),
         "{}",
         run.stdout
     );
@@ -445,7 +445,7 @@ fn a_file_with_nothing_to_run_is_an_error() {
         assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""), "{command}");
         assert!(
             run.stderr.contains(
-                "FILE:30:1: warning: kind \"Ingress\" of apiVersion \"networking.k8s.io/v1\" is skipped"
+                "FILE:30:7: warning: kind \"Ingress\" of apiVersion \"networking.k8s.io/v1\" is skipped"
             ),
             "{command}: {}",
             run.stderr
@@ -465,7 +465,7 @@ fn run_rejects_workloads_and_names_the_way() {
     let run = on_file("run", &workload("Deployment"), &[]);
     assert_eq!((run.code, run.stdout.as_str()), (Some(1), ""));
     for expected in [
-        "FILE:2:1: error: kind \"Deployment\" is not supported",
+        "FILE:2:7: error: kind \"Deployment\" is not supported",
         "pulselet serve",
     ] {
         assert!(run.stderr.contains(expected), "{}", run.stderr);

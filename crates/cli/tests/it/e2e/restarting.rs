@@ -268,3 +268,46 @@ e2e!(a_program_that_is_not_there_is_tried_again, |world| {
         ended.transcript()
     );
 });
+
+e2e!(all_containers_restart_and_keep_their_volumes, [Oci], |world| {
+    let data = json!([{"name": "data", "mountPath": "/data"}]);
+    let shell = |name: &str, script: &str, fields: serde_json::Value| {
+        let container = world.container(name, &["/bin/sh", "-c", script]);
+        with(with(container, json!({"volumeMounts": data})), fields)
+    };
+    // It fails once, and the init container counts how often the pod began.
+    let script = "if [ -e /data/failed ]; then exec sleep 3600; fi; touch /data/failed; exit 42";
+    let rule = json!({"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}});
+    let app = shell(
+        "app",
+        script,
+        json!({"restartPolicy": "Never", "restartPolicyRules": [rule]}),
+    );
+    let setup = shell("setup", "echo begun >> /data/begun", json!({}));
+    let script = "cat /data/begun; exec sleep 3600";
+    let spec = json!({
+        "restartPolicy": "Never",
+        "initContainers": [setup],
+        "containers": [app, shell("other", script, json!({}))],
+        "volumes": [{"name": "data", "emptyDir": {}}],
+    });
+    let mut agent = world.run(&spec);
+    agent.until_is("app", "exited:42");
+    agent.until_is("app", "running:1");
+    agent.until_is("other", "running:1");
+    let logs = || {
+        let logs = world.command("logs").args(["web", "-c", "other"]).output();
+        String::from_utf8(logs.expect("pulselet runs").stdout).expect("UTF-8")
+    };
+    crate::e2e::harness::eventually("the file has two lines", || {
+        (logs().matches("begun").count() == 2).then_some(())
+    });
+    let status = world.pods().expect("the agent answers").remove(0)["status"].take();
+    let containers = status["containerStatuses"].as_array().expect("a list").iter();
+    let counts: Vec<_> = containers.map(|it| it["restartCount"].clone()).collect();
+    assert_eq!(counts, [1, 1]);
+    assert_eq!(status["initContainerStatuses"][0]["restartCount"], 1);
+    let last = &status["containerStatuses"][1]["lastState"]["terminated"];
+    assert_eq!(last["reason"], "RestartingAllContainers");
+    agent.interrupt();
+});

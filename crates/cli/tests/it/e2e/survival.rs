@@ -101,3 +101,54 @@ e2e!(a_pause_before_a_restart_is_not_shortened, |world| {
     );
     agent.interrupt();
 });
+
+e2e!(all_containers_restart_though_the_agent_is_killed, |world| {
+    let app = with(
+        world.demo("app", &["--exit-at", "2s", "--exit-code", "42"]),
+        json!({"restartPolicy": "Never", "restartPolicyRules": [
+            {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}},
+        ]}),
+    );
+    let sidecar = with(world.demo("sidecar", &[]), json!({"restartPolicy": "Always"}));
+    let spec = json!({
+        "initContainers": [world.demo("setup", &["--exit-at", "0s"]), sidecar],
+        "containers": [app, world.demo("other", &["--ignore", "SIGTERM"])],
+        "terminationGracePeriodSeconds": 3600,
+    });
+    let mut agent = world.run(&spec);
+    agent.until_is("other", "signal:SIGTERM");
+    let restarting = |status: &serde_json::Value| {
+        let conditions = status["conditions"].as_array().expect("conditions").iter();
+        let mut ours = conditions.filter(|it| it["type"] == "AllContainersRestarting");
+        ours.next().expect("it has a rule")["status"].clone()
+    };
+    let before = world.pods().expect("the agent answers").remove(0)["status"].take();
+    agent.kill();
+    let mut agent = world.run(&spec);
+    agent.until_is("other", "exited:137");
+    agent.until_is("setup", "running:1");
+    agent.until_is("app", "running:1");
+    let after = world.pods().expect("the agent answers").remove(0)["status"].take();
+    assert_eq!(
+        (restarting(&before), restarting(&after)),
+        (json!("True"), json!("False"))
+    );
+    assert_eq!(before["podIP"], after["podIP"], "the sandbox stays");
+    in_order(
+        &agent.seen,
+        &[
+            ("", "agentRestarted"),
+            ("other", "exited:137"),
+            ("setup", "running:1"),
+            ("setup", "exited:0"),
+            ("sidecar", "running:1"),
+            ("app", "running:1"),
+        ],
+    );
+    let stop = world
+        .command("stop")
+        .args(["web", "--grace-period", "0"])
+        .status();
+    assert!(stop.expect("pulselet runs").success());
+    agent.finish();
+});
