@@ -54,6 +54,14 @@ fn put(map: &mut Map<String, Value>, field: &str, value: impl Into<Value>) {
     }
 }
 
+/// Puts a value where the field is absent. An empty one is a value here.
+fn put_absent(map: &mut Map<String, Value>, field: &str, value: impl Into<Value>) {
+    let found = map.entry(field).or_insert(Value::Null);
+    if found.is_null() {
+        *found = value.into();
+    }
+}
+
 /// Puts a number where there is none or zero.
 fn put_number(map: &mut Map<String, Value>, field: &str, number: i64) {
     if map.get(field).and_then(Value::as_i64).unwrap_or(0) == 0 {
@@ -169,14 +177,14 @@ fn set_batch(name: &str, map: &mut Map<String, Value>) {
                 i32::MAX
             };
             put(map, "backoffLimit", retries);
-            put(map, "completionMode", "NonIndexed");
+            put_absent(map, "completionMode", "NonIndexed");
             put(map, "suspend", false);
             let replacement = if is_empty(map, "podFailurePolicy") {
                 "TerminatingOrFailed"
             } else {
                 "Failed"
             };
-            put(map, "podReplacementPolicy", replacement);
+            put_absent(map, "podReplacementPolicy", replacement);
             put(map, "manualSelector", false);
         }
         "CronJobSpec" => {
