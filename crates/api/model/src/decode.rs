@@ -117,7 +117,7 @@ pub fn decode_object(document: &Document<'_>, profile: Profile) -> DecodedObject
 /// ```
 /// use pulselet_model::{FileObject, FileReader, Profile, decode_documents, decode_file_object};
 ///
-/// let document = decode_documents(b"{apiVersion: example.com/v1, kind: Cake}").next().unwrap().unwrap();
+/// let document = decode_documents(b"apiVersion: example.com/v1\nkind: Cake\n").next().unwrap().unwrap();
 /// let decoded = decode_file_object(&document, Profile::Pulselet, FileReader::Inspector);
 /// assert!(matches!(decoded.object, Ok(FileObject::Skipped(_))));
 /// ```
